@@ -135,12 +135,12 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 
 def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
-    rows, notes, asked = [], {}, run.config.evaluate.metrics
+    rows, notes, asked, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
     search = _Search(
         depth=run.config.evaluate.depth,
-        words=run.config.index.words,
+        words=indexed.index.words,
         dense=run.config.evaluate.dense,
-        options=functools.partial(indexes.options_of, config=run.holder("index").config),
+        options=functools.partial(indexes.options_of, config=indexed),
         step=(details(run, "train") or {}).get("step"),
         unknown=run.config.runs.unknown,
         of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),

@@ -61,7 +61,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
             f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
         )
     rows = []
-    for system, scorer in _systems(collection, value, history, run.config.index.words):
+    for system, scorer in _systems(collection, value, history, run.holder("index").config.index.words):
         scores = list(scorer(shown))
         lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
         name = system.replace(" ", "_")

@@ -15,14 +15,16 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding, scann_shards, windows
-from retrieval.search.index_kind import DENSE, EXACT, Embeddings, IndexKind, Options, Share, Texts
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, Embeddings, IndexKind, Options, Share, Texts
 from retrieval.search.stored_rows import StoredRows
 from retrieval.stage_outputs import Run
 from retrieval.stages import pod_search
 from retrieval.stages.collection import Collection, collections, of_pairs
-from retrieval.stages.indexes import Built, built_by
+from retrieval.stages.indexes import Built, built_by, options_of
 
 _log = logging.getLogger(__name__)
+
+_READ = "read"  # beside a collection's indexes: what stages take from the config of the run that has made these
 
 _NAMES = Kind(
     "one name or more, such as \"('bm25',)\"",
@@ -61,7 +63,9 @@ def index(run: Run) -> dict[str, Any]:
     has_dense = bool(needs(run.config.stages)) and _is_available(dense.kind)
     built: dict[str, str] = {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
+    read = _read_of(run.config)
     for collection in collections(run):
+        hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
         for kind, options in words:
             texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)
             description = hosts.tell_all(functools.partial(_build_words, kind, collection, texts, options))
@@ -76,6 +80,12 @@ def index(run: Run) -> dict[str, Any]:
                 built[f"{collection.name}, dense"] = description
                 _log.info("%s: %s", collection.name, description)
     return built
+
+
+def _read_of(config: ConfigDict) -> Options:
+    """What stages that read the indexes take from the config: which of words is first, and options of dense ones."""
+    options = {name: value for kind in DENSE for name, value in options_of(INDEXES[kind], config).items()}
+    return {"index.words": tuple(config.index.words), **options}
 
 
 def needs(stages: Sequence[str]) -> tuple[str, ...]:
@@ -191,11 +201,16 @@ def _build_dense(kind: IndexKind, options: Options, collection: Collection, dept
         index.save(folder)
         return index.description
     if kind.name != EXACT:  # which is always there
-        with files.atomic(folder) as temporary:
-            temporary.mkdir()
-            files.write_json(temporary / "options.json", options)
-            files.write_manifest(temporary)
+        _note(folder, options)
     return ""
+
+
+def _note(folder: Path, options: Options) -> None:
+    """Writes options where they count as what the stage has made: who reads this is made anew when they change."""
+    with files.atomic(folder) as temporary:
+        temporary.mkdir()
+        files.write_json(temporary / "options.json", options)
+        files.write_manifest(temporary)
 
 
 STAGES.register(

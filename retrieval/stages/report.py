@@ -63,7 +63,7 @@ def write_report(run: Run) -> None:
     corpus = run.holder("prepare").config.corpus
     encoder = trainer.model.encoder if "train" in trainer.stages else ""
     is_searched = "index" in run.config.stages or not run.config.runs.files
-    systems = _systems(encoder, run.config.index.words, is_searched)
+    systems = _systems(encoder, run.holder("index").config.index.words, is_searched)
     title = f"{run.folder.name}: {systems}{f' on {corpus}' if corpus else ''}"
     folder = run.holder("evaluate").folder
     results = files.read_json(folder / result_files.NAME)
