@@ -8,7 +8,7 @@ import time
 
 import pytest
 from conftest import REPOSITORY
-from support.machines_of_a_store import URL
+from support.toy_store import URL
 
 from retrieval import files
 from retrieval.errors import UserError

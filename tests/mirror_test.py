@@ -8,7 +8,7 @@ import time
 
 import pytest
 from support import toy_store
-from support.machines_of_a_store import URL, contents, dies_at
+from support.toy_store import URL, contents, dies_at
 
 from retrieval import files
 from retrieval.errors import UserError

@@ -14,9 +14,9 @@ import pytest
 from conftest import REPOSITORY
 from support import toy_store
 from support.command_flags import forget_flags
-from support.machines_of_a_store import URL, contents, dies_at
 from support.run_results import metrics, results, state
 from support.tiny import CHEAP, fine_tuning, make_run
+from support.toy_store import URL, contents, dies_at
 
 import retrieval
 from retrieval import files, main

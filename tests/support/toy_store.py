@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from etils import epath
 
+URL = "toy://bucket/run"  # of a work directory
 _ROOT = "TOY_STORE"  # in the environment, so that other processes find the same objects
 
 
@@ -103,3 +104,27 @@ class ToyPath(epath.Path, pathlib.PurePosixPath):
         """Deletes the object."""
         bucket().begin("delete", self._object)
         bucket().path(self._object).unlink(missing_ok=missing_ok)
+
+
+def contents(folder, tops):
+    """Every file of these, by its path."""
+    paths = (path for top in tops for path in (folder / top).rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def dies_at(kind, name):
+    """From the first such operation on, nothing can be done any more."""
+    dead = []
+
+    def fails(now, on):
+        if dead or (now == kind and name in on):
+            dead.append(on)
+            return OSError("the machine is gone")
+
+    return fails
+
+
+def copy_up(bucket, folder):
+    """Puts a work directory of the disk on the store, under `URL`."""
+    for name, content in contents(folder, ["."]).items():
+        bucket.path(f"{URL.removeprefix('toy://')}/{name}").write_bytes(content)
