@@ -191,7 +191,7 @@ class _Counter:
     def _is_asked(self, query: str) -> bool:
         number = np.uint64(hashing.number(query))
         place = np.searchsorted(self._asked, number)
-        return place < len(self._asked) and self._asked[place] == number
+        return bool(place < len(self._asked) and self._asked[place] == number)
 
     def positive_ids(self, query: str) -> np.ndarray:
         """The document ids of all positives of a query and of those of its wording."""
