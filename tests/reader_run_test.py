@@ -9,8 +9,8 @@ import string
 import numpy as np
 import pytest
 from support import toy_corpus
-from support.machines_of_a_store import URL, copy_up
 from support.tiny import execute, make_run
+from support.toy_store import URL, copy_up
 
 import retrieval
 from retrieval import files

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.machines_of_a_store import URL, copy_up
 from support.tiny import execute, make_run
+from support.toy_store import URL, copy_up
 
 import retrieval
 from retrieval.data.sets.beir import Candidate
@@ -61,7 +61,7 @@ def test_it_is_trained_and_validated(trained):
 
 
 def test_its_systems_are_among_the_results(trained):
-    rows = result_files.rows(trained.folder)
+    rows = result_files.rows(result_files.folders(trained.folder))
     assert {row["system"] for row in rows} == {"bm25", "bm25+rerank@5", "bm25+rerank@10"}
     assert {len(row) for row in rows} == {8}
     report = (trained.folder / "report.md").read_text()

@@ -143,7 +143,7 @@ def stays(run: WorkDirectory, name: str) -> bool:
 
 def has_settings(run: WorkDirectory, name: str) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
-    return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, STAGES[name])
+    return is_done(run, name) and record_of(run, name)["inputs"].get("settings") == _settings(run, STAGES[name])
 
 
 def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
