@@ -146,9 +146,11 @@ def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
 def _choose_backend(url: str, scheme: str, package: str) -> None:
     """fsspec, where its package for the scheme is installed, else TensorFlow."""
     if importlib.util.find_spec(package):
+        from etils.epath import gpath
         from fsspec.config import conf
 
         os.environ.setdefault("EPATH_USE_TF", "false")
+        gpath._is_tf_installed.cache_clear()  # another package may have made epath look before
         # What another machine writes must be seen at once. The variable for it is read when fsspec is imported, which
         # other packages do.
         conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)
