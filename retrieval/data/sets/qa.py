@@ -28,7 +28,7 @@ from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import beir, msmarco, open_domain, orqa_split, trec
+from retrieval.data.sets import beir, msmarco, open_domain, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -90,12 +90,13 @@ def read_set(
     Raises:
       UserError: as `read_questions` and as the reader of the passages, or there is no passage.
     """
-    return _set_of(name, passages, *read_questions(questions, are_patterns))
+    return set_of(name, passages, *read_questions(questions, are_patterns))
 
 
-def _set_of(
+def set_of(
     name: str, passages: Callable[[], Iterable[Candidate]], queries: dict[str, str], answers: dict[str, Answers]
 ) -> RetrievalSet:
+    """Questions with their answers over some passages, as `read_set` gives them."""
     count = sum(1 for _ in passages())
     if not count:
         raise UserError(f"set '{name}' has no passage to find answers in")
@@ -382,7 +383,7 @@ declare(
 )
 
 
-def _passages(name: str, value: str, given: Given) -> Callable[[], Iterator[Candidate]]:
+def passages_of(name: str, value: str, given: Given) -> Callable[[], Iterator[Candidate]]:
     """What reads the passages that a field of a name begins with."""
     passages = source_paths.split(value)[0]
     if passages == _CORPUS:
@@ -405,7 +406,7 @@ class OpenDomain(SetFormat):
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         questions = source_paths.split(value)[1:]
         for name, path in zip(self.names(value), questions):
-            yield read_set(name, _passages(self.name, value, given), Path(path), given.options["sets.qa_patterns"])
+            yield read_set(name, passages_of(self.name, value, given), Path(path), given.options["sets.qa_patterns"])
 
     def names(self, value: str) -> list[str]:
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
@@ -427,32 +428,3 @@ class OpenDomain(SetFormat):
                 f"config.sets.{self.name}={value}: 'corpus' is the prepared corpus, and no stage prepares one: add "
                 "'prepare' to config.stages, or set config.base to a run that has it"
             )
-
-
-@register
-class HeldOut(OpenDomain):
-    """The format 'qa_dev': of files of training questions those that ORQA validates on, together one set.
-
-    The stage `spans` trains on the others, where `spans.questions` names the same files.
-    """
-
-    name = "qa_dev"
-    what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
-    setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
-    came_later = True
-
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        paths = [Path(path) for path in source_paths.split(value)[1:]]
-        queries, answers = read_together(paths, given.options["sets.qa_patterns"])
-        held_out = [id for id, is_dev in zip(queries, orqa_split.is_held_out(list(queries.values()))) if is_dev]
-        if not held_out:
-            raise UserError(
-                f"config.sets.{self.name}={value}: ORQA holds out none of these {len(queries)} questions; it takes "
-                "about a tenth: name files with more of them, or leave the set out"
-            )
-        (name,) = self.names(value)
-        of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
-        yield _set_of(name, _passages(self.name, value, given), *of_dev)
-
-    def names(self, value: str) -> list[str]:
-        return ["qa-dev"]
