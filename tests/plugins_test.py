@@ -40,6 +40,8 @@ def lab(tmp_path_factory):
     (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t1\n")
     (folder / "toy" / "answers.jsonl").write_text(json.dumps({"_id": "q1", "answers": ["blue whale"]}) + "\n")
     toy_corpus.write_dump(folder / "wiki.xml")
+    (folder / "diaries").mkdir()
+    (folder / "diaries" / "july.diary").write_text("A July\nOn Monday it rained all day long.\nThe owl slept.\n")
     (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
     words = sorted({word for record in (*passages, *queries) for word in record["text"].split()})
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
@@ -73,6 +75,12 @@ def test_every_file_of_the_page_is_run():
 
 def lengths(folder):
     assert json.loads((folder / "lengths.json").read_text()) == {"toy": 5}
+
+
+def diaries(folder):
+    """The workers of `prepare` know the format, and the passages can be searched."""
+    code, said = run(folder.parents[1], "--workdir=runs/diaries", "--stage=search", "--query=what did it do on monday")
+    assert code == 0 and "A July" in said and "it rained all day" in said, said
 
 
 def faq(folder):
@@ -131,6 +139,7 @@ TRAINED = ("titles", "hardest", "adapted")
 CHECKS = {
     "titles": titles,
     "lengths": lengths,
+    "diaries": diaries,
     "faq": faq,
     "trigrams": trigrams,
     "holding": holding,

@@ -48,10 +48,7 @@ class AnswerMetric(NamedTuple):
     is_share: bool = True
 
 
-METRICS: Table[Metric | AnswerMetric] = Table("metric")
-for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
-    METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
-METRICS.register("Answer", AnswerMetric(lambda holds_K, k: float(holds_K[: k or None].any())))
+METRICS: Table[Metric | AnswerMetric] = Table("metric", "retrieval.evaluation.rank_metrics")
 
 # What the stage `answer` measures: no list of results, but a reader's answers.
 OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REGEX_ANYWHERE)

@@ -65,14 +65,14 @@ class Document:
     Attributes:
       id: the path of its file below the corpus, or what its record says.
       title: what it is called unless it says so itself.
-      format: the name of its format.
+      format: what parses it. Workers get it with the document, and so import the plugin that it may come from.
       named: files that it links to by name, by what the links say.
     """
 
     id: str
     title: str
     text: str
-    format: str
+    format: "DocumentFormat"
     named: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -121,7 +121,7 @@ class DocumentFormat:
             _log.warning("%s: left out, for it has zero bytes as UTF-16 has or no text; convert it to UTF-8", path)
             yield Dropped(id, "not UTF-8")
             return
-        yield Document(id, title_of(id), text, self.name)
+        yield Document(id, title_of(id), text, self)
 
     def decode(self, data: bytes) -> str:
         """The text of a file: UTF-8, or UTF-16 that begins with a byte order mark, as Windows writes it."""
@@ -179,7 +179,7 @@ class Columns(NamedTuple):
     title: str
     text: str
 
-    def document(self, record: Mapping[str, Any], at: str, id: str, form: str) -> Document:
+    def document(self, record: Mapping[str, Any], at: str, id: str, form: DocumentFormat) -> Document:
         """The document of a record.
 
         Args:

@@ -28,4 +28,4 @@ class JsonDocuments(DocumentFormat):
                 raise UserError(f"{at}: not JSON ({error}); mend the line") from error
             if not isinstance(record, dict):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
-            yield columns(record, fields, at).document(record, at, f"{id}#{number}", self.name)
+            yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)

@@ -29,7 +29,7 @@ class ParquetRows(DocumentFormat):
                 for batch in file.iter_batches(1024, columns=names):
                     for record in batch.to_pylist():
                         number += 1
-                        yield chosen.document(record, f"{path}, row {number}", f"{id}#{number}", self.name)
+                        yield chosen.document(record, f"{path}, row {number}", f"{id}#{number}", self)
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: a text is not UTF-8 ({error}); write the file again") from error
         except (pyarrow.ArrowException, OSError) as error:

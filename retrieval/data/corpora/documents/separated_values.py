@@ -48,7 +48,7 @@ class SeparatedValues(DocumentFormat):
         for number, (at, row) in enumerate(rows, 1):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
-            yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self.name)
+            yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self)
 
 
 def _is_of_collection(row: list[str]) -> bool:

@@ -13,7 +13,7 @@ from unicodedata import normalize
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
-from retrieval.data.corpora.document_format import DOCUMENTS, NOT_IN_IDS, Document, endings, format_of
+from retrieval.data.corpora.document_format import NOT_IN_IDS, Document, endings, format_of
 from retrieval.data.corpora.note_links import Notes
 from retrieval.errors import UserError
 
@@ -79,7 +79,7 @@ class OwnDocuments(CorpusKind):
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """The article of a document."""
-        return list(DOCUMENTS[page.format].parse(page))
+        return list(page.format.parse(page))
 
 
 def _has_names(path: Path) -> bool:

@@ -1,0 +1,1 @@
+"""The metrics of the house, a file for each kind."""
