@@ -24,7 +24,7 @@ def run_here(config, workdir, overrides):
     """`retrieval.run` in this process, with a model that is soon compiled."""
     forget_flags()
     fields = [f"--config.{name}={value}" for name, value in overrides.items()]
-    tiny = as_flags(**CHEAP, **{"train.steps": 2, "loop.validate_every": 0, "data.rates.wlp": 0})
+    tiny = as_flags(**CHEAP, **{"train.steps": 2, "loop.validate_every": 0, "train.epochs": 0})
     main.main(command_line.parse_flags(["main", f"--config={config}", f"--workdir={workdir}", *fields, *tiny]))
     return FinishedRun(Path(workdir))
 

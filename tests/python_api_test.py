@@ -200,6 +200,13 @@ def test_an_index_of_older_passages_is_refused(run, tmp_path):
         retrieval.load(copy).index(kind="exact")
 
 
+def test_a_run_that_trained_nothing_is_refused_and_left_as_it_was(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(UserError, match="has no checkpoint, so no model can be read"):
+        retrieval.load(tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_threads_get_what_one_gets(model):
     index, queries = model.index(DOCUMENTS), [f"where is the {animal}" for animal in toy_corpus.ANIMALS[:6]]
     expected, found = index.search_batch(queries), {}

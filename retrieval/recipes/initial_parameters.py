@@ -1,5 +1,6 @@
 """What parameters start from, and whether that fits; and the trained ones that other stages take."""
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -272,9 +273,8 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int =
     config.mesh = mesh
     model = abstract_model(config, vocab_size)
     like = train_state.abstract_state(config, model, local_mesh(config))
-    checkpointer = train_state.read_checkpoints(folder, config)
-    trained = checkpointer.restore(like, step=step or checkpointer.best_step()).params
-    checkpointer.close()
+    with contextlib.closing(train_state.read_checkpoints(folder, config)) as checkpointer:
+        trained = checkpointer.restore(like, step=step or checkpointer.best_step()).params
     return config, bind(model)(trained)
 
 

@@ -13,18 +13,25 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
+from retrieval.errors import UserError
 from retrieval.models.transformer import remat_for
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import hosts
 from retrieval.training import loop, memory, optimizer, work
-from retrieval.training.checkpoint import Checkpointer, Follower
+from retrieval.training.checkpoint import Checkpointer, Follower, steps_in
 from retrieval.training.loop import TrainState
 from retrieval.training.pod_checkpoints import Checkpoints, Fetch, PodCheckpointer
 
 
 def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
-    """The checkpoints of a work directory, for this host alone."""
+    """The checkpoints of a work directory, for this host alone.
+
+    Raises:
+      UserError: it has none.
+    """
+    if not steps_in(folder / "checkpoints"):
+        raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
     keep, best, every = _kept(config)
     named = config.loop.get("keep_steps", ())
     return Checkpointer(folder / "checkpoints", keep, best, every, named=named, alone=True)

@@ -1,4 +1,4 @@
-"""Metrics by answers: `Answer@k` is top-k retrieval accuracy (Karpukhin et al. 2020, Table 2), R@k in ProQA's tables."""
+"""Metrics by answers: `Answer@k` is top-k retrieval accuracy (Karpukhin et al. 2020, Table 2); ProQA calls it R@k."""
 
 from retrieval.evaluation.metrics import METRICS, AnswerMetric
 
