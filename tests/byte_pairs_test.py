@@ -6,6 +6,8 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 
+from retrieval.data.labelled.reader_rows import RowLengths, question_tokens, row_of
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.byte_pairs import BytePairs
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -29,6 +31,17 @@ def test_text_round_trips_without_special_tokens():
         ids = vocabulary.encode(text)
         assert vocabulary.decode(ids) == text
         assert not {vocabulary.sep_id, vocabulary.mask_id} & set(ids)
+
+
+def test_a_token_stands_behind_the_blank_before_its_word():
+    vocabulary, text = BytePairs.load(GOLDEN / "tokenizer.json"), "The note  now\n"
+    ids, places = vocabulary.encode_with_places(text)
+    held = {vocabulary.tokens[id]: text[start:end] for id, (start, end) in zip(ids, places)}
+    assert held["Ġn"] == "n" and held["Ġ"] == " " and held["Ċ"] == "\n"  # a token of blanks alone keeps its place
+    lengths = RowLengths(8, 40)
+    row = row_of(vocabulary, question_tokens(vocabulary, "what", lengths), Candidate("1", "", text), lengths)
+    for start, end in ((4, 8), (10, 13)):
+        assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
 
 
 def test_saved_in_our_order_it_is_the_same(tmp_path):

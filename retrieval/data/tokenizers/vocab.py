@@ -93,11 +93,14 @@ class Vocabulary:
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and where in `text` each token stands: its first character, and the one behind its last.
 
-        Accents behind a token that an uncased vocabulary drops are the token's.
+        Accents behind a token that an uncased vocabulary drops are the token's. The blank that byte pairs and unigrams
+        have before a word is not, but for a token of blanks alone.
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
-        return encoding.ids, [(start, _behind(text, end, most)) for (start, end), most in zip(encoding.offsets, begins)]
+        return encoding.ids, [
+            (_first(text, start, end), _behind(text, end, most)) for (start, end), most in zip(encoding.offsets, begins)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -150,6 +153,13 @@ class Vocabulary:
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         return tokenizer.to_str(pretty=True)
+
+
+def _first(text: str, start: int, end: int) -> int:
+    """The place of the first character from `start` on that is no white space, before `end`."""
+    while start + 1 < end and text[start].isspace():
+        start += 1
+    return start
 
 
 def _behind(text: str, end: int, most: int) -> int:
