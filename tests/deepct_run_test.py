@@ -108,7 +108,7 @@ def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatc
     run = make_run(inputs, tmp_path / "run", stages=stages, base=base, **{"weigh.shard_size": 5})
     real, joined = passage_lines._join, []
 
-    def killed(shards, path):
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(passage_lines, "_join", killed)

@@ -1,5 +1,6 @@
 """Encoding: rows in their order whatever the batches, the same files after a kill and from several processes."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -331,3 +332,30 @@ def test_lines_about_the_same_passages_are_made_once(tmp_path):
     counts = passage_lines.write_all(tmp_path / "out", items, 10, make)
     assert made == [["d1"]] and counts["a"] == counts["b"] == {"passages": 1, "lines": 1}
     assert [(tmp_path / "out" / f"{name}.jsonl").read_text() for name in ("a", "b")] == ["of d1\n"] * 2
+
+
+@pytest.mark.parametrize("stop", ["in the next collection", "before the shards are removed", "before the record"])
+def test_a_collection_whose_lines_are_written_is_not_made_again(tmp_path, monkeypatch, stop):
+    names, out, made = ("a", "b"), tmp_path / "out", []
+    items = [collection_of(tmp_path, name, json.dumps({"_id": name, "text": name}) + "\n") for name in names]
+
+    def make(passages):
+        if stop == "in the next collection" and made == ["a"]:
+            raise KeyboardInterrupt
+        made.extend(passage.id for passage in passages)
+        return passage_lines.Lines([f"of {passage.id}\n" for passage in passages], Counter({"lines": 1}))
+
+    def removed(path):
+        if stop == "before the shards are removed" and path == out / "b":
+            raise KeyboardInterrupt
+        remove(path)
+
+    remove = files.remove
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(files, "remove", removed)
+        passage_lines.write_all(out, items, 10, make)
+    stop = ""
+    counts = passage_lines.write_all(out, items, 10, make)
+    assert made == ["a", "b"] and counts == {name: {"passages": 1, "lines": 1} for name in names}
+    assert sorted(path.name for path in out.iterdir()) == ["a.jsonl", "b.jsonl", passage_lines.COUNTS]
+    assert (out / "b.jsonl").read_text() == "of b\n"

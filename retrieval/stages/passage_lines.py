@@ -17,6 +17,7 @@ from retrieval.runtime import hosts
 from retrieval.stages.collection import Collection, repeated
 
 LONG = "passages longer than the model reads"
+COUNTS = "counts.json"  # beside the files: what was counted of each that was made
 
 
 class Lines(NamedTuple):
@@ -49,6 +50,8 @@ def write(
 ) -> dict[str, Any]:
     """Writes the shards of this host, and when all are there the file, whole or not at all; returns the counts.
 
+    A file that is there is not made again: a run that was cut off goes on with the next collection.
+
     Args:
       path: the file; its shards lie in a folder of the same name until then.
       make: the lines of the passages of a shard.
@@ -57,6 +60,8 @@ def write(
       UserError: there is no passage, or one has no text.
     """
     total, folder = check(collection), path.with_suffix("")
+    if counts := hosts.on_first(lambda: _finished(path)):
+        return counts
     count = -(-total // shard_size)
     folder.mkdir(parents=True, exist_ok=True)
     shards = [folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)]
@@ -66,7 +71,7 @@ def write(
         members = list(itertools.islice(passages, shard_size))
         if number in of_this_host and not shard.exists():
             files.write_json(shard, make(members)._asdict())
-    return hosts.on_first(lambda: {"passages": total, **_join(shards, path)})
+    return hosts.on_first(lambda: _join(shards, path, total))
 
 
 def check(collection: Collection) -> int:
@@ -87,11 +92,28 @@ def check(collection: Collection) -> int:
     return count
 
 
-def _join(shards: Sequence[Path], path: Path) -> Counter:
-    counts: Counter = Counter()
-    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for shard in map(files.read_json, shards):
-            file.writelines(shard["lines"])
-            counts.update(shard["counts"])
-    files.remove(path.with_suffix(""))
+def _finished(path: Path) -> dict[str, int] | None:
+    """The counts of a file that is there, without what a kill left of its shards; None where there is none."""
+    counts = _known(path).get(path.stem) if path.exists() else None
+    if counts:
+        files.remove(path.with_suffix(""))
     return counts
+
+
+def _known(path: Path) -> dict[str, dict[str, int]]:
+    """What was counted of the files beside this one."""
+    counts = path.with_name(COUNTS)
+    return files.read_json(counts) if counts.exists() else {}
+
+
+def _join(shards: Sequence[Path], path: Path, passages: int) -> dict[str, int]:
+    counts = Counter({"passages": passages})
+    with files.atomic(path) as temporary:
+        with temporary.open("w", encoding="utf-8") as file:
+            for shard in map(files.read_json, shards):
+                file.writelines(shard["lines"])
+                counts.update(shard["counts"])
+        # Before the file is there: where it stands, its counts are known.
+        files.write_json(path.with_name(COUNTS), _known(path) | {path.stem: counts})
+    files.remove(path.with_suffix(""))
+    return dict(counts)
