@@ -260,6 +260,12 @@ def test_spans_of_equal_text_are_one_answer_where_asked():
     assert best.text == "Paris" and best.reader == pytest.approx(math.log(math.exp(1.9) + math.exp(1.8)))
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_weight_of_0_takes_the_best_span_of_the_chosen_passage(sums):
+    spans = [span("Rome", 9.0, 1.0), span("Paris", 8.0, 1.0), span("Oslo", 8.5, 3.0), span("Paris", 2.0, 3.0)]
+    assert [each.text for each in ranked(spans, 0.0, sums)[:2]] == ["Oslo", "Paris"]
+
+
 def test_the_weight_is_the_best_on_validation_questions():
     questions = [[span("right", 1.0, 0.0), span("wrong", 0.0, 3.0)], [span("wrong", 1.0, 0.0), span("right", 0.0, 0.2)]]
     value = lambda number, text: float(text == "right")  # noqa: E731

@@ -111,6 +111,14 @@ def test_dprs_reader_selects_the_positive_and_reads_it_alone():
         np.testing.assert_allclose(loss_B[b], -np.log(chosen[positive]) - np.log(mass), rtol=1e-5)
 
 
+def test_what_a_loss_trained_to_choose_paragraphs_weighs_by_default():
+    weight = lambda loss, **options: LOSSES[loss].answer_weight({f"train.{k}": v for k, v in options.items()})  # noqa: E731
+    assert [weight("span_likelihood", select=select) for select in (False, True)] == [1, 0.5]
+    assert weight("dpr_reader") == 0 and weight("orqa_reader", temperature=1.0) == 0.5
+    weight = weight("orqa_reader", temperature=0.2)  # 3 + 2 / 0.2, but for a factor
+    np.testing.assert_allclose((weight * 3 + (1 - weight) * 2) / weight, 13)
+
+
 def test_orqas_reader_is_a_softmax_over_all_spans():
     loss_B, _ = jax.jit(orqa_reader)(SCORES, BATCH)
     for b in range(B):

@@ -107,6 +107,12 @@ def test_answers_are_slices_of_their_passages(trained):
         assert scores == sorted(scores, reverse=True)
 
 
+def test_a_head_that_scores_passages_counts_where_no_weight_is_given(trained):
+    assert records.details(trained, "answer")["squad, bm25"]["weight"] == 0.5
+    for each in (each for line in answers_of(trained).values() for each in line["answers"]):
+        assert each["score"] == pytest.approx((each["reader"] + each["retriever"]) / 2, abs=1e-5)
+
+
 def test_metrics_are_those_of_the_file_of_answers(trained):
     value = beir.read_folder(trained.sets / "squad")
     exact, overlap = [], []
@@ -210,7 +216,7 @@ def test_the_weight_that_validation_chose_counts_for_questions_of_ones_own(
     passages = [beir.Candidate(hit.id, hit.title, hit.text) for hit in hits]
     own = OwnReader(open_reader(run, "", "config.base"), run.config.answer.spans)
     spans = own.spans(question, passages, [hit.score for hit in hits])
-    wanted, plain = (answer_choice.ranked(spans, weight)[0].score for weight in (0.35, 1.0))
+    wanted, plain = (answer_choice.ranked(spans, weight)[0].score for weight in (0.35, 0.5))
     model, answerer = retrieval.load(run.folder), Answerer(run)
     service = service_of(OwnSearch(run, run.config.evaluate.depth), None, answerer, 1)
     assert service.answer
@@ -272,6 +278,8 @@ def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
     assert all(line["answers"] for line in answers_of(run).values())
     told = records.details(run, "answer")["squad, bm25"]
     assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
+    own = open_reader(run, "", "config.base")
+    assert own.weight(-1) == {"dpr_reader": 0, "orqa_reader": 0.5}[loss] and own.weight(0.7) == 0.7
 
 
 @pytest.mark.parametrize(

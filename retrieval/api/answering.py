@@ -44,8 +44,9 @@ class Answerer:
         """
         fields = run.config.answer
         self.paragraphs, self._sums = fields.paragraphs, fields.sums
-        self._weight_of = functools.cache(functools.partial(_weight_of, run))  # each is told once
         reader = readers.open_reader(run, fields.model, MODEL)
+        weight = reader.weight(fields.weight)
+        self._weight_of = functools.cache(functools.partial(_weight_of, run, weight))  # each is told once
         self._reader = OwnReader(reader, fields.spans)
         if reader.config.train.get("early"):
             _log.info(
@@ -66,19 +67,19 @@ class Answerer:
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in ranked[:k]]
 
 
-def _weight_of(run: Run, system: str) -> float:
-    """The weight of the reader's score beside the scores of a system: what validation chose, or `answer.weight`."""
+def _weight_of(run: Run, weight: float, system: str) -> float:
+    """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
     fields = run.config.answer
     if not fields.validation:
-        return fields.weight
+        return weight
     chosen = chosen_weight(run, INDEXES[system].system if system in INDEXES else system)
     if chosen is None:
         _log.warning(
             "answers: the set '%s' of config.answer.validation has chosen no weight for %s with these settings and "
-            "this reader (--stage=answer with config.answer.systems does): config.answer.weight=%s counts",
-            *(fields.validation, f"the hits of '{system}'" if system else "passages that are given", fields.weight),
+            "this reader (--stage=answer with config.answer.systems does): the weight %s counts",
+            *(fields.validation, f"the hits of '{system}'" if system else "passages that are given", weight),
         )
-        return fields.weight
+        return weight
     _log.info(
         "answers: the reader's score has the weight %s beside '%s', as '%s' chose", chosen, system, fields.validation
     )

@@ -32,7 +32,9 @@ class Span(NamedTuple):
 
 
 def ranked(spans: Sequence[Span], weight: float, sums: bool = False) -> list[Span]:
-    """The spans by `weight` * reader + (1 - `weight`) * retriever, best first; of equal ones the first.
+    """The spans by `weight` * reader + (1 - `weight`) * retriever, best first.
+
+    Of equal ones the one with the higher score of the reader comes first: with a weight of 0 the best of its paragraph.
 
     Args:
       sums: whether spans of equal text (by SQuAD's rule) are one answer, whose probability is the sum of theirs. The
@@ -40,7 +42,7 @@ def ranked(spans: Sequence[Span], weight: float, sums: bool = False) -> list[Spa
     """
     spans = _summed(spans) if sums else spans
     scored = [span._replace(score=weight * span.reader + (1 - weight) * span.retriever) for span in spans]
-    return sorted(scored, key=lambda span: -span.score)
+    return sorted(scored, key=lambda span: (-span.score, -span.reader))
 
 
 def best_weight(

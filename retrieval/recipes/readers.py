@@ -36,6 +36,7 @@ class Reader(NamedTuple):
     Attributes:
       config: that it was trained with.
       selects: whether it scores paragraphs itself.
+      own_weight: of its score beside that of the paragraph, as its loss has it.
     """
 
     config: ConfigDict
@@ -43,6 +44,11 @@ class Reader(NamedTuple):
     vocabulary: Vocabulary
     lengths: RowLengths
     selects: bool
+    own_weight: float
+
+    def weight(self, given: float) -> float:
+        """The weight that `config.answer.weight` gives, or below 0 its own."""
+        return given if given >= 0 else self.own_weight
 
 
 def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
@@ -103,8 +109,10 @@ def open_reader(run: Run, value: str, field: str, asked: bool = True) -> Reader:
     vocabulary = trainer.load_vocabulary()
     config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     assert isinstance(model, SpanReader), "`check` has looked at the recipe"
-    lengths = RowLengths(config.data.query_length, config.data.document_length)
-    return Reader(config, model, vocabulary, lengths, hasattr(model, "select"))
+    lengths, recipe = RowLengths(config.data.query_length, config.data.document_length), recipe_of(config)
+    assert recipe.loss, "a reader has no loss of its own"
+    weight = recipe.loss.answer_weight(recipe.loss_options())
+    return Reader(config, model, vocabulary, lengths, hasattr(model, "select"), weight)
 
 
 class SpanFinder:

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SHARE, SWITCH, TEXT, TEXTS, Field, declare, of_fields, whole
+from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, declare, number, of_fields, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import reader_rows
 from retrieval.data.sets import beir
@@ -52,7 +52,12 @@ declare(
     sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all", was=""),
     model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
     paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
-    weight=Field(1.0, SHARE, "weight of the reader's score; that of the retriever has the rest", was=1.0),
+    weight=Field(
+        -1.0,
+        number("a number from 0 to 1, or -1", lambda value: 0 <= value <= 1 or value == -1),
+        "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
+        was=1.0,
+    ),
     validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none", was=""),
     sums=Field(
         False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities", was=False
@@ -101,7 +106,7 @@ def answer(run: Run) -> dict[str, Any]:
             lists.append(tuned_lists.search(trainer, reader, tuned[name], judged, fields.paragraphs))
         place = run.sets / name, folder / "spans" / name
         read += _read_set(*place, value, lists, reader, finder, fields, sizes, counts[name])
-    weights = _weights(read, fields)
+    weights = _weights(read, fields, reader.weight(fields.weight))
     return hosts.on_first(lambda: _finish(folder, run.sets, read, weights, fields.sums, counts))
 
 
@@ -207,17 +212,18 @@ def _of_question(
     ]
 
 
-def _weights(read: Sequence[_Read], fields: ConfigDict) -> dict[str, tuple[float, int]]:
+def _weights(read: Sequence[_Read], fields: ConfigDict, weight: float) -> dict[str, tuple[float, int]]:
     """The weight of the reader by system, and how many questions chose it.
 
     Args:
       fields: of `config.answer`.
+      weight: where no set chooses.
 
     Raises:
       UserError: the set that is to choose has no run, or no answers.
     """
     if not fields.validation:
-        return {each.system: (fields.weight, 0) for each in read}
+        return {each.system: (weight, 0) for each in read}
     weights = {}
     for system in dict.fromkeys(each.system for each in read):
         of_set = [each for each in read if each.system == system and each.value.name == fields.validation]

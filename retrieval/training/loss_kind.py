@@ -46,6 +46,7 @@ class Loss:
         A batch has them only where some query has more than one.
       selects: from its options, whether it trains a reader's head that scores paragraphs.
       retrieves: from its options, whether it trains the question tower of a reader's retriever.
+      answer_weight: from its options, the share of a reader's score beside that of its paragraph, where none is given.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
       check: refuses options that do not fit each other.
@@ -61,6 +62,7 @@ class Loss:
     takes_positives: Callable[[Options], bool] = lambda options: False
     selects: Callable[[Options], bool] = lambda options: False
     retrieves: Callable[[Options], bool] = lambda options: False
+    answer_weight: Callable[[Options], float] = lambda options: 1.0
     neutral: Mapping[str, Collection[Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Options], None] = lambda options: None
 

@@ -239,12 +239,20 @@ LOSSES.register(
         options=("train.shared_norm", "train.joint", "train.select", "train.early", TEMPERATURE),
         selects=lambda options: options["train.select"],
         retrieves=lambda options: options["train.early"],
+        answer_weight=lambda options: 0.5 if options["train.select"] else 1.0,
         check=_check,
     ),
 )
 LOSSES.register(
     "dpr_reader",
-    Loss(dpr_reader, SPANS, "the positive paragraph and its spans (DPR)", options=(), selects=lambda options: True),
+    Loss(
+        dpr_reader,
+        SPANS,
+        "the positive paragraph and its spans (DPR)",
+        options=(),
+        selects=lambda options: True,
+        answer_weight=lambda options: 0.0,  # the head chooses the paragraph, and of equal spans the best comes first
+    ),
 )
 LOSSES.register(
     "orqa_reader",
@@ -254,5 +262,7 @@ LOSSES.register(
         "all spans with their retrieval scores (ORQA)",
         options=("train.early", TEMPERATURE),
         retrieves=lambda options: options["train.early"],
+        # In proportion to the sum that was trained: the reader's score + the retriever's / temperature.
+        answer_weight=lambda options: options[TEMPERATURE] / (1 + options[TEMPERATURE]),
     ),
 )
