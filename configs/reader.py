@@ -36,8 +36,9 @@ def _paper() -> ConfigDict:
     """Four epochs of NQ-open's 79,168 questions, 8 at a time."""
     config = defaults()
     config.data.update(query_length=50, document_length=512)
-    config.train.update(steps=40_000, batch_size=8, learning_rate=1e-5, warmup_ratio=0.0, weight_decay=0.0)
-    config.train.update(clip_norm=5.0)
+    config.train.update(steps=40_000, batch_size=8, learning_rate=1e-5, clip_norm=5.0)
+    # No warm-up, and as good as no decay: the learning rate is constant.
+    config.train.update(warmup_ratio=0.0, schedule_steps=100_000_000, weight_decay=0.0)
     config.data.lanes = 8
     return config
 

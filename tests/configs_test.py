@@ -109,6 +109,14 @@ def test_repberts_setting():
     assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
 
 
+@pytest.mark.parametrize("name", ["proqa", "reader"])
+def test_proqas_rate_is_constant(name):
+    """Xiong et al. 2020: AdamW without a scheduler, for the retriever and for the reader."""
+    train = load(name).train
+    rate = linear_schedule(train.learning_rate, train.schedule_steps or train.steps, train.warmup_ratio)
+    assert [float(rate(step)) for step in (0, train.steps)] == pytest.approx([1e-5] * 2, rel=1e-2)
+
+
 def test_seed_encoders_setting():
     """Lu et al. 2021, section 4.1."""
     config = load("seed_encoder")
