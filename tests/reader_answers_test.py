@@ -280,8 +280,8 @@ def test_orqas_division_has_the_published_counts(shared_data):
         q for name in ("trainmodel", "val", "devtest") for q in qa.read_questions(folder / f"{name}.json")[0].values()
     ]
     is_dev = orqa_split.is_held_out(questions)
-    assert orqa_split.nearest(len(questions)) == "WebQuestions"
-    published = orqa_split.PUBLISHED["WebQuestions"]
+    ((name, published),) = orqa_split.published_for(len(questions)).items()
+    assert name == "WebQuestions"
     assert abs(int(is_dev.sum()) - published.dev) <= 2 and abs(int((~is_dev).sum()) - published.train) <= 2
 
 

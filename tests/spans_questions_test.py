@@ -31,7 +31,7 @@ def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
         "who read it": ("y",),
     }
     assert "1 questions are there again in another file" in caplog.text and counts["division"]["train"] == 2
-    assert "held out, 3610 in the set 'qa'; published for CuratedTREC: 1353, 133 and 694 to test on" in caplog.text
+    assert "held out, 3610 in the set 'qa'" in caplog.text and "published for" not in caplog.text  # of two questions
 
 
 def held_out(paths, folder):
@@ -61,6 +61,14 @@ def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
         lines = [json.dumps({"question": question, "answer": ["x"]}) for question in sorted(train)[:2]]
         (tmp_path / "few.jsonl").write_text("\n".join(lines))
         held_out([tmp_path / "few.jsonl"], tmp_path)
+
+
+def test_curated_trecs_equal_questions_are_one(shared_data, caplog):
+    caplog.set_level("INFO")
+    path = shared_data / "qa" / "curatedtrec_2180" / "large2180-train.tsv"
+    spans._of_files(str(path), False, ("qa", 693))
+    counted = "1343 to train on, 130 held out, 693 in the set 'qa'; published for CuratedTREC: 1353, 133 and 694 to"
+    assert counted in caplog.text
 
 
 def test_web_questions_are_held_out_as_published(shared_data, tmp_path):

@@ -145,15 +145,18 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
     to_train_on = [
         _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
     ]
-    name = orqa_split.nearest(len(queries))
-    published = orqa_split.PUBLISHED[name]
+    published = orqa_split.published_for(len(queries))
     asked, count = tested
     _log.info(
-        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'; published for %s: %d, %d and %d to "
-        "test on",
-        *(len(to_train_on), is_dev.sum(), count, asked, name, *published),
+        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'%s",
+        *(len(to_train_on), is_dev.sum(), count, asked),
+        "".join(
+            f"; published for {name}: {its.train}, {its.dev} and {its.test} to test on"
+            for name, its in published.items()
+        ),
     )
-    division = {"train": len(to_train_on), "dev": int(is_dev.sum()), "published": {name: published._asdict()}}
+    counts = {"train": len(to_train_on), "dev": int(is_dev.sum())}
+    division = counts | {"published": {name: its._asdict() for name, its in published.items()}}
     return to_train_on, {"division": division | {"sets": {asked: count}}}
 
 

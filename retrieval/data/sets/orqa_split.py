@@ -8,6 +8,7 @@ import numpy as np
 from retrieval.libraries import tf
 
 _BUCKETS, _TENTH = 100_000, 10
+_ALIKE = 0.02  # the part of a set's questions by which a copy of it differs, at most
 
 
 class Division(NamedTuple):
@@ -33,6 +34,7 @@ def is_held_out(questions: Sequence[str]) -> np.ndarray:
     return tf.strings.to_hash_bucket_fast(list(questions), _BUCKETS).numpy() % _TENTH == 0
 
 
-def nearest(questions: int) -> str:
-    """The data set whose training questions, those held out among them, are about as many."""
-    return min(PUBLISHED, key=lambda name: abs(PUBLISHED[name].train + PUBLISHED[name].dev - questions))
+def published_for(questions: int) -> dict[str, Division]:
+    """By its name the data set whose training questions, those held out among them, are about as many, if any is."""
+    sizes = {name: division.train + division.dev for name, division in PUBLISHED.items()}
+    return {name: PUBLISHED[name] for name, size in sizes.items() if abs(size - questions) <= _ALIKE * size}
