@@ -12,7 +12,7 @@ from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.pipeline import preflight, records
+from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import turn, versions
@@ -115,6 +115,12 @@ def test_a_run_cut_off_in_a_phase_ends_equal(ready, whole, inputs, tmp_path, mon
     execute(run)
     assert_same(run, whole)
     assert turned(run) == turned(whole)
+
+
+def test_a_run_does_not_go_on_with_another_patience(whole, monkeypatch):
+    monkeypatch.setattr(whole.config.mine, "patience", 2)
+    with pytest.raises(UserError, match=r"of another config:\n  .*mine\.patience"):
+        runner.check_run(whole)
 
 
 @pytest.mark.parametrize(("resumed", "at"), [(30, None), (40, None), (50, 50), (70, 50)])

@@ -51,7 +51,7 @@ _VARIABLES = (
 )
 
 # The fields of the config that decide what a refresh makes, and when.
-SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag")
+SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag", "mine.patience")
 
 declare(
     "mine",
