@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -20,6 +21,7 @@ from retrieval.evaluation import impressions
 from retrieval.stage_outputs import Run
 from retrieval.stages.impressions import _in_percent
 from retrieval.stages.impressions import _predictions as predictions
+from retrieval.stages.impressions import _read as read_pages
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 NEWS = "".join(
@@ -173,6 +175,15 @@ def test_a_prediction_file_has_each_page_and_all_news_on_it():
     assert [item.is_asked for item in pages] == [True, False, False, True]
     scores = {"1": np.array([0.1, 0.2]), "4": np.array([0.3, 0.7])}
     assert list(predictions(pages, scores)) == ["1 [2,3,1]", "2 [1,2]", "3 [1]", "4 [2,1]"]
+
+
+@pytest.mark.parametrize(("split", "clicked"), [("2019-11-14", {"N2", "N4"}), ("", {"N2", "N4", "N5"})])
+def test_the_tests_own_clicks_tell_nothing_from_another_file(files, tmp_path, split, clicked):
+    """A copy of the evaluated file has its test half too; without a time all of another file is before the test."""
+    copy = shutil.copy(files[1], tmp_path / "copy.tsv")
+    _, history = read_pages(*files, [copy], split)
+    assert set(+history.clicks) == clicked and ("U4" in history.users) == (not split)
+    assert split or not read_pages(*files, [], split)[1].users
 
 
 def brute_force(ranks, clicked):

@@ -95,8 +95,9 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
     """The impressions of the test, those too that are not asked for, and what those before them tell.
 
     Args:
-      trained_on: other files of impressions, which count as before the test.
-      time: `sets.mind_split`, when the test begins; '' where all of `behaviors` are of it.
+      trained_on: other files of impressions.
+      time: `sets.mind_split`, when the test begins, in whatever file an impression is; '' where all of `behaviors` are
+        of it, and all of the other files come before it.
     """
     news = mind.read_news(news_path)
     history = History(set(), collections.Counter(), {})
@@ -108,7 +109,7 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
                 history.first[id] = min(impression.time, history.first.get(id, impression.time))
             if is_test:
                 shown.append(impression)
-            if path != behaviors or (time and mind.is_before(impression, time)):
+            if mind.is_before(impression, time) if time else path != behaviors:
                 history.users.add(impression.user)
                 history.clicks.update(itertools.compress(impression.shown, impression.clicked))
     return shown, history
