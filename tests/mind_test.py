@@ -175,6 +175,8 @@ def test_a_prediction_file_has_each_page_and_all_news_on_it():
     assert [item.is_asked for item in pages] == [True, False, False, True]
     scores = {"1": np.array([0.1, 0.2]), "4": np.array([0.3, 0.7])}
     assert list(predictions(pages, scores)) == ["1 [2,3,1]", "2 [1,2]", "3 [1]", "4 [2,1]"]
+    no_word = {"1": np.array([0.1, -np.inf])}  # BM25's score of news that share no word with the history
+    assert next(predictions(pages, no_word)) == "1 [1,3,2]"
 
 
 @pytest.mark.parametrize(("split", "clicked"), [("2019-11-14", {"N2", "N4"}), ("", {"N2", "N4", "N5"})])

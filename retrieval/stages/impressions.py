@@ -87,7 +87,8 @@ def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) 
     for page in pages:
         scores_N = np.full(len(page.known), -np.inf)
         if page.id in scores:
-            scores_N[list(page.known)] = scores[page.id]
+            # By rank: a system may score some of what it knows as low as that.
+            scores_N[list(page.known)] = -impressions.ranks(scores[page.id])
         yield impressions.prediction_line(page.id, impressions.ranks(scores_N))
 
 
