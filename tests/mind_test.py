@@ -18,8 +18,10 @@ from retrieval.data.sets.set_format import SETS, Given
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import impressions
+from retrieval.files import describe
+from retrieval.pipeline import records, runner
 from retrieval.stage_outputs import Run
-from retrieval.stages.impressions import _in_percent
+from retrieval.stages.impressions import _in_percent, check
 from retrieval.stages.impressions import _predictions as predictions
 from retrieval.stages.impressions import _read as read_pages
 
@@ -267,6 +269,47 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     lines = (asked.folder / "impressions" / "dense.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
     assert "there are predictions, and no metrics" in (asked.folder / "impressions" / "impressions.md").read_text()
+
+
+@pytest.fixture
+def trained(files, tmp_path):
+    """A run that has learnt from impressions, by its config and its record."""
+
+    def made(**changes):
+        changes = {"pairs.files": str(files[1]), "stages": ("pairs",), "sets.mind_split": "2019-11-14"} | changes
+        run = Run(tiny.make_config("mind", **changes), tmp_path / "base", REPOSITORY / "requirements.lock")
+        runner.open_run(run)
+        records.write_record(run, "pairs", {"files": describe(files[1]), "done": True})
+        return run
+
+    return made
+
+
+def ranking(base, files, **changes):
+    """A run that ranks pages with what another one has trained."""
+    changes = {"sets.mind": ",".join(map(str, files)), "base": str(base.folder)} | changes
+    changes["stages"] = ("sets", "impressions")
+    folder = base.folder.with_name("ranking")
+    return Run(tiny.make_config("mind", **changes), folder, REPOSITORY / "requirements.lock")
+
+
+@pytest.mark.parametrize(
+    ("ended", "begins", "message"),
+    [
+        ("2019-11-14", "", r"mind_split='': .*/base has learnt from .*behaviors\.tsv before 2019-11-14; set that time"),
+        ("2019-11-14", "2019-11-13T23:59", r"mind_split='2019-11-13T23:59': .* or a later one"),
+        ("", "2019-11-14", r"behaviors\.tsv: .*/base has learnt from all of its impressions"),
+        ("2019-11-14", "2019-11-14T00:00", ""),
+        ("2019-11-14", "2019-11-15", ""),
+    ],
+)
+def test_no_page_that_a_base_has_learnt_from_is_tested_on(files, trained, ended, begins, message):
+    run = ranking(trained(**{"sets.mind_split": ended}), files, **{"sets.mind_split": begins})
+    if message:
+        with pytest.raises(UserError, match=message):
+            check(run)
+        run.config.sets.mind = f"{files[0]},other.tsv"
+    check(run)
 
 
 @pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval import files, text_files
 from retrieval.data.corpora import source_paths
@@ -233,18 +234,44 @@ def inputs(mind: str, pair_files: str) -> Sequence[Path]:
 
 
 def check(run: Run) -> None:
-    """Checks that there is a set of impressions.
+    """Checks that there is a set of impressions, none of which the base has learnt from.
 
     Raises:
-      UserError: there is none, or the base has learnt from other impressions than `pairs.files` names.
+      UserError: there is none, or the base has learnt from some.
     """
-    if not run.holder("sets").config.sets.mind:
+    shown, learnt = run.holder("sets"), run.holder("pairs")
+    if not shown.config.sets.mind:
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
-    learnt, files_here = run.holder("pairs"), run.config.pairs.files
+    files_here = run.config.pairs.files
     if files_here and learnt.folder != run.folder and learnt.config.pairs.files != files_here:
         raise UserError(
             f"config.pairs.files={files_here}: the impressions that {learnt.place} has learnt from tell what is "
             f"popular, {learnt.config.pairs.files}; leave the field out"
+        )
+    if "pairs" in learnt.config.stages and learnt.folder != shown.folder:
+        _check_time(shown.config.sets, learnt)
+
+
+def _check_time(shown: ConfigDict, learnt: Run) -> None:
+    """Checks when the test begins, by `config.sets`, where the model has learnt from the same file in another run.
+
+    Raises:
+      UserError: that run has learnt from pages of the test.
+    """
+    behaviors = Path(source_paths.split(shown.mind)[-1])
+    paths = map(Path, source_paths.split(learnt.config.pairs.files))
+    if behaviors.resolve() not in [path.resolve() for path in paths]:
+        return
+    begins, ended = shown.mind_split, learnt.config.sets.mind_split
+    if not ended:
+        raise UserError(
+            f"{behaviors}: {learnt.place} has learnt from all of its impressions, and none is left to test on; set "
+            "config.sets.mind to others"
+        )
+    if not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
+        raise UserError(
+            f"config.sets.mind_split='{begins}': {learnt.place} has learnt from the impressions of {behaviors} before "
+            f"{ended}; set that time, or a later one"
         )
 
 
