@@ -20,6 +20,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import impressions
 from retrieval.files import describe
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.stage import STAGES
 from retrieval.stage_outputs import Run
 from retrieval.stages.impressions import _in_percent, check
 from retrieval.stages.impressions import _predictions as predictions
@@ -266,6 +267,8 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     changes["stages"] = ("sets", "encode", "index", "impressions")
     asked = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "asked", REPOSITORY / "requirements.lock")
     execute(asked)
+    asked.config.pairs.files = str(files[1].rename(tmp_path / "moved.tsv"))
+    runner.run_stage(asked, "impressions")
     lines = (asked.folder / "impressions" / "dense.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
     assert "there are predictions, and no metrics" in (asked.folder / "impressions" / "impressions.md").read_text()
@@ -310,6 +313,29 @@ def test_no_page_that_a_base_has_learnt_from_is_tested_on(files, trained, ended,
             check(run)
         run.config.sets.mind = f"{files[0]},other.tsv"
     check(run)
+
+
+def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
+    """The same content at another place is taken once the first place has none, and the time split holds there too."""
+    base, moved = trained(), tmp_path / "moved.tsv"
+    run = ranking(base, files, **{"pairs.files": str(moved), "sets.mind": f"{files[0]},{tmp_path / 'test.tsv'}"})
+    shutil.copy(files[1], moved)
+    shutil.copy(files[1], tmp_path / "test.tsv")
+    with pytest.raises(UserError, match=r"moved\.tsv: the impressions .* name the same files where they are if"):
+        check(run)
+    files[1].unlink()
+    run.config.pairs.files = ""
+    with pytest.raises(UserError, match=r"behaviors\.tsv: no such file or folder, in config\.pairs\.files"):
+        STAGES["impressions"].inputs(run)
+    run.config.pairs.files = str(moved)
+    check(run)
+    assert moved in STAGES["impressions"].inputs(run)
+    run.config.sets.mind = f"{files[0]},{moved}"
+    with pytest.raises(UserError, match=r"mind_split='': .* of .*moved\.tsv before 2019-11-14"):
+        check(run)
+    moved.write_text("\t".join(ROWS[0]))
+    with pytest.raises(UserError, match="leave the field out"):
+        check(run)
 
 
 @pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])

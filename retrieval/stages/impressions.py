@@ -16,6 +16,7 @@ from retrieval.data.sets import beir, mind
 from retrieval.data.sets.mind import Impression
 from retrieval.errors import UserError
 from retrieval.evaluation import display, impressions
+from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
@@ -52,7 +53,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     """
     config = run.holder("sets").config.sets
     news, behaviors = map(Path, source_paths.split(config.mind))
-    trained_on = _trained_on(run.holder("pairs").config.pairs.files, behaviors)
+    trained_on = _trained_on(_learnt_files(run), behaviors)
     pages, history = _read(news, behaviors, trained_on, config.mind_split)
     shown = [page for page in pages if page.is_asked]
     collection = open_collection(run, _SET)
@@ -115,6 +116,11 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
                 history.users.add(impression.user)
                 history.clicks.update(itertools.compress(impression.shown, impression.clicked))
     return shown, history
+
+
+def _learnt_files(run: Run) -> str:
+    """`pairs.files` of the run that was trained. Where these have moved, this run's field names them."""
+    return run.config.pairs.files or run.holder("pairs").config.pairs.files
 
 
 def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
@@ -230,6 +236,7 @@ def _in_percent(value: float, plus_minus: float | None) -> str:
 def inputs(mind: str, pair_files: str) -> Sequence[Path]:
     """The files of news and impressions, by `config.sets.mind` and `config.pairs.files`."""
     paths = [Path(path) for path in source_paths.split(mind)]
+    source_paths.checked("config.pairs.files", source_paths.split(pair_files))
     return source_paths.existing([*paths, *(_trained_on(pair_files, paths[-1]) if paths else ())])
 
 
@@ -242,24 +249,38 @@ def check(run: Run) -> None:
     shown, learnt = run.holder("sets"), run.holder("pairs")
     if not shown.config.sets.mind:
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
-    files_here = run.config.pairs.files
-    if files_here and learnt.folder != run.folder and learnt.config.pairs.files != files_here:
+    if learnt.folder != run.folder and not _has_learnt_from(run, learnt):
         raise UserError(
-            f"config.pairs.files={files_here}: the impressions that {learnt.place} has learnt from tell what is "
-            f"popular, {learnt.config.pairs.files}; leave the field out"
+            f"config.pairs.files={run.config.pairs.files}: the impressions that {learnt.place} has learnt from tell "
+            f"what is popular, {learnt.config.pairs.files}; leave the field out, or name the same files where they are "
+            "if they have moved"
         )
     if "pairs" in learnt.config.stages and learnt.folder != shown.folder:
-        _check_time(shown.config.sets, learnt)
+        _check_time(shown.config.sets, _learnt_files(run), learnt)
 
 
-def _check_time(shown: ConfigDict, learnt: Run) -> None:
+def _has_learnt_from(run: Run, learnt: Run) -> bool:
+    """Whether the files that a run names, if any, are those that its base has learnt from, at another place or not."""
+    here, there = (list(map(Path, source_paths.split(each.config.pairs.files))) for each in (run, learnt))
+    if here in ([], there):
+        return True
+    sums = {file["path"]: file["sum"] for file in (read_own_record(learnt, "pairs") or {}).get("files", [])}
+    known = (read_own_record(run, "impressions") or {}).get("files", [])
+    found = {file["sum"] for path in here for file in files.describe(path, known)}
+    return not all(path.exists() for path in there) and found == {sums.get(str(path)) for path in there}
+
+
+def _check_time(shown: ConfigDict, labelled: str, learnt: Run) -> None:
     """Checks when the test begins, by `config.sets`, where the model has learnt from the same file in another run.
+
+    Args:
+      labelled: the files that it has learnt from.
 
     Raises:
       UserError: that run has learnt from pages of the test.
     """
     behaviors = Path(source_paths.split(shown.mind)[-1])
-    paths = map(Path, source_paths.split(learnt.config.pairs.files))
+    paths = map(Path, source_paths.split(labelled))
     if behaviors.resolve() not in [path.resolve() for path in paths]:
         return
     begins, ended = shown.mind_split, learnt.config.sets.mind_split
@@ -285,8 +306,7 @@ STAGES.register(
         settings=("sets.mind", "sets.mind_split", "pairs.files"),
         needs=("sets", "encode", "index"),
         texts_of=("sets",),
-        also=lambda config: ("pairs",) if config.pairs.files else (),
-        inputs=lambda run: inputs(run.holder("sets").config.sets.mind, run.holder("pairs").config.pairs.files),
+        inputs=lambda run: inputs(run.holder("sets").config.sets.mind, _learnt_files(run)),
         outputs=("impressions",),
     ),
 )
