@@ -303,11 +303,23 @@ def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, la
 def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
+    assert versions.is_there(run.folder, 2, 6)
     path.write_bytes(path.read_bytes()[:-1])
-    assert not versions.is_there(run.folder, 2)
+    assert not versions.is_there(run.folder, 2, 6)
     batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
+
+
+@pytest.mark.parametrize("turn, made", [(3, []), (5, [(1, 5)])])
+def test_a_version_of_another_step_is_made_anew(whole, tmp_path, monkeypatch, turn, made):
+    """Version 1 is there, made after step 3; the first one is made after the turn, whenever that comes."""
+    run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
+    found, batches = [], SimpleNamespace(turn_to=lambda version: None)
+    monkeypatch.setattr(versions, "make", lambda *arguments: found.append(arguments[-2:]))
+    vocabulary, checkpoints = vocabularies.load(run.corpus), SimpleNamespace(steps=list)
+    anew = refresh.Refresh(run, vocabulary, make_mesh(run.config), batches, checkpoints, SimpleNamespace(step=turn))
+    assert anew(turn, None) and found == made
 
 
 @pytest.mark.parametrize("lag, left", [(0, [2, 5, 6]), (LAG, [2, 4, 5, 6])])

@@ -185,14 +185,17 @@ class Refresh:
         return numbers
 
     def _begin(self, version: int, step: int, params: Any, when: Schedule) -> None:
-        """A version that is there already, because the run was cut off behind it, is not made again."""
-        run = self._run
+        """A version that is there already, because the run was cut off behind it, is not made again.
+
+        Unless it is of another step: a turn may come at another one than before.
+        """
+        run, source = self._run, when.made_after(version)
         steps = self._checkpoints.steps
         hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, steps()))
-        if hosts.on_first(lambda: versions.is_there(run.folder, version)):
+        if hosts.on_first(lambda: versions.is_there(run.folder, version, source)):
             return
         if run.config.mine.refresh_lag:
-            hosts.on_first(lambda: self._start(version, step, when.made_after(version)))
+            hosts.on_first(lambda: self._start(version, step, source))
         else:
             versions.make(run, self._vocabulary, self._embedder, self._mesh, params, version, step)
 

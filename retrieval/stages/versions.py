@@ -160,8 +160,8 @@ def drop_unneeded(folder: Path, version: int, when: Schedule, checkpoint_steps: 
             files.remove(path)
 
 
-def is_there(folder: Path, version: int) -> bool:
-    """Whether a version has been written, and is what was written."""
+def is_there(folder: Path, version: int, step: int) -> bool:
+    """Whether a version has been written with the parameters after this step, and is what was written."""
     path = folder_of(folder, version)
     if not path.exists():
         return False
@@ -170,4 +170,4 @@ def is_there(folder: Path, version: int) -> bool:
     except UserError as error:
         _log.warning("%s", error)
         return False
-    return True
+    return statistics(folder, version)["step"] == step
