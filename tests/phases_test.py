@@ -10,13 +10,20 @@ from support.tiny import execute, make_config
 
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.libraries import tf
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
+from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex
-from retrieval.stages import turn, versions
+from retrieval.stages import refresh_kind, turn, versions
+from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refreshes import quadruplets_refresh
+from retrieval.stages.refreshes.negatives_refresh import Layout
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -99,6 +106,24 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     counts = versions.statistics(whole.folder, int(made[-1].name))
     assert counts["simple negatives"] and counts["negatives"] and "results with an answer" in counts
     assert counts["step"] == turned(whole) + (int(made[-1].name) - 1) * 3
+
+
+def test_questions_of_one_text_keep_their_own_counts(tmp_path):
+    """Two ids of a text have as many simple negatives as each was given, which chance and answers decide."""
+    texts = [Candidate(str(row), "", word) for row, word in enumerate("fox dog owl hen cow pig".split())]
+    beir.write_candidates(tmp_path / "corpus.jsonl", texts)
+    questions = [Question("a", "elk", [0], [0], []), Question("b", "elk", [1], [0, 1, 2, 3], [])]
+    given = refresh_kind.Given(WordPiece([*SPECIAL_TOKENS, "elk"]), None, None, None, 1)
+    mining, mined = Mining(Rule(4, 1, 4), False, 0), Mined([np.array([5]), np.array([4])], {})
+    with CandidateTexts(tmp_path / "corpus.jsonl") as candidates:
+        refresh = quadruplets_refresh.QuadrupletsRefresh()
+        refresh.writer(Layout(0, 1, 0, 0), mining, given, questions, candidates, mined)(tmp_path)
+    features = [
+        tf.train.Example.FromString(record.numpy()).features.feature
+        for record in tf.data.TFRecordDataset(str(next(tmp_path.glob("pairs-*"))))
+    ]
+    of_records = [(len(each["text_lengths"].int64_list.value), *each["simple"].int64_list.value) for each in features]
+    assert sorted(of_records) == [(4, 2), (6, 4)]  # beside the positive and the hard one
 
 
 @pytest.mark.parametrize(

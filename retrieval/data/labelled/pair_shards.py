@@ -20,7 +20,8 @@ from __future__ import annotations
 import array
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def write_pairs(
     in_order: Callable[[], Iterable[Example]] | None = None,
     teacher: TeacherScores | None = None,
     keep_lone: bool = False,
-    simple: Mapping[str, int] | None = None,
+    simple: Sequence[int] | None = None,
     apart: Callable[[], Iterable[Example]] | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
@@ -70,7 +71,7 @@ def write_pairs(
       keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
         are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
         with the documents of other queries alone.
-      simple: query -> how many of its negatives, the first ones, are simple; the others are hard.
+      simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
       apart: as `in_order`, of records that stand in the order of a hash all the same.
 
     Raises:
@@ -87,13 +88,12 @@ def write_pairs(
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         nonlocal lengths
-        for query, golds, negatives, _ in drawn.examples():
+        for (query, golds, negatives, _), first in zip(drawn.examples(), simple or itertools.repeat(None)):
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
                 own *= 2 if keep_lone and not negatives else 1
                 scores = teacher.of(query, [text for text, _ in own]) if teacher else None
-                first = simple[query] if simple else None
                 yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores, first)
                 lengths += len(query_ids), sum(map(len, tokens))
 

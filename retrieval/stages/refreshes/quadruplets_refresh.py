@@ -66,7 +66,7 @@ class QuadrupletsRefresh(NegativesRefresh):
                 folder,
                 layout.shards,
                 layout.positives,
-                simple={question.text: len(rows) for question, rows in zip(questions, simple.rows)},
+                simple=[len(first) for first, both in zip(simple.rows, rows) if len(both)],
             )
             return counts
 
