@@ -40,7 +40,8 @@ def to_line(expansion: Expansion) -> str:
     if expansion.log_probability is not None:
         record["log_probability"] = round(expansion.log_probability, _DIGITS)
     if expansion.score is not None:
-        record["score"] = round(expansion.score, _DIGITS)
+        # Nine digits give back the same float32: scores of a sure reranker differ in their last ones.
+        record["score"] = float(f"{expansion.score:.9g}")
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 

@@ -12,6 +12,7 @@ from support.tiny import execute
 from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.expansions import Expansion, to_line
 from retrieval.pipeline import preflight
 from retrieval.search import deepct_kind
 from retrieval.search.bm25 import Bm25Index
@@ -104,6 +105,16 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
     write(path, written(("d1", "whale")))
     with pytest.raises(UserError, match=r"expansions_share=0\.5 goes by scores, and a query of 'd1' has none"):
         INDEXES["doc2query"].build(texts(), options)
+
+
+def test_scores_of_a_sure_reranker_are_not_alike(tmp_path):
+    """The share is kept, whatever the reranker's scores are close to."""
+    scores = [near - 1e-6 * number for near in (0, 1) for number in range(5)]
+    path = tmp_path / "toy.jsonl"
+    path.write_text("".join(to_line(Expansion("d1", "whale", -1.5, score=score)) for score in scores))
+    options = SETTINGS | {"index.expansions": str(path), "index.expansions_share": 0.3}
+    index = INDEXES["doc2query"].build(texts(), options)
+    assert "7 of 10 queries left out by their scores" in index.description
 
 
 @pytest.mark.parametrize(
