@@ -11,7 +11,7 @@ from support.modules import spread
 from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder import CrossEncoder, relevance
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
@@ -51,6 +51,14 @@ def test_a_score_does_not_depend_on_the_batch(model):
         starts_GC=jnp.array([[0, 4]]),
     )
     np.testing.assert_allclose(scores(model, packed), expected[[1, 4]], rtol=0, atol=1e-5)
+
+
+def test_pairs_of_which_a_model_is_sure_keep_their_order():
+    """Two logits that are far apart: p(relevant) is 1 in float32."""
+    apart_B = jnp.asarray([-20, -2, 0, 2, 16, 17, 18, 30])
+    score_B = np.asarray(relevance(jnp.stack([-apart_B / 2, apart_B / 2], axis=-1)))
+    assert (np.diff(score_B) > 0).all()
+    np.testing.assert_allclose(score_B, -np.log1p(np.exp(-np.asarray(apart_B, np.float64))), rtol=1e-5)
 
 
 def test_a_score_depends_on_the_token_types(model):

@@ -56,4 +56,7 @@ class CrossEncoder(nnx.Module):
 
 def relevance(logits_BC: jax.Array) -> jax.Array:
     """The score of each pair, [B]; or [B, K] from [B, K, C]."""
-    return logits_BC[..., 0] if logits_BC.shape[-1] == 1 else jax.nn.log_softmax(logits_BC)[..., 1]
+    if logits_BC.shape[-1] == 1:
+        return logits_BC[..., 0]
+    # A log_softmax is the same number, but in float32 it is 0 for all pairs of which the model is sure.
+    return jax.nn.log_sigmoid(logits_BC[..., 1] - logits_BC[..., 0])
