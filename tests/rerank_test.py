@@ -279,17 +279,20 @@ def test_seconds_are_of_the_pairs_that_this_process_scores(toy, cross_encoder, t
     assert none.values.shape == (0,) and none.seconds is None
 
 
-def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
+@pytest.mark.parametrize("scores", [(8, 7, 6), (1e9, 1e9, 1e9)])
+def test_another_run_ranks_the_pairs_that_it_has(toy, tmp_path, caplog, scores):
+    """By its ranks, whatever its scores."""
     other = tmp_path / "other.trec"
-    other.write_text("".join(f"q0 Q0 {id} {rank} {9 - rank} x\n" for rank, id in enumerate(("d3", "d9", "d0"), 1)))
+    lines = enumerate(zip(("d3", "d9", "d0"), scores), 1)
+    other.write_text("".join(f"q0 Q0 {id} {rank} {score} x\n" for rank, (id, score) in lines))
     changes = {"runs.files": (f"other={other}",), "runs.unknown": "allow", "rerank.model": "other"}
     run = with_model(tmp_path / "run", toy, "", **changes)
     execute(run)
     _, first = read_run(run.folder / "runs" / "toy" / "bm25.trec")
     _, rows = read_run(run.folder / "reranked" / "runs" / "toy" / "bm25+rerank@5.trec")
-    assert first[0, :3].tolist() == [5, 0, 3] and rows[0, :3].tolist() == [3, 0, 5]  # d5 has no score
+    assert first[0, :3].tolist() == [5, 0, 3] and rows[0, :3].tolist() == [3, 0, 5]  # d5 is not in it
     assert rows[1:].tolist() == first[1:, : rows.shape[1]].tolist()
-    assert "pairs have no score in the run of config.rerank.model, and come last" in caplog.text
+    assert "pairs are not in the run of config.rerank.model, and come last" in caplog.text
 
 
 def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_path, caplog):

@@ -43,7 +43,7 @@ declare(
         "",
         TEXT,
         "work directory of a reranker, which reads at its own lengths, folder of a cross-encoder, or a system whose "
-        "scores count",
+        "ranks count",
     ),
     depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
     measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
@@ -60,7 +60,7 @@ class Reranked(NamedTuple):
       lists: of each system, scores and rows [Q, deepest].
       scores: [Q, deepest] of each; what stands beside a row of -1 means nothing.
       references: the lists of the systems that the reranker was trained on.
-      seconds: that a pair takes; None where another run has the scores.
+      seconds: that a pair takes; None where another run has the order.
       missing: pairs that this run has not.
     """
 
@@ -123,7 +123,7 @@ def check(run: Run) -> None:
 
 
 def is_system(model: str) -> bool:
-    """Whether `rerank.model` names a system, whose scores take the place of a model's."""
+    """Whether `rerank.model` names a system, whose ranks take the place of a model's."""
     return bool(model) and "/" not in model and not is_url(model) and not Path(model).is_dir()
 
 
@@ -163,7 +163,7 @@ def _rerank_set(
       fields: of `config.rerank`.
       folder: of the set.
       of_files: systems whose runs come from outside.
-      scorer: None where another run has the scores.
+      scorer: None where another run has the order.
       store: where the scores of all sets lie.
     """
     # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
@@ -199,17 +199,19 @@ def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
 
 
 def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], int]:
-    """The scores that another system gave, and how many it did not give: these come last and keep their order."""
+    """Minus the places that another system gave, and how many it did not give: these come last and keep their order.
+
+    Its scores may be equal, or closer than float32 can tell; its ranks are not.
+    """
     scores, missing = [], 0
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
         for number, rows in enumerate(each.rows.tolist()):
-            known = {row: score for row, score in zip(other.rows[number].tolist(), other.scores[number].tolist())}
-            known.pop(-1, None)
-            last = min(known.values(), default=0.0)
-            below = range(1, len(rows) + 1)
-            scores_QK[number] = [known.get(row, last - place) for row, place in zip(rows, below)]
-            missing += sum(row >= 0 and row not in known for row in rows)
+            places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1)}
+            places.pop(-1, None)
+            behind = range(other.rows.shape[1] + 1, other.rows.shape[1] + len(rows) + 1)
+            scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
+            missing += sum(row >= 0 and row not in places for row in rows)
         scores.append(scores_QK)
     return scores, missing
 
@@ -244,7 +246,7 @@ def _check_texts(texts: CandidateTexts, value: Judged, rows: np.ndarray, corpus:
     if len(rows) and rows[-1] >= len(texts):
         raise UserError(
             f"{corpus}: no text of the candidate '{value.candidates[rows[-1]]}', which a run names: a model cannot "
-            "score it; take a set with all texts, or the scores of a run in config.rerank.model"
+            "score it; take a set with all texts, or the ranks of a run in config.rerank.model"
         )
     if blank := np.intersect1d(rows, texts.blank).tolist():
         raise UserError(
@@ -299,7 +301,7 @@ def _warn(each: Reranked, trained_depth: int) -> None:
     if each.missing:
         pairs = sum(int((lists.rows >= 0).sum()) for lists in each.lists)
         _log.warning(
-            "set %s: %d of %d pairs have no score in the run of config.rerank.model, and come last",
+            "set %s: %d of %d pairs are not in the run of config.rerank.model, and come last",
             *(each.value.name, each.missing, pairs),
         )
     for lists, scores_QK in zip(each.lists, each.scores):
