@@ -295,6 +295,16 @@ def test_another_run_ranks_the_pairs_that_it_has(toy, tmp_path, caplog, scores):
     assert "pairs are not in the run of config.rerank.model, and come last" in caplog.text
 
 
+def test_a_set_without_a_run_of_the_other_system_is_left_out(toy, tmp_path, caplog):
+    more = write_toy(tmp_path / "more", TEXTS)
+    (tmp_path / "other.trec").write_text("q0 Q0 d3 1 1 x\n")
+    changes = {"runs.files": (f"other={tmp_path / 'other.trec'}",), "runs.set": "toy", "rerank.model": "other"}
+    run = with_model(tmp_path / "run", f"{toy},{more}", "", **changes)
+    execute(run)
+    assert {row["set"] for row in records.details(run, "rerank")["depths"]} == {"toy"}
+    assert "set more: no run of config.rerank.model=other, so it is not reranked" in caplog.text
+
+
 def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_path, caplog):
     changes = {"rerank.trained_on": ("bm25",), "rerank.trained_depth": 3, "evaluate.depth": 10}
     run = with_model(tmp_path / "run", toy, cross_encoder[0], **changes)

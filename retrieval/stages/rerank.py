@@ -134,7 +134,9 @@ def inputs(run: Run) -> Sequence[Path]:
 
 
 def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
-    """Of every set that has a run of a system which is to be reranked: the system -> its run.
+    """Of every set that can be reranked: the system -> its run.
+
+    It has a run of a system which is to be reranked, and one of the system whose ranks count.
 
     Args:
       fields: of `config.rerank`.
@@ -145,7 +147,11 @@ def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
     wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
     runs = evaluated_runs.by_set(run, set_names(run.sets), wanted)
-    return {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
+    runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
+    without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
+    for name in without:
+        _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
+    return {name: of_set for name, of_set in runs.items() if name not in without}
 
 
 def _rerank_set(
@@ -176,8 +182,6 @@ def _rerank_set(
     ]
     references = [by_name[system] for system in fields.trained_on if system in by_name]
     if scorer is None:
-        if fields.model not in by_name:
-            raise UserError(f"config.rerank.model={fields.model}: that system has no run for the set '{value.name}'")
         scores, missing = _scores_of(by_name[fields.model], first)
         return Reranked(folder, value, first, scores, references, missing=missing)
     scores, seconds = _by_model(folder / "corpus.jsonl", store / value.name, value, scorer, first)
