@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from flax import nnx
 from support import tiny
 
 from retrieval import files
@@ -13,8 +14,11 @@ from retrieval.data.labelled.term_weights import targets
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.models.deepct import DeepCT
+from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes.passage_batches import cut, rows_of
+from retrieval.recipes.term_weigher import Scale, TermWeigher
 from retrieval.stages import passage_lines
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -90,6 +94,17 @@ def test_words_that_queries_ask_for_get_more(trained):
     counts = files.read_json(trained.record("weigh"))["details"]["reqa"]
     assert counts["passages longer than the model reads"] == 0
     assert counts["passages"] == len(records) and counts["words kept"] == sum(map(len, words))
+
+
+def test_neighbouring_han_letters_are_weighed_as_pairs(inputs, tmp_path):
+    """As BM25 has them in a query."""
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *"我们喜"])
+    sizes = TransformerConfig(len(vocabulary), num_layers=1, hidden_size=8, num_heads=2, mlp_size=8, max_length=32)
+    model = DeepCT(sizes, rngs=nnx.Rngs(0))
+    model.weight.kernel[...] *= 0
+    model.weight.bias[...] += 0.5
+    weigher = TermWeigher(make_run(inputs, tmp_path).config, vocabulary, model, Scale(), 2)
+    assert weigher.weigh([Candidate("", "我", "我们喜")]) == [{"我": 50, "我们": 50, "们喜": 50}]
 
 
 def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):

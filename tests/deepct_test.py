@@ -16,7 +16,7 @@ from retrieval.models.deepct import DeepCT
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.words import Words
+from retrieval.search.words import Words, paired
 from retrieval.training.term_regression import term_regression
 
 ENGLISH = Words(stemmer="porter")
@@ -53,6 +53,28 @@ def test_frequencies_by_hand():
     assert term_frequencies(pieces, weights, square_root=True) == {"cat": 55, "sats": 6}
     with pytest.raises(ValueError, match="10 pieces, 9 weights"):
         term_frequencies(pieces, weights[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "expected"),
+    [
+        ("我们喜欢 GPU", "我 们 喜 欢 gp ##u", {"我们": 20, "们喜": 30, "喜欢": 40, "gpu": 50}),
+        ("日本の夢,夢", "日 本 の 夢 , 夢", {"日本": 20, "本の": 30, "の夢": 40, ",": 50, "夢": 60}),
+        ("나는 학교에", "나 ##는 학교 ##에", {"나는": 10, "학교에": 30}),
+    ],
+)
+def test_words_of_scripts_without_spaces_are_those_of_bm25(text, pieces, expected):
+    """WordPiece makes each Han letter a word. Korean has spaces, and no pair goes across one."""
+    pieces = ["[CLS]", *pieces.split(), "[SEP]"]
+    frequencies = term_frequencies(pieces, [place / 10 for place in range(len(pieces))], indexed=paired)
+    assert frequencies == expected
+    found = {term for word in Words().of(frequencies) for term in word}
+    assert found == set(next(Words().of([text])))
+
+
+def test_han_letters_beside_a_special_token_are_no_pair():
+    pieces = "[CLS] 我 [SEP] 们 [UNK] 喜 [SEP]".split()
+    assert term_frequencies(pieces, [1] * 7, indexed=paired) == dict.fromkeys("我们喜", 100)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from retrieval.models.text import Text
 from retrieval.recipes.passage_batches import batches, cut, rows_of
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.towers import token_types
+from retrieval.search.words import paired
 from retrieval.training import sharding
 
 
@@ -60,6 +61,6 @@ class TermWeigher:
             for place, weights_L in zip(places, weights_RL):
                 pieces = [self._vocabulary.tokens[id] for id in rows[place]]
                 frequencies[place] = term_frequencies(
-                    pieces, weights_L[: len(pieces)].tolist(), **self._scale._asdict()
+                    pieces, weights_L[: len(pieces)].tolist(), **self._scale._asdict(), indexed=paired
                 )
         return frequencies

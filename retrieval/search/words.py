@@ -11,7 +11,7 @@ Where identifiers are asked for, `zipfile.ZipFile` is the words `zipfile`, `zipf
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 import Stemmer
@@ -36,9 +36,10 @@ _LISTS = {
 STOP_WORDS = (NONE, *_LISTS)
 STEMMERS = (NONE, *Stemmer.algorithms())
 
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 # Scripts without spaces: Han, Kana, Bopomofo, Hangul, Thai, Lao, Burmese and Khmer.
 _UNSPACED = (
-    "\u3005-\u3007\u3041-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af\u1100-\u11ff\ua960-\ua97f"
+    f"{_HAN}\u3005-\u3007\u3041-\u31ff\u1100-\u11ff\ua960-\ua97f"
     "\uac00-\ud7ff\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
 )
 # Accents and vowel signs, which Python's \w leaves out. Those of rare scripts behind U+FFFF would make the search slow.
@@ -48,6 +49,8 @@ _ASCII_RUN = re.compile(r"\w\w+")
 _RUN = re.compile(rf"[\w{_MARKS}]+")
 _PART = re.compile(rf"[{_UNSPACED}][{_UNSPACED}{_MARKS}]*|[^{_UNSPACED}]+")
 _STARTS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_ENDS_UNSPACED = re.compile(f"[{_UNSPACED}][{_MARKS}]*$")
+_HAN_LETTER = re.compile(f"[{_HAN}]")
 _LETTER = re.compile(rf".[{_MARKS}]*")
 
 # Names as programs have them: dots or underscores within, or capitals behind the first letter.
@@ -151,6 +154,35 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
                 yield from ((first[0], last[1]) for first, last in pairwise(letters))
             else:
                 yield part.span()
+
+
+def paired(words: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """Weighed words of WordPiece as words of BM25: it makes each Han letter one, and here neighbours are pairs.
+
+    A pair has the larger of its weights. Only where one of two words is a Han letter need no space be between them.
+    """
+    run: list[tuple[str, float]] = []
+    for word, weight in words:
+        if run and not _are_neighbours(run[-1][0], word):
+            yield from _pairs(run)
+            run = []
+        run.append((word, weight))
+    yield from _pairs(run)
+
+
+def _are_neighbours(left: str, right: str) -> bool:
+    is_parted = _HAN_LETTER.fullmatch(left) or _HAN_LETTER.fullmatch(right)
+    return bool(is_parted and _ENDS_UNSPACED.search(left) and _STARTS_UNSPACED.match(right))
+
+
+def _pairs(run: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    if len(run) < 2:
+        yield from run
+        return
+    text = "".join(word for word, _ in run)
+    weights = [weight for word, weight in run for _ in word]
+    for start, end in spans(text):
+        yield text[start:end], max(weights[start:end])
 
 
 def _runs(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 A word is one or more word pieces of BERT: its first piece carries its weight, and pieces with ## go on.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -12,6 +13,8 @@ _GOES_ON = "##"
 
 # From a text to its terms: in lower case, stemmed, without stop words.
 Terms = Callable[[str], Iterable[str]]
+# From words that stand one after the other, with their weights, to those that an index has.
+Indexed = Callable[[Iterable[tuple[str, float]]], Iterable[tuple[str, float]]]
 
 
 def term_recall(queries: Sequence[str], terms: Terms) -> dict[str, float]:
@@ -40,7 +43,12 @@ def targets(pieces: Sequence[str], recall: Mapping[str, float], terms: Terms) ->
 
 
 def term_frequencies(
-    pieces: Sequence[str], weights: Sequence[float], *, scale: int = 100, square_root: bool = False
+    pieces: Sequence[str],
+    weights: Sequence[float],
+    *,
+    scale: int = 100,
+    square_root: bool = False,
+    indexed: Indexed = iter,
 ) -> dict[str, int]:
     """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
 
@@ -50,15 +58,17 @@ def term_frequencies(
     Args:
       weights: of each piece; of those with ## they are not looked at.
       square_root: whether the root of a weight counts, so that more words stay (the authors' second index).
+      indexed: gets the words between two special tokens, each with its weight.
     """
     if len(pieces) != len(weights):
         raise ValueError(f"{len(pieces)} pieces, {len(weights)} weights")
     frequencies: dict[str, int] = {}
-    for place, word in words(pieces):
-        weight = max(weights[place], 0.0)
-        frequency = round(scale * (math.sqrt(weight) if square_root else weight))
-        if frequency > frequencies.get(word, 0):
-            frequencies[word] = frequency
+    parts = list(itertools.accumulate(piece in SPECIAL_TOKENS for piece in pieces))
+    for _, part in itertools.groupby(words(pieces), lambda found: parts[found[0]]):
+        for word, weight in indexed((word, max(weights[place], 0.0)) for place, word in part):
+            frequency = round(scale * (math.sqrt(weight) if square_root else weight))
+            if frequency > frequencies.get(word, 0):
+                frequencies[word] = frequency
     return frequencies
 
 
