@@ -52,6 +52,17 @@ def test_a_texts_score_is_found_by_id_or_words(tmp_path):
     assert scores.of("q", [TEXTS[0], TEXTS[2]]).tolist() == [1, 3] and scores.of("r", [TEXTS[2]]).tolist() == [4]
 
 
+@pytest.mark.parametrize("id", ["", None])
+def test_an_empty_id_is_none(tmp_path, id):
+    """The line is of its text alone, not of every text without an id."""
+    line = {"query": "q", "docid": id, "title": "a title", "text": "two", "score": 2}
+    (tmp_path / "x.jsonl").write_text(json.dumps(line) + "\n")
+    scores = TeacherScores(tmp_path / "x.jsonl")
+    assert scores.of("q", [TEXTS[1]]).tolist() == [2]
+    with pytest.raises(UserError, match="no score of the query 'q' with the document without an id that begins 'four'"):
+        scores.of("q", [Candidate("", "", "four")])
+
+
 def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
     write(tmp_path / "x.jsonl", [("a question", TEXTS[0], 1.0)])
     scores = TeacherScores(tmp_path / "x.jsonl")
@@ -67,6 +78,8 @@ def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
     [
         ("{", "line 2: not valid JSON"),
         ('{"query": "q", "score": 1}', 'line 2: .*or "text" in place of an id'),
+        ('{"query": "q", "docid": "", "score": 1}', 'line 2: .*or "text" in place of an id'),
+        ('{"query": "q", "docid": 7, "text": "x", "score": 1}', "line 2: the field 'docid' is missing or not a string"),
         ('{"query": "q", "docid": "d", "score": NaN}', "line 2: the score is nan"),
         ('{"query": "q", "docid": "d1", "score": 2}', "line 2: this pair has another score above"),
     ],

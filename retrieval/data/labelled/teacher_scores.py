@@ -152,11 +152,12 @@ def _of_json(line: str, at: str) -> tuple[int, float]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
-    if not isinstance(record, dict) or not {"docid", "text"} & record.keys():
+    # An empty id is none: every text without an id would have its score.
+    if not isinstance(record, dict) or not (record.get("docid") or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
     query = text_files.string(record, "query", at)
-    if "docid" in record:
-        key = _key_of_id(query, text_files.string(record, "docid", at))
+    if id := text_files.string(record, "docid", at, default=""):
+        key = _key_of_id(query, id)
     else:
         title = text_files.string(record, "title", at, default="")
         key = _key_of_text(query, title, text_files.string(record, "text", at))
