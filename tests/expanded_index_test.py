@@ -125,6 +125,8 @@ def test_scores_of_a_sure_reranker_are_not_alike(tmp_path):
         ("doc2query", ['{"_id": "d0", "text": "x", "score": 1' + "0" * 400 + "}"], r"line 1: score is 10+; a number"),
         ("doc2query", ['{"_id": "d0", "text": "x", "log_probability": NaN}'], r"line 1: log_probability is nan; a"),
         ("deepct", ['{"_id": "d0", "text": "x"}'], r"toy\.jsonl, line 1: not the words of a passage"),
+        ("deepct", ['{"_id": "d0", "frequencies": [[1, 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
+        ("deepct", ['{"_id": "d0", "frequencies": [["x", 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
         (
             "deepct",
             ['{"_id": "d0", "frequencies": {"x": 0}}'],

@@ -68,8 +68,9 @@ def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
     try:
         record = json.loads(line)
         id = record["_id"] if "_id" in record else record["id"]
-        found = record["frequencies"] if "frequencies" in record else Counter(record["contents"].split())
-        frequencies = dict(found)
+        frequencies = record["frequencies"] if "frequencies" in record else dict(Counter(record["contents"].split()))
+        if not isinstance(frequencies, dict):
+            raise TypeError("frequencies are no object")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f'{at}: not the words of a passage; a line such as {{"_id": "d7", "frequencies": {{"bomb": 6}}}} is needed'
