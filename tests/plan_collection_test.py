@@ -9,6 +9,7 @@ from conftest import REPOSITORY
 from support.toy_plan import TOY, make_config
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.recipes.recipe import abstract_model
 from retrieval.search.index_kind import INDEXES, Planned
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan_collection, plan_indexes
@@ -37,6 +38,12 @@ def test_a_collection_takes_towers_k_means_and_search():
     # 200 points for three iterations, with distances and sums, and the distances of all; float32 is six products.
     assert k_means.flops == 6 * 2 * 16 * 10 * (2 * 3 * 200 + 1000)
     assert k_means.seconds(TOY, 4) == k_means.flops / 1e9 / 4
+
+
+def test_a_host_encodes_as_the_stage_does_where_fsdp_does_not_divide_its_devices():
+    config = make_config(**{"plan.passages": 1000, "mesh.fsdp": 8})
+    encoding = plan_collection._encoding(config, abstract_model(config, 200), jax.devices()[:4], "documents")
+    assert encoding.mesh.shape["fsdp"] == 4
 
 
 def test_a_collection_is_encoded_here_to_see_how_long_it_takes(monkeypatch):

@@ -442,14 +442,19 @@ def test_where_nothing_fits_the_smallest_is_taken(tmp_path):
 
 def test_a_tuned_plan_has_the_settings_it_names(tmp_path, monkeypatch, capsys):
     config = make_config(**{"plan.tune": True, "stages": ("plan",), "train.batch_size": 16, "model.num_layers": 1})
+    config.plan.passages = 7
     config.model.tied = True  # one tower is compiled sooner than two
     one = [[{"model.remat": "none"}], [{"train.chunk_size": 5}]]
     monkeypatch.setattr(plan_tuning, "choices", lambda *_, **__: one)
     monkeypatch.setattr(plan_tuning, "batches", lambda _: [])
     run = Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
     runner.open_run(run)
+    passages = []
+    monkeypatch.setattr(plan.plan_indexes, "indexes", lambda *_: ())
+    monkeypatch.setattr(plan.plan_collection, "parts", lambda config, *_: passages.append(config.plan.passages) or ())
     plan.plan(run)
     shown = capsys.readouterr().out
+    assert passages == [7]  # the collection is planned once, with the settings that are taken
     assert "the fastest that fits: --config.model.remat=none" in shown and "chunk_size=5" in shown
     assert "| of these computed a second time | 0.0% |" in shown
     assert len(json.loads((run.folder / plan_tuning.KEPT).read_text())) == 3

@@ -23,9 +23,9 @@ def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = No
     return mesh
 
 
-def local_mesh(config: ConfigDict) -> jax.sharding.Mesh:
-    """The same of this host's devices alone."""
-    return sharding.local_mesh(config.mesh.fsdp)
+def local_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = None) -> jax.sharding.Mesh:
+    """That of one host's devices alone: this one's, or those given."""
+    return sharding.local_mesh(config.mesh.fsdp, devices)
 
 
 def parameters_of(model: nnx.Module) -> dict[str, Any]:

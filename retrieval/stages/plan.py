@@ -148,7 +148,8 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tr
 
     def measure(settings: plan_tuning.Settings) -> Outcome:
         try:
-            planned = make_plan(changed(settings), size, devices)
+            # A collection is planned once, with the settings that are taken.
+            planned = make_plan(changed(settings | {"plan.passages": 0}), size, devices)
         except UserError as error:
             return Outcome(False, None, None, str(error))
         return Outcome(planned.fits, planned.memory.peak, planned.cost, planned.memory.refusal)

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, gather, make_mesh, parameters_of, shardings_of
+from retrieval.recipes.placement import bind, gather, local_mesh, make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.search import kmeans
 from retrieval.stages import plan_devices, step_time
@@ -167,7 +167,7 @@ class _Encoding(NamedTuple):
 
 def _encoding(config: ConfigDict, model: Any, own: Sequence[sharding.Device], side: str) -> _Encoding:
     """That of 'documents' or of 'queries'."""
-    bound, mesh, params = bind(model), make_mesh(config, own), parameters_of(model)
+    bound, mesh, params = bind(model), local_mesh(config, own), parameters_of(model)
     length = config.data.document_length if side == "documents" else config.data.query_length
 
     encode = functools.partial(_embed, bound, side)

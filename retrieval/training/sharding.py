@@ -42,12 +42,12 @@ def make_mesh(
     return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), devices=devices)
 
 
-def local_mesh(fsdp: int = 1) -> jax.sharding.Mesh:
-    """As `make_mesh`, of this host's devices only: for work in which the hosts do not meet.
+def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None) -> jax.sharding.Mesh:
+    """As `make_mesh`, of one host's devices only (this one's, or those given): for work in which the hosts do not meet.
 
     Where `fsdp` does not divide them, parameters are sharded over as many as divide both.
     """
-    devices = jax.local_devices()
+    devices = jax.local_devices() if devices is None else devices
     return make_mesh(math.gcd(fsdp, len(devices)), devices)
 
 
