@@ -1,5 +1,6 @@
 """Fused attention: the kernels give what plain attention gives, are taken where they fit, and are refused elsewhere."""
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -91,7 +92,7 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
         calls.append(given)
         return WITHOUT_CUDNN(*given)
 
-    monkeypatch.setattr(fused_attention, "_kernel_of", lambda device: kernel)
+    monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
     found = hidden_states(auto)
     assert calls[0][0].shape == (3, 2, 64, 128)
     calls.clear()
@@ -109,14 +110,21 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
 )
 def test_tpus_have_a_kernel_from_v5e_on(platform, kind, name):
     device = types.SimpleNamespace(platform=platform, device_kind=kind)
-    assert getattr(fused_attention._kernel_of(device), "__name__", "") == name
+    assert getattr(fused_attention._kernel_of(device, 64), "__name__", "") == name
 
 
-@pytest.mark.parametrize(("capability", "name"), [("7.5", ""), ("8.0", "cudnn"), ("10.0", "cudnn")])
-def test_gpus_have_a_kernel_from_ampere_on(monkeypatch, capability, name):
+@pytest.mark.parametrize(
+    ("capability", "largest"), [("7.5", 0), ("8.0", 128), ("8.9", 128), ("9.0", 256), ("10.0", 256)]
+)
+def test_gpus_have_a_kernel_from_ampere_on_for_heads_that_cudnn_takes(monkeypatch, capability, largest):
+    """JAX raises NotImplementedError for larger ones."""
     device = types.SimpleNamespace(platform="gpu", device_kind="a GPU", compute_capability=capability)
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert getattr(fused_attention._kernel_of(device), "__name__", "") == name
+    for size in (64, 128, 192, 256, 320):
+        is_taken = size <= largest
+        assert (fused_attention._kernel_of(device, size) is fused_attention.cudnn) == is_taken
+        with contextlib.nullcontext() if is_taken else pytest.raises(UserError, match=f"heads of {size} "):
+            fused_attention.check_device("fused", device, size)
 
 
 @pytest.mark.parametrize(

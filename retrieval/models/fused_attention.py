@@ -23,6 +23,7 @@ _LANES = 128  # tokens: the kernels take rows of a multiple
 _BLOCKS = (512, 384, 256, 128)  # tokens that a kernel holds at a time: the most that divide a row
 _HEAD_SIZE = 64  # or a multiple
 _OLDER_TPUS = ("TPU v2", "TPU v3", "TPU v4")
+_CUDNN_HEADS = ((9.0, 256), (8.0, 128))  # compute capability from which on, and the largest head that cuDNN takes
 
 declare(
     "model",
@@ -56,16 +57,17 @@ def check(form: str, dtype: str, head_size: int, rate: float) -> None:
         raise UserError(f"config.model.attention=fused: {reason}")
 
 
-def check_device(form: str, device: Any) -> None:
-    """Checks that a device has a kernel, where attention is to be fused.
+def check_device(form: str, device: Any, head_size: int) -> None:
+    """Checks that a device has a kernel for heads of a size, where attention is to be fused.
 
     Raises:
       UserError: it has none.
     """
-    if form == "fused" and _kernel_of(device) is None:
+    if form == "fused" and _kernel_of(device, head_size) is None:
         raise UserError(
-            f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' (TPUs have one from "
-            "v5e on, GPUs from compute capability 8.0 on): set it to auto"
+            f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' and heads of "
+            f"{head_size} (TPUs have one from v5e on; GPUs for heads of at most 128 from compute capability 8.0 on, of "
+            "256 from 9.0 on): set it to auto"
         )
 
 
@@ -73,7 +75,7 @@ def kernel_for(form: str, dtype: str, head_size: int, rate: float) -> Kernel | N
     """The kernel of the devices that a program is traced for; None where attention is to be plain."""
     if form == "plain" or _refusal(dtype, head_size, rate):
         return None
-    return _kernel_of(jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0])
+    return _kernel_of(jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0], head_size)
 
 
 def attend(query_RNDL: jax.Array, key_RNDL: jax.Array, value_RNDL: jax.Array, segments: Segments) -> jax.Array:
@@ -146,12 +148,14 @@ def _refusal(dtype: str, head_size: int, rate: float) -> str:
     return ""
 
 
-def _kernel_of(device: Any) -> Kernel | None:
+def _kernel_of(device: Any, head_size: int) -> Kernel | None:
     """The kernel that a device has; it may be one of an abstract mesh, which knows its kind alone."""
     if device.platform == "tpu":
         return None if device.device_kind in _OLDER_TPUS else splash
     if device.platform in ("gpu", "cuda"):
-        return cudnn if float(jax.local_devices()[0].compute_capability) >= 8 else None
+        capability = float(jax.local_devices()[0].compute_capability)
+        most = next((size for least, size in _CUDNN_HEADS if capability >= least), 0)
+        return cudnn if head_size <= most else None
     return None
 
 

@@ -19,7 +19,8 @@ def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = No
       UserError: `mesh.fsdp` does not divide the devices, or they have no kernel for attention that is to be fused.
     """
     mesh = sharding.make_mesh(config.mesh.fsdp, devices)
-    fused_attention.check_device(config.model.attention, mesh.devices.flat[0])
+    model = config.model
+    fused_attention.check_device(model.attention, mesh.devices.flat[0], model.hidden_size // model.num_heads)
     return mesh
 
 
