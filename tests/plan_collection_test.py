@@ -34,6 +34,7 @@ def test_a_collection_takes_towers_k_means_and_search():
     assert query.bytes > 4 * 2 * (4 * 32 * 32 + 2 * 32 * 64)  # all matrices of the layers, and what passes them
     name = "a query through its tower, at least"  # on one chip, whatever their number
     assert {dict(parts[1].rows(TOY, chips, None))[name] for chips in (1, 8)} == {f"{query.bytes / 1e8:.3g} s"}
+    assert {dict(parts[1].rows(None, chips, chips * 1e6))[name] for chips in (1, 8)} == {f"{query.flops / 1e6:.3g} s"}
     assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16
     # 200 points for three iterations, with distances and sums, and the distances of all; float32 is six products.
     assert k_means.flops == 6 * 2 * 16 * 10 * (2 * 3 * 200 + 1000)

@@ -50,7 +50,8 @@ class Part:
         Args:
           rate: operations a second of all devices, for a chip that is not known; None: operations alone are told.
         """
-        chips = 1 if self.alone else chips
+        if self.alone:
+            chips, rate = 1, rate and rate / chips
         if chip:
             yield f"{self.task.name}, at least", shown_time(self.task.seconds(chip, chips), chips)
         elif rate:
