@@ -474,6 +474,7 @@ def test_a_tunings_choices_fit_config_and_devices():
         {"train.batch_size": 16},
         {"train.batch_size": 64},
     ]
+    assert plan_tuning.batches(1) == [{"train.batch_size": 2}]
 
 
 def test_a_run_that_trains_nothing_is_told_so(tmp_path, monkeypatch, caplog, planned):

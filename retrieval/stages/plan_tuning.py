@@ -94,8 +94,8 @@ def choices(
 
 
 def batches(size: int) -> list[Settings]:
-    """Half and twice the batch."""
-    return [{_BATCH: size // 2}, {_BATCH: 2 * size}]
+    """Half the batch, where it has one, and twice the batch."""
+    return [{_BATCH: count} for count in (size // 2, 2 * size) if count]
 
 
 def tune(
