@@ -152,6 +152,8 @@ def test_an_estimate_says_which_kernels_it_leaves_out(planned):
     whole = dataclasses.replace(toy(planned), chip=chip, cycles={"copies": 10**9})
     without = dataclasses.replace(whole, kernels=24)
     assert whole.cost == 1 / 32 and without.cost == 0.006 / 32  # in place of the estimate, the bound
+    assert (whole.cost_by, without.cost_by) == ("the compiler's estimate", "the bounds")
+    assert dataclasses.replace(planned, rate=None).cost_by == "operations"
     name = "calls of kernels (fused attention) that it leaves out"
     assert name not in dict(whole.table()) and "hours to step 3,600 by the estimate" in dict(whole.table())
     assert dict(without.table())[name] == "24: a step takes longer"
@@ -458,6 +460,40 @@ def test_a_tuned_plan_has_the_settings_it_names(tmp_path, monkeypatch, capsys):
     assert "the fastest that fits: --config.model.remat=none" in shown and "chunk_size=5" in shown
     assert "| of these computed a second time | 0.0% |" in shown
     assert len(json.loads((run.folder / plan_tuning.KEPT).read_text())) == 3
+
+
+def test_what_another_compiler_or_memory_limit_said_is_not_used(monkeypatch):
+    config, seen = make_config(**{"plan.tune": True}), []
+
+    def stop(measure, fields, batches, path, of):
+        seen.append(of)
+        return plan_tuning.Tuning([({}, plan_tuning.Outcome(True, 1.0, 1.0))], {}, [])
+
+    monkeypatch.setattr(plan_tuning, "tune", stop)
+    for build, limit in (("libtpu 1", None), ("libtpu 2", None), ("libtpu 2", 2**30), ("libtpu 2", 2**30)):
+        device = types.SimpleNamespace(device_kind="TPU", client=types.SimpleNamespace(platform_version=build))
+        monkeypatch.setattr(plan.step_memory, "program_limit", lambda _, limit=limit: limit)
+        plan._tuned(config, 200, [device], None)
+    assert len(set(seen)) == 3 and seen[2] == seen[3]
+
+
+def test_a_bound_is_not_compared_with_an_estimate(tmp_path):
+    outcomes = {
+        None: plan_tuning.Outcome(False, 9.0, 0.1, "too large", "the bounds"),
+        1: plan_tuning.Outcome(True, 1.0, 0.9, cost_by="the compiler's estimate"),
+        2: plan_tuning.Outcome(True, 1.0, 0.2, cost_by="the bounds"),
+        3: plan_tuning.Outcome(True, 1.0, 0.6, cost_by="the compiler's estimate"),
+    }
+    tuning = plan_tuning.tune(
+        lambda settings: outcomes[settings.get("a")], [[{"a": a} for a in (1, 2, 3)]], [], tmp_path / "kept.json", "x"
+    )
+    assert tuning.best == {"a": 3} and tuning.first == outcomes[1]
+    assert [row[3:] for row in plan_tuning.rows(tuning)] == [
+        [None, "too large"],
+        ["1.000", None],
+        [None, "not compared: its cost is by the bounds"],
+        ["1.500", None],
+    ]
 
 
 def test_a_tunings_choices_fit_config_and_devices():

@@ -152,12 +152,18 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tr
             planned = make_plan(changed(settings | {"plan.passages": 0}), size, devices)
         except UserError as error:
             return Outcome(False, None, None, str(error))
-        return Outcome(planned.fits, planned.memory.peak, planned.cost, planned.memory.refusal)
+        return Outcome(planned.fits, planned.memory.peak, planned.cost, planned.memory.refusal, planned.cost_by)
 
     apart = ("plan", "loop", "stages")
     values = {name: value for name, value in config.to_dict().items() if name not in apart}
+    device = devices[0]
+    compiler = jax.__version__, device.client.platform_version  # of a TPU libtpu's build
     of = json.dumps(
-        [values, config.plan.topology, devices[0].device_kind, len(devices), size, jax.__version__], default=str
+        [
+            *(values, config.plan.topology, device.device_kind, len(devices), size),
+            *(compiler, step_memory.program_limit(device)),
+        ],
+        default=str,
     )
     pack = config.data.pack
     tried_fields = plan_tuning.choices(
@@ -170,7 +176,8 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tr
         packs=bool(pack.query or pack.document),
     )
     tuning = plan_tuning.tune(measure, tried_fields, plan_tuning.batches(config.train.batch_size), tried_before, of)
-    header = ["settings", "fits", "GiB of a device", "examples per second, times the first", ""]
+    speed = f"examples per second by {tuning.first.cost_by or 'none'}, times the first that fits"
+    header = ["settings", "fits", "GiB of a device", speed, ""]
     print(display.markdown(header, list(plan_tuning.rows(tuning))))
     print(f"\nthe fastest that fits: {plan_tuning.shown(tuning.best) or 'the config as it is'}\n")
     return changed(tuning.best)

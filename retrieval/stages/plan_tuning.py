@@ -36,19 +36,25 @@ class Outcome(NamedTuple):
       peak: bytes of a device; None where they are not known.
       cost: of an example, in seconds or in operations; None where the step does not compile.
       refusal: why the settings do not go together, or do not compile.
+      cost_by: what says the cost.
     """
 
     fits: bool | None
     peak: float | None
     cost: float | None
     refusal: str = ""
+    cost_by: str = ""
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """The better outcome has the smaller one: what fits comes first, and then what costs less, or needs less."""
-        does_not_fit = self.fits is False
-        value = self.peak if does_not_fit else self.cost
-        return does_not_fit, float("inf") if value is None else value
+    def is_better(self, other: "Outcome") -> bool:
+        """What fits is better than what does not; then what costs less, or needs less where neither fits.
+
+        A bound says nothing beside an estimate: neither is better.
+        """
+        if (self.fits is False) != (other.fits is False):
+            return other.fits is False
+        if self.fits is False:
+            return _or_infinite(self.peak) < _or_infinite(other.peak)
+        return self.cost_by == other.cost_by and _or_infinite(self.cost) < _or_infinite(other.cost)
 
 
 class Tuning(NamedTuple):
@@ -67,6 +73,12 @@ class Tuning(NamedTuple):
     def outcome(self) -> Outcome:
         """That of the best settings."""
         return next(outcome for settings, outcome in self.tried if settings == self.best)
+
+    @property
+    def first(self) -> Outcome:
+        """The first that fits, which the others are compared with; that of the config as it is where none does."""
+        outcomes = [outcome for _, outcome in self.tried]
+        return next((outcome for outcome in outcomes if outcome.fits is not False), outcomes[0])
 
 
 def choices(
@@ -110,7 +122,7 @@ def tune(
     Args:
       measure: plans the config with some settings.
       path: the file of what has been compiled.
-      of: tells the config and the devices: what was kept of others is not used.
+      of: tells the config, the devices and the compiler: what was kept of others is not used.
 
     Raises:
       PreemptedError: the process was told to stop; what was compiled is kept.
@@ -136,7 +148,7 @@ def tune(
     for options in tried_fields:
         for option in options:
             settings = best | option
-            if (found := outcome_of(settings)).rank < least.rank:
+            if (found := outcome_of(settings)).is_better(least):
                 best, least = settings, found
     others = [(best | batch, outcome_of(best | batch)) for batch in tried_batches]
     return Tuning(tried[: len(tried) - len(others)], best, others)
@@ -148,10 +160,18 @@ def shown(settings: Mapping[str, Any]) -> str:
 
 
 def rows(tuning: Tuning) -> Iterator[list[Any]]:
-    """A row for each try: settings, whether it fits, GiB of a device, and what an example costs beside the first."""
-    first = tuning.tried[0][1].cost
+    """A row for each try: settings, whether it fits, GiB of a device, its speed beside the first that fits, a word."""
+    first = tuning.first
     for settings, outcome in (*tuning.tried, *tuning.others):
         fits = {True: "yes", False: "no", None: None}[outcome.fits]
-        speed = f"{first / outcome.cost:.3f}" if first and outcome.cost and fits != "no" else None
         peak = f"{outcome.peak / 2**30:.2f}" if outcome.peak is not None else None
-        yield [shown(settings) or "as it is", fits, peak, speed, outcome.refusal[:_REFUSAL] or None]
+        speed, word = None, outcome.refusal[:_REFUSAL] or None
+        if fits != "no" and outcome.cost_by != first.cost_by:
+            word = f"not compared: its cost is by {outcome.cost_by}"
+        elif fits != "no" and first.cost and outcome.cost:
+            speed = f"{first.cost / outcome.cost:.3f}"
+        yield [shown(settings) or "as it is", fits, peak, speed, word]
+
+
+def _or_infinite(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -74,15 +74,22 @@ class Plan:
         return None if self.room is None or self.memory.peak is None else self.memory.peak <= self.room
 
     @property
-    def cost(self) -> float:
-        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown.
-
-        An estimate without the step's kernels is none.
-        """
+    def estimate(self) -> float | None:
+        """Seconds of a step as the compiler estimates them; None without all of its kernels, or without a clock."""
         total = sum(self.cycles.values())
-        if total and self.chip and self.chip.clock and not self.kernels:
-            return total / self.chip.clock / self.batch_size
-        return max(self.seconds.values(), default=self.devices * self.work.flops) / self.batch_size
+        return total / self.chip.clock if total and self.chip and self.chip.clock and not self.kernels else None
+
+    @property
+    def cost(self) -> float:
+        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown."""
+        return (self.estimate or max(self.seconds.values(), default=self.devices * self.work.flops)) / self.batch_size
+
+    @property
+    def cost_by(self) -> str:
+        """What says `cost`: only costs by the same thing can be compared."""
+        if self.estimate:
+            return "the compiler's estimate"
+        return "the bounds" if self.seconds else "operations"
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -154,7 +161,7 @@ class Plan:
                 yield "calls of kernels (fused attention) that it leaves out", f"{self.kernels}: a step takes longer"
             for kind, count in self.cycles.items():
                 yield f"of it {kind}", f"{count / total:.1%}"
-            if not self.kernels:
+            if self.estimate:
                 yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
 
 
