@@ -41,6 +41,21 @@ def test_a_collection_takes_towers_k_means_and_search():
     assert k_means.seconds(TOY, 4) == k_means.flops / 1e9 / 4
 
 
+def test_windows_are_counted_as_if_every_passage_had_all_of_them(monkeypatch):
+    monkeypatch.setattr(plan_collection, "_compiled", lambda *_: (1, 0.5))
+    one, two = (
+        plan_collection.parts(
+            make_config(**{"plan.passages": 1000, "encode.windows": windows}), 200, jax.devices()[:1], None
+        )
+        for windows in (1, 2)
+    )
+    assert two[0].task.name == "to encode 2,000 windows (the most) of 1,000 passages"
+    assert two[2].task.name == "a query of exact search over 2,000 x 16"
+    for part in (0, 2):
+        assert two[part].task[1:] == tuple(2 * count for count in one[part].task[1:])
+    assert two[2].host == 2 * one[2].host and two[0].estimate == 2 * one[0].estimate
+
+
 def test_a_host_encodes_as_the_stage_does_where_fsdp_does_not_divide_its_devices():
     config = make_config(**{"plan.passages": 1000, "mesh.fsdp": 8})
     encoding = plan_collection._encoding(config, abstract_model(config, 200), jax.devices()[:4], "documents")
@@ -85,6 +100,12 @@ def test_indexes_are_planned_by_small_ones(tmp_path, monkeypatch):
     assert bm25.cost.held == also.cost.held == 8 * 20 * (2 * 77 - 7)
     assert bm25.cost.building > bm25.cost.held and bm25.cost.seconds > 0
     assert exact.cost.seconds == 0 and exact.cost.held > 4 * 16 * 1540
+    run.config.encode.windows = 3
+    *words, dense = plan_indexes.indexes(run, 16)
+    assert [index.cost.held for index in words] == [bm25.cost.held] * 2 and dense.cost.held == pytest.approx(
+        3 * exact.cost.held
+    )
+    assert "exact search of 4,620 windows (the most) of 1,540 passages, a host: the index" in dict(dense.rows())
     rows = dict(row for index in (bm25, also, exact) for row in index.rows())
     assert "BM25 of 1,540 passages, to build on this machine" in rows and len(rows) == 3 + 3 + 1
 

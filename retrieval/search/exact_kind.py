@@ -17,5 +17,5 @@ class Exact(IndexKind):
         return ExactIndex(contents.embeddings_WE)
 
     def cost(self, planned: Planned, options: Options) -> Cost:
-        held = _HELD * 4 * planned.passages * planned.dimensions
+        held = _HELD * 4 * planned.embeddings * planned.dimensions
         return Cost(0.0, held, held)

@@ -90,12 +90,19 @@ class Planned(NamedTuple):
       dimensions: of their embeddings.
       depth: results that a query will ask for.
       sample: some texts like those that will come; None where there are none yet.
+      windows: of a passage, each with an embedding, at most.
     """
 
     passages: int
     dimensions: int
     depth: int
     sample: Texts | None
+    windows: int = 1
+
+    @property
+    def embeddings(self) -> int:
+        """How many there will be, at most."""
+        return self.passages * self.windows
 
 
 class Cost(NamedTuple):

@@ -49,7 +49,7 @@ class Scann(IndexKind):
         """By two small indexes over embeddings drawn by chance, which are the hardest to index."""
         if not self.available():
             return None
-        N = planned.passages
+        N = planned.embeddings
         (partition, rest), (_, less) = (self._timed(size, planned, options) for size in _PLANNED)
         per_row = max(0.0, rest - less) / (_PLANNED[0] - _PLANNED[1])
         size, (large, small) = 4 * N * planned.dimensions, (_distances(n) for n in (N, _PLANNED[0]))

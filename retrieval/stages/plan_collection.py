@@ -69,26 +69,26 @@ class Part:
 
 
 def parts(config: ConfigDict, size: int, devices: Sequence[sharding.Device], chip: Chip | None) -> tuple[Part, ...]:
-    """What `plan.passages` of full length take; k-means where refreshes cluster them.
+    """What `plan.passages` of full length take; k-means where refreshes cluster them, by one window of each.
 
     Args:
       size: tokens of the vocabulary.
     """
-    count, model = config.plan.passages, abstract_model(config, size)
+    count, windows, model = config.plan.passages, config.encode.windows, abstract_model(config, size)
     own = _own(devices)
     documents, queries = (_encoding(config, model, own, side) for side in ("documents", "queries"))
     E, rows = documents.dimensions, documents.rows(config.encode.batch_tokens)
     memory, seconds = _compiled(documents.traced(rows), documents.mesh, chip)
-    times = count * len(own) / rows / len(devices)
+    times = count * windows * len(own) / rows / len(devices)
     encoded = Part(
-        collection_work.encode(count, documents.work.flops, E),
+        collection_work.encode(count, documents.work.flops, E, windows),
         memory,
         4 * config.encode.shard_size * E,
         seconds and seconds * times,
     )
     asked = Part(collection_work.query(queries.work.flops, queries.work.bytes), alone=True)
-    share = 4 * count * E // len(devices)
-    found = Part(collection_work.search(count, E), share, share * len(own))
+    share = 4 * count * windows * E // len(devices)
+    found = Part(collection_work.search(count * windows, E), share, share * len(own))
     if config.mine.refresh_makes != "clusters":
         return encoded, asked, found
     return encoded, asked, found, _k_means(config, E, devices, chip)
@@ -118,7 +118,7 @@ def timed(
         return encoding.measure(rows) / rows * len(own) if rows else None
 
     passage, query = seconds("documents", config.encode.batch_tokens), seconds("queries", 0)
-    everything = passage and passage * config.plan.passages / len(devices)
+    everything = passage and passage * config.plan.passages * config.encode.windows / len(devices)
     encoded, asked, *rest = planned
     return dataclasses.replace(encoded, measured=everything), dataclasses.replace(asked, measured=query), *rest
 

@@ -16,6 +16,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages.collection import collections
 from retrieval.stages.indexes import Built, built_by
 from retrieval.stages.plan_collection import gib, shown_time
+from retrieval.training import collection_work
 
 _log = logging.getLogger(__name__)
 
@@ -29,27 +30,38 @@ class PlannedIndex:
     Attributes:
       title: of its kind.
       passages: of the collection.
+      windows: of a passage, each with an embedding, at most; 1 for an index of words.
     """
 
     title: str
     passages: int
     cost: Cost
+    windows: int = 1
 
     def rows(self) -> Iterator[tuple[str, str | None]]:
         """Name and value, for people."""
-        name, cost = f"{self.title} of {self.passages:,} passages", self.cost
+        name, cost = f"{self.title} of {collection_work.shown(self.passages, self.windows)}", self.cost
         if cost.seconds:
             yield f"{name}, to build on this machine", shown_time(cost.seconds)
             yield f"{name}, a host: peak of the build", gib(cost.building)
         yield f"{name}, a host: the index", gib(cost.held)
 
 
-def indexes(run: Run, dimensions: int) -> tuple[PlannedIndex, ...]:
-    """The indexes that the run would build of `plan.passages`; what nothing can be said of is logged."""
-    planned = Planned(run.config.plan.passages, dimensions, run.config.evaluate.depth, _sample(run))
-    words, dense = built_by(run.config)
-    costs = [(built.kind.title, _cost(built, planned)) for built in (*words, dense)]
-    return tuple(PlannedIndex(title, planned.passages, cost) for title, cost in costs if cost)
+def indexes(run: Run, dimensions: int | None) -> tuple[PlannedIndex, ...]:
+    """The indexes that the run would build of `plan.passages`; what nothing can be said of is logged.
+
+    Args:
+      dimensions: of the embeddings; None where there are none, and so no index of them.
+    """
+    config = run.config
+    planned = Planned(config.plan.passages, dimensions or 0, config.evaluate.depth, _sample(run), config.encode.windows)
+    words, dense = built_by(config)
+    costs = [(built.kind, _cost(built, planned)) for built in (*words, *([dense] if dimensions else []))]
+    return tuple(
+        PlannedIndex(kind.title, planned.passages, cost, 1 if kind.of_words else planned.windows)
+        for kind, cost in costs
+        if cost
+    )
 
 
 def _sample(run: Run) -> Texts | None:

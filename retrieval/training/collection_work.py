@@ -29,9 +29,14 @@ class Task(NamedTuple):
         return max(self.flops / chip.peak_flops, self.bytes / chip.bandwidth) / chips
 
 
-def encode(N: int, flops: float, E: int) -> Task:
-    """Every passage through a tower, which takes so many operations for one."""
-    return Task(f"to encode {N:,} passages", N * flops, 4.0 * N * E)
+def shown(N: int, windows: int) -> str:
+    """Passages, each with as many windows as it may have, in words."""
+    return f"{N * windows:,} windows (the most) of {N:,} passages" if windows > 1 else f"{N:,} passages"
+
+
+def encode(N: int, flops: float, E: int, windows: int = 1) -> Task:
+    """Every window of every passage through a tower, which takes so many operations for one."""
+    return Task(f"to encode {shown(N, windows)}", N * windows * flops, 4.0 * N * windows * E)
 
 
 def query(flops: float, bytes: float) -> Task:
