@@ -187,12 +187,12 @@ def test_the_plans_vocabulary_is_the_runs(tmp_path):
         _ = Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", lock).vocab_size
 
 
-def run_stage(folder, monkeypatch, result, seconds=0.5):
+def run_stage(folder, monkeypatch, result, seconds=0.5, **changes):
     """The stage in an empty work directory, with a plan that is made already, and no step that is run."""
     monkeypatch.setattr(plan, "make_plan", lambda config, size, devices: result)
     if seconds:
         monkeypatch.setattr(plan.step_time, "measure", lambda *_: seconds)
-    run = Run(make_config(), folder / "run", REPOSITORY / "requirements.lock")
+    run = Run(make_config(**changes), folder / "run", REPOSITORY / "requirements.lock")
     runner.open_run(run)
     runner.run_stage(run, "plan")
     return run
@@ -332,11 +332,22 @@ def test_a_plan_says_what_a_server_holds(tmp_path, monkeypatch, capsys, planned)
     index = plan_indexes.PlannedIndex("toy", 10, Cost(1.0, 3 * 2.0**30, 2.0**30))
     monkeypatch.setattr(plan.plan_collection, "timed", lambda parts, *_: parts)
     monkeypatch.setattr(plan.plan_indexes, "indexes", lambda run, E: asked.append(E) or (index, index))
-    run = run_stage(tmp_path, monkeypatch, dataclasses.replace(planned, collection=(part,), parameters=2**28))
+    result = dataclasses.replace(planned, collection=(part,), parameters=2**28)
+    run = run_stage(tmp_path, monkeypatch, result, **{"plan.passages": 10})
     shown = capsys.readouterr().out
     assert "| to serve, a host: towers and indexes | 3.00 GiB |" in shown and asked == [16]
     assert "| toy of 10 passages, a host: peak of the build | 3.00 GiB |" in shown
     assert len(json.loads((run.folder / "plan.json").read_text())["indexes"]) == 2
+
+
+def test_a_plan_without_towers_has_indexes_of_words(tmp_path, monkeypatch, capsys, caplog, planned):
+    cost = Cost(1.0, 3 * 2.0**30, 2.0**30)
+    monkeypatch.setattr(plan_indexes, "_cost", lambda built, planned: cost)
+    run_stage(tmp_path, monkeypatch, planned, **{"plan.passages": 10, "recipe": "deepct"})
+    shown = capsys.readouterr().out
+    assert "| BM25 of 10 passages, a host: peak of the build | 3.00 GiB |" in shown
+    assert "to serve" not in shown and "exact" not in shown and "ScaNN" not in shown
+    assert "a model that weighs words gives no embeddings, so of config.plan.passages" in caplog.text
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])

@@ -71,10 +71,8 @@ def plan(run: Run) -> dict[str, Any]:
     result = make_plan(config, run.vocab_size, devices)
     if not config.plan.topology:
         result = _timed(result, config, run.vocab_size, devices)
-    if result.collection:
-        result = dataclasses.replace(
-            result, indexes=plan_indexes.indexes(run, plan_collection.dimensions(config, run.vocab_size))
-        )
+    if config.plan.passages:
+        result = dataclasses.replace(result, indexes=plan_indexes.indexes(run, _dimensions(config, run.vocab_size)))
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -100,6 +98,19 @@ def _packed(run: Run, devices: int) -> Run:
             "plan: config.data.pack.auto chooses rows by data that is not there, so each text has one: %s", error
         )
         return run
+
+
+def _dimensions(config: ConfigDict, size: int) -> int | None:
+    """Of the embeddings of `plan.passages`; None, which is said, where the recipe has no towers."""
+    recipe = recipe_of(config)
+    if recipe.has_towers:
+        return plan_collection.dimensions(config, size)
+    _log.warning(
+        "plan: %s gives no embeddings, so of config.plan.passages the indexes of words alone are planned; encoding, "
+        "exact search and the index of embeddings are left out",
+        recipe.label,
+    )
+    return None
 
 
 def _timed(planned: Plan, config: ConfigDict, size: int, devices: Sequence[sharding.Device]) -> Plan:

@@ -147,7 +147,7 @@ class Plan:
             yield from part.rows(self.chip, self.chips, self.rate)
         for index in self.indexes:
             yield from index.rows()
-        if self.indexes:
+        if self.collection and self.indexes:
             held = 4 * self.parameters + sum(index.cost.held for index in self.indexes)
             yield "to serve, a host: towers and indexes", gib(held)
 
