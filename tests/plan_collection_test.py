@@ -1,6 +1,7 @@
 """What a plan says of a collection: its towers, its indexes and its search, by small ones and by hand."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.recipes.recipe import abstract_model
 from retrieval.search.index_kind import INDEXES, Planned
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan_collection, plan_indexes
+from retrieval.stages import plan_collection, plan_devices, plan_indexes
 
 
 def test_a_collection_takes_towers_k_means_and_search():
@@ -60,6 +61,16 @@ def test_a_host_encodes_as_the_stage_does_where_fsdp_does_not_divide_its_devices
     config = make_config(**{"plan.passages": 1000, "mesh.fsdp": 8})
     encoding = plan_collection._encoding(config, abstract_model(config, 200), jax.devices()[:4], "documents")
     assert encoding.mesh.shape["fsdp"] == 4
+
+
+@pytest.mark.parametrize(("topology", "of_a_host"), [("v5e:4x8", "v5e:2x2"), ("v4:2x2x4", "v4:2x2x1")])
+def test_a_host_of_a_topology_has_one_of_its_own(monkeypatch, topology, of_a_host):
+    """libtpu refuses a program for a part of a v5e's."""
+    places = [(host, (x, y, host)) for host in (0, 1) for x in (0, 1) for y in (0, 1)]
+    devices = [types.SimpleNamespace(process_index=host, coords=coords) for host, coords in places]
+    monkeypatch.setattr(plan_devices, "of_topology", lambda name: name)
+    assert plan_devices.of_a_host(topology, devices) == of_a_host
+    assert plan_devices.of_a_host(topology, devices[:4]) == plan_devices.of_a_host("", devices) == devices[:4]
 
 
 def test_a_collection_is_encoded_here_to_see_how_long_it_takes(monkeypatch):

@@ -75,7 +75,7 @@ def parts(config: ConfigDict, size: int, devices: Sequence[sharding.Device], chi
       size: tokens of the vocabulary.
     """
     count, windows, model = config.plan.passages, config.encode.windows, abstract_model(config, size)
-    own = _own(devices)
+    own = plan_devices.of_a_host(config.plan.topology, devices)
     documents, queries = (_encoding(config, model, own, side) for side in ("documents", "queries"))
     E, rows = documents.dimensions, documents.rows(config.encode.batch_tokens)
     memory, seconds = _compiled(documents.traced(rows), documents.mesh, chip)
@@ -109,7 +109,7 @@ def timed(
     Args:
       most: operations of a batch.
     """
-    model, own = abstract_model(config, size), _own(devices)
+    model, own = abstract_model(config, size), plan_devices.of_a_host(config.plan.topology, devices)
 
     def seconds(side: str, tokens: int) -> float | None:
         """Of a text on one device; None where even as many texts as devices take too long."""
@@ -121,11 +121,6 @@ def timed(
     everything = passage and passage * config.plan.passages * config.encode.windows / len(devices)
     encoded, asked, *rest = planned
     return dataclasses.replace(encoded, measured=everything), dataclasses.replace(asked, measured=query), *rest
-
-
-def _own(devices: Sequence[sharding.Device]) -> list[sharding.Device]:
-    """The devices of the first host."""
-    return [device for device in devices if device.process_index == devices[0].process_index]
 
 
 class _Encoding(NamedTuple):

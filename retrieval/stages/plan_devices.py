@@ -51,6 +51,19 @@ def of_topology(topology: str) -> Sequence[sharding.Device]:
         ) from error
 
 
+def of_a_host(topology: str, devices: Sequence[sharding.Device]) -> Sequence[sharding.Device]:
+    """The devices of the first host; of a topology, those of one as large as a host.
+
+    The compiler of some chips (v5e) refuses a program for a part of a topology.
+    """
+    own = [device for device in devices if device.process_index == devices[0].process_index]
+    if not topology or len(own) == len(devices):
+        return own
+    chip, _, sizes = topology.partition(":")
+    sides = (len({device.coords[axis] for device in own}) for axis in range(len(sizes.split("x"))))
+    return of_topology(f"{chip}:{'x'.join(map(str, sides))}")
+
+
 def platform(device: sharding.Device) -> str:
     """The name by which JAX lowers a program for a device."""
     return "cuda" if device.platform == "gpu" else device.platform
