@@ -254,6 +254,8 @@ $REFRESHED --config.pairs.keep_lone=True
   config.pairs.keep_lone=True and config.mine.refresh_every=100 | one of the two
 $MINED --config.pairs.keep_lone=True --config.train.loss=multi_label_margin
   config.pairs.keep_lone=True | config.train.loss=multi_label_margin | second one
+$MINED --config.pairs.keep_lone=True --config.train.other_positives=mean
+  config.pairs.keep_lone=True | config.train.other_positives=mean | second one
 $REFRESHED --config.mine.refresh_lag=100
   config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
 $LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from retrieval import files
-from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, of_fields, one_of, whole
+from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, one_of, values_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -16,6 +18,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, msmarco, splits
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, labelled_groups
 from retrieval.stages.text_sizes import TextSizes
@@ -40,9 +43,6 @@ declare(
         "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any",
     ),
 )
-
-
-_COUNTS_COPIES = "multi_label_margin"  # the loss of which every known positive of a batch is a term
 
 
 def write_pairs(run: Run) -> dict[str, Any]:
@@ -149,25 +149,25 @@ def check_inputs(run: Run) -> None:
         check_by_query("examples have the negatives of their page in", divided_set, config.pairs.positives)
 
 
-def check_lone(keep_lone: bool, loss: str, negatives_anew: int) -> None:
+def check_lone(config: ConfigDict) -> None:
     """Checks that pairs without a hard negative can be kept: the place of the negative has a copy of the positive.
-
-    Args:
-      loss: of the training.
-      negatives_anew: the steps from one mining of negatives to the next; 0 for none.
 
     Raises:
       UserError: they cannot.
     """
-    if keep_lone and loss == _COUNTS_COPIES:
+    if not config.pairs.keep_lone:
+        return
+    recipe = recipe_of(config)
+    if field := recipe.loss and recipe.loss.counts_copies(recipe.loss_options()):
+        (value,) = values_of(config, [field]).values()
         raise UserError(
-            f"config.pairs.keep_lone=True: config.train.loss={loss} would count the copy of a positive as a second "
-            "one: set config.pairs.keep_lone=False, or take another loss"
+            f"config.pairs.keep_lone=True: config.{field}={value} would count the copy of a positive as a second one: "
+            f"set config.pairs.keep_lone=False, or another config.{field}"
         )
-    if keep_lone and negatives_anew:
+    if every := config.mine.refresh_every:
         raise UserError(
-            f"config.pairs.keep_lone=True and config.mine.refresh_every={negatives_anew}: what is mined anew has no "
-            "pairs without a negative; set one of the two back"
+            f"config.pairs.keep_lone=True and config.mine.refresh_every={every}: what is mined anew has no pairs "
+            "without a negative; set one of the two back"
         )
 
 
@@ -202,7 +202,7 @@ STAGES.register(
     Stage(
         write_pairs,
         check_inputs=(check_inputs,),
-        check_settings=(of_fields(check_lone, "pairs.keep_lone", "train.loss", "mine.refresh_every"),),
+        check_settings=(check_lone,),
         check=(Run.check_vocabulary,),
         reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",

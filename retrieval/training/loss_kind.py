@@ -44,6 +44,7 @@ class Loss:
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
+      counts_copies: from its options, the field by which a copy of a query's positive counts as a second one, or ''.
       selects: from its options, whether it trains a reader's head that scores paragraphs.
       retrieves: from its options, whether it trains the question tower of a reader's retriever.
       answer_weight: from its options, the share of a reader's score beside that of its paragraph, where none is given.
@@ -60,6 +61,7 @@ class Loss:
     needs_teacher: bool = False
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
+    counts_copies: Callable[[Options], str] = lambda options: ""
     selects: Callable[[Options], bool] = lambda options: False
     retrieves: Callable[[Options], bool] = lambda options: False
     answer_weight: Callable[[Options], float] = lambda options: 1.0

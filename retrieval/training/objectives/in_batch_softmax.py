@@ -17,6 +17,7 @@ from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch,
 OTHER_POSITIVES = ("mask", "mean")
 # The config can also leave them what they are to a loss that does not know of them.
 PUSHED = "negatives"
+_OTHERS = "train.other_positives"
 
 declare(
     "train",
@@ -138,8 +139,9 @@ LOSSES.register(
         of_batch,
         EMBEDDINGS,
         "softmax of the positive among all documents of the batch",
-        options=(TEMPERATURE, "train.symmetric", "train.other_positives", "train.log_q", "train.groups"),
-        takes_positives=lambda options: options["train.other_positives"] != PUSHED,
-        neutral={"train.other_positives": (PUSHED,), "train.log_q": (False,)},
+        options=(TEMPERATURE, "train.symmetric", _OTHERS, "train.log_q", "train.groups"),
+        takes_positives=lambda options: options[_OTHERS] != PUSHED,
+        counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
+        neutral={_OTHERS: (PUSHED,), "train.log_q": (False,)},
     ),
 )

@@ -130,5 +130,6 @@ LOSSES.register(
         "a margin between every known positive and all other documents of the batch (RepBERT)",
         options=("train.margin",),
         takes_positives=lambda options: True,
+        counts_copies=lambda options: "train.loss",
     ),
 )
