@@ -45,6 +45,15 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     preflight.check_settings(config, (*config.stages, *planned, "search"))
 
 
+@pytest.mark.parametrize("name", ["dpr", "monobert", "bert", "doc2query"])
+def test_a_step_cannot_be_best_by_a_metric_that_validation_lacks(name):
+    config = load(name)
+    recipe_of(config).check_validation()
+    config.loop.best = "Nope"
+    with pytest.raises(UserError, match=r"unknown metric of an? .* in config\.loop\.best 'Nope'"):
+        recipe_of(config).check_validation()
+
+
 def test_a_config_packs_both_sides_or_none():
     config = load("ict_bfs_wlp")
     config.data.pack.update(query=0.5, document=0.0)

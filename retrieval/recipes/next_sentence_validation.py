@@ -13,17 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.recipes import examples
 from retrieval.recipes.batch_fields import text_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.training import sharding
+from retrieval.training import losses, sharding
 
 _log = logging.getLogger(__name__)
 
@@ -33,21 +32,18 @@ METRICS = ("LogLikelihood", "TokenAccuracy", "NextSentenceAccuracy")
 _ROWS = 64  # pairs of a batch, rounded up to whole devices
 
 
-def check(loop: ConfigDict, held_out: float) -> None:
-    """Checks `loop.best`, and that passages are held out.
+def check(validate_every: int, held_out: float) -> None:
+    """Checks that passages are held out.
 
     Args:
-      loop: the group `loop` of a config.
-      held_out: its `data.held_out`.
+      validate_every, held_out: these fields of `loop` and `data`.
 
     Raises:
-      UserError: there is no such metric, or nothing is held out.
+      UserError: none is.
     """
-    if loop.best not in METRICS:
-        raise unknown_name("metric of next-sentence prediction in config.loop.best", loop.best, METRICS)
     if not held_out:
         raise UserError(
-            f"config.loop.validate_every={loop.validate_every} needs passages to validate on: set "
+            f"config.loop.validate_every={validate_every} needs passages to validate on: set "
             "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
         )
 
@@ -71,11 +67,8 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     @jax.jit
     def totals(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> jax.Array:
         logits_BPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], None)
-        log_BPV = jax.nn.log_softmax(logits_BPV)
-        label_BPV = jnp.arange(log_BPV.shape[-1]) == batch["labels"][:, :, None]
-        log_BP = jnp.where(label_BPV, log_BPV, 0).sum(axis=-1)
-        hit_BP = log_BPV.argmax(axis=-1) == batch["labels"]
-        weights_BP = batch["weights"] * real_B[:, None]
+        label_BP, normalizer_BP, hit_BP = losses.of_labels(logits_BPV, batch["labels"])
+        log_BP, weights_BP = label_BP - normalizer_BP, batch["weights"] * real_B[:, None]
         hit_B = logits_B2.argmax(axis=-1) == batch["is_random"][:, 0]
         sums = [(weights_BP * log_BP).sum(), (weights_BP * hit_BP).sum(), weights_BP.sum(), (real_B * hit_B).sum()]
         return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))

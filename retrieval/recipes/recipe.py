@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import Field, declare, one_of, values_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, multiples
+from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.libraries import seqio
 from retrieval.models import fused_attention
 from retrieval.registry import Table
@@ -38,6 +38,7 @@ class Recipe(abc.ABC):
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
+      metrics: of its validation; `loop.best` names one. Empty where checkpoints cannot be validated.
       head: the fields of the config on which the sizes depend of what the model has beside its encoder.
     """
 
@@ -50,6 +51,7 @@ class Recipe(abc.ABC):
     written_with: ClassVar[tuple[str, ...]] = ()
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
+    metrics: ClassVar[Sequence[str]] = ()
     head: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ConfigDict):
@@ -117,12 +119,15 @@ class Recipe(abc.ABC):
                 )
 
     def check_validation(self) -> None:
-        """Checks that checkpoints can be validated.
+        """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.
 
         Raises:
-          UserError: they cannot.
+          UserError: they cannot, or there is not.
         """
-        raise UserError(f"{self.label} has no towers to validate: set config.loop.validate_every=0")
+        if not self.metrics:
+            raise UserError(f"{self.label} has no towers to validate: set config.loop.validate_every=0")
+        if (best := self.config.loop.best) not in self.metrics:
+            raise unknown_name(f"metric of {self.label} in config.loop.best", best, self.metrics)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

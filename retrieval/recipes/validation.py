@@ -18,7 +18,7 @@ from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.examples import feature_lengths
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.libraries import seqio
 from retrieval.recipes import examples
@@ -53,13 +53,11 @@ class Pool(NamedTuple):
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that something is held out to validate on, and `loop.best`.
+    """Checks that something is held out to validate on.
 
     Raises:
-      UserError: nothing is, or there is no such metric.
+      UserError: nothing is.
     """
-    if config.loop.best not in METRICS:
-        raise unknown_name("metric in config.loop.best", config.loop.best, METRICS)
     if not (examples.labelled(config) or config.data.held_out):
         raise UserError(
             f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "

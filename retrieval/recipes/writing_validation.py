@@ -13,7 +13,6 @@ import numpy as np
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder, teacher_forced
 from retrieval.models.text import Text
 from retrieval.recipes import examples
@@ -22,7 +21,7 @@ from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import query_tokens, token_types
 from retrieval.stage_outputs import Run
-from retrieval.training import sharding
+from retrieval.training import losses, sharding
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +36,6 @@ class _Rows(NamedTuple):
 
     source: np.ndarray
     target: np.ndarray
-
-
-def check(best: str) -> None:
-    """Checks `loop.best`.
-
-    Raises:
-      UserError: it is no metric of a model that writes.
-    """
-    if best not in METRICS:
-        raise unknown_name("metric of a model that writes in config.loop.best", best, METRICS)
 
 
 def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
@@ -65,10 +54,8 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     def totals(params: Any, source: Text, target_BL: jax.Array) -> jax.Array:
         seen_BL, labels_BL, weights_BL = teacher_forced(target_BL)
         model: EncoderDecoder = bound(gather(params))
-        log_BLV = jax.nn.log_softmax(model(source, seen_BL, None))
-        label_BLV = jnp.arange(log_BLV.shape[-1]) == labels_BL[:, :, None]
-        log_BL = jnp.where(label_BLV, log_BLV, 0).sum(axis=-1)
-        hit_BL = log_BLV.argmax(axis=-1) == labels_BL
+        label_BL, normalizer_BL, hit_BL = losses.of_labels(model(source, seen_BL, None), labels_BL)
+        log_BL = label_BL - normalizer_BL
         sums = [(weights_BL * values_BL).sum() for values_BL in (log_BL, hit_BL, jnp.ones_like(log_BL))]
         return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))
 

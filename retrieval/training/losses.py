@@ -32,16 +32,24 @@ def token_cross_entropy(
     """
     if not 0 <= smoothing < 1:
         raise UserError(f"label smoothing {smoothing}: must be 0 or more, and below 1")
-    logits_BPV = logits_BPV.astype(jnp.float32)
     weights_BP = weights_BP.astype(jnp.float32)
-    label_BPV = jnp.arange(logits_BPV.shape[-1]) == labels_BP[:, :, None]
-    wanted_BP = jnp.where(label_BPV, logits_BPV, 0).sum(axis=-1)
+    wanted_BP, normalizer_BP, hit_BP = of_labels(logits_BPV, labels_BP)
     if smoothing:
-        wanted_BP += smoothing * (logits_BPV.mean(axis=-1) - wanted_BP)
-    loss_BP = jax.nn.logsumexp(logits_BPV, axis=-1) - wanted_BP
-    hit_BP = first_highest(logits_BPV) == labels_BP
+        wanted_BP += smoothing * (logits_BPV.mean(axis=-1, dtype=jnp.float32) - wanted_BP)
+    loss_BP = normalizer_BP - wanted_BP
     scale = len(weights_BP) / jnp.maximum(weights_BP.sum(), 1)
     return scale * (weights_BP * loss_BP).sum(axis=1), {"accuracy": scale * (weights_BP * hit_BP).sum(axis=1)}
+
+
+def of_labels(logits_BPV: jax.Array, labels_BP: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The logits of the labels, the logarithms of the softmax's denominators, and whether no logit is higher; [B, P].
+
+    A label's log-probability, in nats, is the first less the second.
+    """
+    logits_BPV = logits_BPV.astype(jnp.float32)
+    label_BPV = jnp.arange(logits_BPV.shape[-1]) == labels_BP[:, :, None]
+    wanted_BP = jnp.where(label_BPV, logits_BPV, 0).sum(axis=-1)
+    return wanted_BP, jax.nn.logsumexp(logits_BPV, axis=-1), first_highest(logits_BPV) == labels_BP
 
 
 def free_bits(divergence_BZ: jax.Array, least: float) -> jax.Array:

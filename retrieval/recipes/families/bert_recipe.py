@@ -30,6 +30,7 @@ class BertRecipe(MlmRecipe):
 
     kind = "masked_pairs"
     label = "a masked language model with next-sentence prediction"
+    metrics = next_sentence_validation.METRICS
 
     def build(self, vocab_size: int) -> NextSentenceModel:
         """A Transformer with both of BERT's heads."""
@@ -49,8 +50,9 @@ class BertRecipe(MlmRecipe):
         return NextSentenceConverter(sep_id)
 
     def check_validation(self) -> None:
-        """Checks that passages are held out, and that there is a metric to choose the best step by."""
-        next_sentence_validation.check(self.config.loop, self.config.data.held_out)
+        """As `Recipe.check_validation`; also that passages are held out."""
+        super().check_validation()
+        next_sentence_validation.check(self.config.loop.validate_every, self.config.data.held_out)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

@@ -48,6 +48,7 @@ class RerankerRecipe(PairRecipe):
     sides = {"pair": "document"}
     head = ("model.classes",)
     gives = (SCORES, CLASSES)
+    metrics = reranker_validation.METRICS
 
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
@@ -95,7 +96,8 @@ class RerankerRecipe(PairRecipe):
         return JoinedConverter(sep_id, self.has_teacher)
 
     def check_validation(self) -> None:
-        """Checks that labelled queries are held out to validate on."""
+        """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
+        super().check_validation()
         reranker_validation.check(self.config)
 
     def validation(

@@ -48,6 +48,7 @@ class Seq2SeqRecipe(Recipe):
     kind = "generation"
     label = "a model that writes"
     sides = {}
+    metrics = writing_validation.METRICS
     head = ("model.writer", "data.query_length")
 
     def build(self, vocab_size: int) -> EncoderDecoder:
@@ -111,10 +112,6 @@ class Seq2SeqRecipe(Recipe):
         from retrieval.data.examples.features import GenerationConverter
 
         return GenerationConverter(sep_id)
-
-    def check_validation(self) -> None:
-        """Checks that there is a metric to choose the best step by."""
-        writing_validation.check(self.config.loop.best)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

@@ -37,6 +37,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = True
     sides = {"query": "query", "document": "document"}
     gives = (EMBEDDINGS, SCORES)
+    metrics = validation.METRICS
     head = ("model.embed_dim", "model.embed_norm", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -73,7 +74,8 @@ class TwoTowerRecipe(PairRecipe):
         return TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
 
     def check_validation(self) -> None:
-        """Checks that something is held out to validate on."""
+        """As `Recipe.check_validation`; also that something is held out to validate on."""
+        super().check_validation()
         validation.check(self.config)
 
     def validation(
