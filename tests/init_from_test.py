@@ -288,6 +288,7 @@ def encoders(model):
         ("mlm", "towers"),
         ("autoencoder", "autoencoder"),
         ("towers", "autoencoder"),
+        ("towers", "mlm"),
         *itertools.product(("deepct", "reader", "reranker", "seq2seq"), ("towers", "mlm")),
     ],
 )

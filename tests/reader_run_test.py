@@ -331,7 +331,7 @@ def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.encoder": "bow_mlp"}, "which cannot read"),
+        ({"model.encoder": "bow_mlp"}, "needs a transformer"),
         ({"data.paragraphs": 9}, r"config\.data\.paragraphs=9 are more than config\.spans\.depth=3"),
         ({"data.negatives": 1}, "only labelled examples|set 0"),
         ({"data.document_length": 20}, "leaves a paragraph less than half"),

@@ -248,7 +248,7 @@ def test_another_reranker_gives_all_that_it_has(tmp_path, monkeypatch):
     [
         ({"train.loss": "in_batch_softmax"}, r"config\.train\.loss=in_batch_softmax compares embeddings"),
         ({"data.document_length": 7}, "leaves no room for a document"),
-        ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder is 'bow_mlp', which cannot rerank"),
+        ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder is 'bow_mlp', and a reranker needs a transformer"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes, message):

@@ -227,7 +227,7 @@ def test_greedy_and_beam_search_write_the_most_probable(trained, inputs, tmp_pat
         ({"data.negatives": 1}, "config.data.negatives=1"),
         ({"data.pack.document": 0.5}, "config.data.pack.document=0.5: a model that writes takes one text a row"),
         ({"loop.best": "RR"}, "unknown metric of a model that writes in config.loop.best 'RR'"),
-        ({"model.encoder": "bow_mlp"}, "which cannot write"),
+        ({"model.encoder": "bow_mlp"}, "needs a transformer"),
     ],
 )
 def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, message):

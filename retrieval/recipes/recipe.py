@@ -16,6 +16,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.libraries import seqio
 from retrieval.models import fused_attention
+from retrieval.models.warm_start import copy_encoder
 from retrieval.registry import Table
 from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
@@ -30,6 +31,7 @@ class Recipe(abc.ABC):
     Attributes:
       kind: the kind of examples that it trains on, such as 'pair' or 'masked'. Only tasks of that kind may be drawn.
       label: what it trains, for errors, such as 'a masked language model'.
+      needs_transformer: whether only a transformer can learn it.
       has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
       reranks: whether the model scores a query and a document that it reads together.
       reads: whether the model finds answers in paragraphs.
@@ -44,6 +46,7 @@ class Recipe(abc.ABC):
 
     kind: ClassVar[str]
     label: ClassVar[str]
+    needs_transformer: ClassVar[bool] = True
     has_towers: ClassVar[bool] = False
     reranks: ClassVar[bool] = False
     reads: ClassVar[bool] = False
@@ -73,13 +76,17 @@ class Recipe(abc.ABC):
           bound: a function from parameters to the model that has them.
         """
 
-    @abc.abstractmethod
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """Gives a model the parameters of a trained one, of this recipe or of another.
+    def start_from(self, model: Any, trained: nnx.Module) -> None:
+        """Gives a model all parameters of a trained one of its kind, or the encoder of another: of two towers, the
+        documents'.
 
         Raises:
           UserError: they do not fit.
         """
+        if isinstance(trained, type(model)):
+            copy_parameters(trained, model)
+        else:
+            copy_encoder(encoder_of(trained), model.encoder, self.label)
 
     @abc.abstractmethod
     def lengths(self, positives: int = 0) -> dict[str, int]:
@@ -101,6 +108,11 @@ class Recipe(abc.ABC):
         """
         config = self.config
         check_encoder(config.model)
+        if self.needs_transformer and (encoder := config.model.encoder) != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{encoder}', and {self.label} needs a transformer: set "
+                "config.model.encoder=transformer"
+            )
         if self.gives:
             loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
 
@@ -150,8 +162,8 @@ class Recipe(abc.ABC):
         return values_of(self.config, loss_kind.option_names())
 
     def takes_encoder(self, other: Recipe) -> bool:
-        """Whether a model starts from the encoder of a model of another recipe; otherwise from all of it."""
-        return not other.has_towers
+        """Whether a model starts from the encoder alone of one of another recipe; otherwise all sizes must fit."""
+        return type(other) is not type(self)
 
     @property
     def pre_norm(self) -> bool:

@@ -40,10 +40,6 @@ class AutoencoderRecipe(MlmRecipe):
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
         return Autoencoder(sizes, DecoderConfig(**self.config.model.decoder), rngs=nnx.Rngs(self.config.seed))
 
-    def takes_encoder(self, other: Any) -> bool:
-        """From another autoencoder it takes everything."""
-        return not isinstance(other, AutoencoderRecipe)
-
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """MLM and reconstruction, added up (Lu et al. 2021, equation 10), and the divergence of a latent variable."""
         train = self.config.train

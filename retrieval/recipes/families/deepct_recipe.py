@@ -13,11 +13,10 @@ from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.deepct import DeepCT
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.training.loop import Objective
 from retrieval.training.term_regression import term_regression
 
@@ -35,28 +34,10 @@ class DeepCtRecipe(Recipe):
         return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=nnx.Rngs(self.config.seed))
 
     def check(self) -> None:
-        """As `Recipe.check`; a Transformer weighs, of passages that are not packed."""
+        """As `Recipe.check`; passages are not packed."""
         super().check()
-        config = self.config
-        if config.model.encoder != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{config.model.encoder}', which cannot weigh words: set "
-                "config.model.encoder=transformer"
-            )
-        if share := config.data.pack.document:
+        if share := self.config.data.pack.document:
             raise UserError(f"config.data.pack.document={share}: {self.label} takes one passage a row: set 0")
-
-    def takes_encoder(self, other: Recipe) -> bool:
-        """From another model that weighs words it takes everything."""
-        return not isinstance(other, DeepCtRecipe)
-
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of another model that weighs words, or the encoder of another model: of two towers, the documents'."""
-        assert isinstance(model, DeepCT), "`build` makes one"
-        if isinstance(trained, DeepCT):
-            copy_parameters(trained, model)
-        else:
-            copy_encoder(encoder_of(trained), model.encoder, self.label)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""

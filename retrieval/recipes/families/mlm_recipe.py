@@ -11,15 +11,13 @@ from flax import nnx
 
 from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.packing import Rows
-from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 
@@ -37,22 +35,12 @@ class MlmRecipe(Recipe):
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
         return MaskedLanguageModel(sizes, rngs=nnx.Rngs(self.config.seed))
 
-    def check(self) -> None:
-        """As `Recipe.check`; only a Transformer can learn it."""
-        super().check()
-        if (encoder := self.config.model.encoder) != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{encoder}', but only a transformer can learn MLM: set "
-                "config.model.encoder=transformer, or config.recipe=two_tower and other tasks in config.data.rates"
-            )
-
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of a model of its kind; of another one with BERT's head, what both have; of any other, the encoder."""
-        assert isinstance(model, MaskedLanguageModel), "`build` makes one"
+    def start_from(self, model: Any, trained: nnx.Module) -> None:
+        """As `Recipe.start_from`; of a model of another kind with BERT's head, what both have."""
         if isinstance(trained, MaskedLanguageModel):
             copy_parameters(trained, model, shared=type(trained) is not type(model))
         else:
-            copy_encoder(encoder_of(trained), model.encoder, self.label)
+            super().start_from(model, trained)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Texts are as long as documents."""

@@ -15,12 +15,11 @@ from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes import question_tower
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
@@ -76,14 +75,9 @@ class ReaderRecipe(Recipe):
         return LOSSES[self.config.train.loss].retrieves(self.loss_options())
 
     def check(self) -> None:
-        """As `Recipe.check`; a Transformer reads, of rows that are not packed and have room for a paragraph."""
+        """As `Recipe.check`; rows are not packed and have room for a paragraph."""
         super().check()
         config, data = self.config, self.config.data
-        if config.model.encoder != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{config.model.encoder}', which cannot read: set "
-                "config.model.encoder=transformer"
-            )
         if packed := [side for side in ("query", "document") if data.pack[side]]:
             raise UserError(
                 f"config.data.pack.{packed[0]}={data.pack[packed[0]]}: {self.label} takes one paragraph a row: set 0"
@@ -109,17 +103,12 @@ class ReaderRecipe(Recipe):
                 f"candidates: set that to {config.spans.depth} (config.spans.depth) or more, such as 5000"
             )
 
-    def takes_encoder(self, other: Any) -> bool:
-        """From another reader it takes everything."""
-        return not isinstance(other, ReaderRecipe)
-
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """What another reader has of it, or the encoder of another model: of two towers, the documents'."""
-        assert isinstance(model, SpanReader), "`build` makes one"
+    def start_from(self, model: Any, trained: nnx.Module) -> None:
+        """As `Recipe.start_from`; of another reader, what both have."""
         if isinstance(trained, SpanReader):
             copy_parameters(trained, model, shared=True)
         else:
-            copy_encoder(encoder_of(trained), model.encoder, self.label)
+            super().start_from(model, trained)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Rows are as long as documents."""

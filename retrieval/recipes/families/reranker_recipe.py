@@ -15,13 +15,12 @@ from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.cross_encoder import CrossEncoder, relevance
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes import reranker_validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES
 from retrieval.stage_outputs import Run
 from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
@@ -60,11 +59,6 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.check`; also the lengths, and the loss."""
         super().check()
         config = self.config
-        if config.model.encoder != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{config.model.encoder}', which cannot rerank: set "
-                "config.model.encoder=transformer"
-            )
         if config.data.document_length < config.data.query_length + 2:
             raise UserError(
                 f"config.data.document_length={config.data.document_length} is the length of a reranker's row, of the "
@@ -76,18 +70,6 @@ class RerankerRecipe(PairRecipe):
                 f"config.model.classes=1 is one score, and config.train.loss={config.train.loss} takes two classes: "
                 "set config.model.classes=2"
             )
-
-    def takes_encoder(self, other: Any) -> bool:
-        """From another reranker it takes everything."""
-        return not isinstance(other, RerankerRecipe)
-
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of another reranker, or the encoder of a masked language model or a tower: of two, the documents'."""
-        assert isinstance(model, CrossEncoder), "`build` makes one"
-        if isinstance(trained, CrossEncoder):
-            copy_parameters(trained, model)
-        else:
-            copy_encoder(encoder_of(trained), model.encoder, self.label)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""

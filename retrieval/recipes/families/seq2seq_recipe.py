@@ -18,12 +18,11 @@ from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes import writing_validation
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.stage_outputs import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
@@ -60,14 +59,9 @@ class Seq2SeqRecipe(Recipe):
         return EncoderDecoder(sizes, decoder, rngs=nnx.Rngs(config.seed))
 
     def check(self) -> None:
-        """As `Recipe.check`; a Transformer writes, of texts that are not packed and have no negatives."""
+        """As `Recipe.check`; texts are not packed and have no negatives."""
         super().check()
         config = self.config
-        if config.model.encoder != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{config.model.encoder}', which cannot write: set "
-                "config.model.encoder=transformer"
-            )
         if config.data.negatives:
             raise UserError(f"config.data.negatives={config.data.negatives}: {self.label} reads none: set it to 0")
         if packed := [side for side in ("query", "document") if config.data.pack[side]]:
@@ -80,28 +74,18 @@ class Seq2SeqRecipe(Recipe):
         """As `Recipe.pre_norm`."""
         return self.config.model.writer.pre_norm
 
-    def takes_encoder(self, other: Any) -> bool:
-        """From another model that writes it takes everything.
+    def takes_encoder(self, other: Recipe) -> bool:
+        """As `Recipe.takes_encoder`.
 
         Raises:
           UserError: the encoder of the other has its norms in other places.
         """
-        if isinstance(other, Seq2SeqRecipe):
-            return False
-        if self.pre_norm:
+        if (takes := super().takes_encoder(other)) and self.pre_norm:
             raise UserError(
                 f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
                 "sublayers: set config.model.writer.pre_norm=False"
             )
-        return True
-
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of another model that writes, or the encoder of another model: of two towers, the documents'."""
-        assert isinstance(model, EncoderDecoder), "`build` makes one"
-        if isinstance(trained, EncoderDecoder):
-            copy_parameters(trained, model)
-            return
-        copy_encoder(encoder_of(trained), model.encoder, "the encoder of a model that writes")
+        return takes
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Sources are as long as documents, targets as queries."""

@@ -20,7 +20,7 @@ from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
 from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
@@ -34,6 +34,7 @@ class TwoTowerRecipe(PairRecipe):
     """Queries and documents are embedded; `train.loss` compares them, or their inner products."""
 
     label = "a model of two towers"
+    needs_transformer = False
     has_towers = True
     sides = {"query": "query", "document": "document"}
     gives = (EMBEDDINGS, SCORES)
@@ -59,9 +60,12 @@ class TwoTowerRecipe(PairRecipe):
         if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
             _check_counted(self.config.data.rates)
 
-    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+    def takes_encoder(self, other: Recipe) -> bool:
+        """From other towers, a plugin's too, it takes everything."""
+        return not other.has_towers
+
+    def start_from(self, model: Any, trained: nnx.Module) -> None:
         """All of other towers; both towers start from the encoder of another model."""
-        assert isinstance(model, TwoTower), "`build` makes one"
         if isinstance(trained, TwoTower):
             copy_parameters(trained, model)
         else:
