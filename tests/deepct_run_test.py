@@ -144,6 +144,7 @@ def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatc
     [
         ({"recipe": "two_tower", "data.rates.deepct": 0.0, "data.rates.pairs": 1.0}, "needs a model that weighs words"),
         ({"data.pack.document": 0.5}, r"config\.data\.pack\.document=0\.5"),
+        ({"data.negatives": 2}, r"config\.data\.negatives=2: a model that weighs words does not read it"),
         ({"model.encoder": "bow_mlp"}, "needs a transformer"),
         ({"loop.validate_every": 10}, "has no towers to validate"),
     ],

@@ -1,5 +1,7 @@
 """What a config is trained for: the loss that it names, of what its model makes of a batch."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
-from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.recipes.recipe import abstract_model, build_model, check_recipe, recipe_of
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 from retrieval.training.objectives.distillation import kl_divergence, margin_mse
@@ -158,12 +160,38 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     config = make_config(**{"train.loss": "two_way_nll", "data.negatives": 1, f"train.{option}": value})
     message = rf"train\.{option}={value} is a part of .* loss is two_way_nll: set config\.train\.{option}={default}"
     with pytest.raises(UserError, match=message):
-        recipe_of(config).check()
+        check_recipe(config)
 
 
 def test_a_loss_may_ignore_fields_that_only_mask():
     changes = {"train.log_q": False, "train.other_positives": "negatives", "data.negatives": 1}
-    recipe_of(make_config(**{"train.loss": "two_way_nll"}, **changes)).check()
+    check_recipe(make_config(**{"train.loss": "two_way_nll"}, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "message"),
+    [
+        ("mlm", "train.loss", "quadruplet", "train.loss=quadruplet: a masked language model does not read it"),
+        ("mlm", "data.negatives", 2, "set config.data.negatives=0"),
+        ("bert", "train.groups", 2, "part of config.train.loss=in_batch_softmax, and a masked .* a loss of its own"),
+        ("bert", "train.kl_weight", 0.5, "set config.train.kl_weight=1.0"),
+        ("deepct", "train.margin", 2.0, "set config.train.margin=1.0"),
+        ("doc2query", "train.symmetric", True, "set config.train.symmetric=False"),
+        ("seed_encoder", "train.label_smoothing", 0.1, "set config.train.label_smoothing=0.0"),
+        ("reader", "data.pack.query", 0.5, "a reader does not read it: set config.data.pack.query=0.0"),
+        ("monobert", "data.pack.query", 0.5, "a reranker does not read it"),
+        ("dpr", "model.classes", 1, "a model of two towers does not read it: set config.model.classes=2"),
+        ("dpr", "model.answer_tokens", 3, "set config.model.answer_tokens=10"),
+    ],
+)
+def test_a_field_that_a_recipe_would_ignore_is_refused(name, field, value, message):
+    config = importlib.import_module(f"configs.{name}").get_config("local")
+    config.train.log_q = False  # which only leaves something out
+    check_recipe(config)
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(UserError, match=message):
+        check_recipe(config)
+    recipe_of(config).check()  # so that what was trained with it can be used
 
 
 def test_a_masked_language_model_has_no_decoder():

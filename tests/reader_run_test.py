@@ -333,7 +333,7 @@ def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
     [
         ({"model.encoder": "bow_mlp"}, "needs a transformer"),
         ({"data.paragraphs": 9}, r"config\.data\.paragraphs=9 are more than config\.spans\.depth=3"),
-        ({"data.negatives": 1}, "only labelled examples|set 0"),
+        ({"data.negatives": 1}, r"a reader does not read it: set config\.data\.negatives=0"),
         ({"data.document_length": 20}, "leaves a paragraph less than half"),
         ({"train.joint": True}, "set one of them to False"),
         ({"loop.validate_every": 10}, "has no towers to validate"),

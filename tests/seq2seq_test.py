@@ -52,7 +52,7 @@ CHANGES = {
 }
 
 
-MLM = {"recipe": "mlm", "data.rates.doc2query": 0.0, "data.rates.mlm": 1.0}
+MLM = {"recipe": "mlm", "data.rates.doc2query": 0.0, "data.rates.mlm": 1.0, "train.label_smoothing": 0.0}
 
 
 def make_run(inputs, folder, **changes):
@@ -225,7 +225,7 @@ def test_greedy_and_beam_search_write_the_most_probable(trained, inputs, tmp_pat
         (MLM | {"loop.validate_every": 0}, "needs a model that writes"),
         ({"data.rates.pairs": 1.0}, "task 'pairs' gives pairs of a query and a document, and config.recipe=seq2seq"),
         ({"data.negatives": 1}, "config.data.negatives=1"),
-        ({"data.pack.document": 0.5}, "config.data.pack.document=0.5: a model that writes takes one text a row"),
+        ({"data.pack.document": 0.5}, "config.data.pack.document=0.5: a model that writes does not read it"),
         ({"loop.best": "RR"}, "unknown metric of a model that writes in config.loop.best 'RR'"),
         ({"model.encoder": "bow_mlp"}, "needs a transformer"),
     ],

@@ -100,7 +100,7 @@ def losses_page() -> str:
     return _page(
         "Losses",
         "`config.train.loss` names one. Two towers may have any but those of classes, which need a reranker. "
-        "An option of another loss must have its default.",
+        "An option of another loss must have its default, and so must a field that only other recipes read.",
         _table(("loss", "what it is", "compares", "needs", "options"), rows),
     )
 

@@ -9,6 +9,7 @@ class PairRecipe(Recipe):
     """Examples are a query with its positive and `data.negatives` hard negatives. A batch may go in chunks of them."""
 
     kind = "pair"
+    options = ("data.negatives",)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As `Recipe.lengths`."""

@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, declare, one_of, values_of
+from retrieval.config.fields import Field, declare, declared, one_of, values_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, unknown_name
@@ -22,7 +22,7 @@ from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import LOSSES, Loss, Options
+from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss, Options
 
 
 class Recipe(abc.ABC):
@@ -40,6 +40,7 @@ class Recipe(abc.ABC):
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
+      options: fields of the config that it reads and that other recipes may leave unread, beside those of its loss.
       metrics: of its validation; `loop.best` names one. Empty where checkpoints cannot be validated.
       head: the fields of the config on which the sizes depend of what the model has beside its encoder.
     """
@@ -54,6 +55,7 @@ class Recipe(abc.ABC):
     written_with: ClassVar[tuple[str, ...]] = ()
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
+    options: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Sequence[str]] = ()
     head: ClassVar[tuple[str, ...]] = ()
 
@@ -115,6 +117,30 @@ class Recipe(abc.ABC):
             )
         if self.gives:
             loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
+
+    @classmethod
+    def own_fields(cls) -> set[str]:
+        """Its options, and the fields that it reads because of its sides or because a config names its loss."""
+        of_loss = {"train.loss"} if cls.gives else set()
+        return {*cls.options, *(f"data.pack.{side}" for side in cls.sides.values())} | of_loss
+
+    def check_unread(self) -> None:
+        """Checks that no field is set that only other recipes or losses read.
+
+        `check` lets such fields be: what was trained with one can be used.
+
+        Raises:
+          UserError: one is.
+        """
+        loss, own = self.loss, self.own_fields()
+        # Configs of one size share a temperature, whatever they train.
+        read = own | set(loss.options if loss else [TEMPERATURE])
+        others = {field for recipe in RECIPES.values() for field in recipe.own_fields()} - read
+        for field, value in values_of(self.config, sorted(others)).items():
+            if value != (default := declared()[field].default):
+                raise UserError(f"config.{field}={value}: {self.label} does not read it: set config.{field}={default}")
+        why = f"the loss is {self.config.train.loss}" if loss else f"{self.label} has a loss of its own"
+        loss_kind.check_unread(self.loss_options(), read, why)
 
     def check_labelled(self, writer: Run) -> None:
         """Checks that a run, this one or a base, writes labelled examples as this config has them.
@@ -264,12 +290,14 @@ def recipe_of(config: ConfigDict) -> Recipe:
 
 
 def check_recipe(config: ConfigDict) -> None:
-    """Checks the settings that a config's recipe reads.
+    """Checks the settings that a config's recipe reads, and that no others are set.
 
     Raises:
-      UserError: they do not fit each other.
+      UserError: they do not fit each other, or one would be ignored.
     """
-    recipe_of(config).check()
+    recipe = recipe_of(config)
+    recipe.check()
+    recipe.check_unread()
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:

@@ -88,7 +88,7 @@ def option_names() -> set[str]:
 
 
 def check(name: str, label: str, gives: Collection[str], options: Options, negatives: int) -> None:
-    """Checks that a model can be trained with a loss, and that no option of another loss is set.
+    """Checks that a model can be trained with a loss.
 
     Args:
       label: the model, for errors.
@@ -97,7 +97,7 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
       negatives: hard negatives of an example.
 
     Raises:
-      UserError: it cannot, or the loss would ignore an option, or its options do not fit each other.
+      UserError: it cannot, or the options of the loss do not fit each other.
     """
     loss = LOSSES[name]
     fitting = {other: LOSSES[other] for other in sorted(LOSSES) if LOSSES[other].compares in gives}
@@ -113,17 +113,26 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
             "set config.data.negatives=1 or more (of labelled examples)"
             + (f", or config.train.loss={' or '.join(others)}" if others else "")
         )
-    _check_unread(name, options)
     loss.check(options)
 
 
-def _check_unread(name: str, options: Options) -> None:
+def check_unread(options: Options, read: Collection[str], why: str) -> None:
+    """Checks that no option of a loss is set that is not read.
+
+    Args:
+      options: the values of `option_names()`.
+      read: the names of those that are.
+      why: the others are not, for the error.
+
+    Raises:
+      UserError: one is.
+    """
     for other in sorted(LOSSES):  # the order of imports has no say in messages
         entry = LOSSES[other]
-        for option in sorted(set(entry.options) - set(LOSSES[name].options)):
+        for option in sorted(set(entry.options) - set(read)):
             default, value = declared()[option].default, options[option]
             if value != default and value not in entry.neutral.get(option, ()):
                 raise UserError(
-                    f"config.{option}={value} is a part of config.train.loss={other}, and the loss is {name}: set "
-                    f"config.{option}={default}"
+                    f"config.{option}={value} is a part of config.train.loss={other}, and {why}: set config.{option}="
+                    f"{default}"
                 )

@@ -33,6 +33,7 @@ class AutoencoderRecipe(MlmRecipe):
 
     label = "an autoencoder"
     head = ("model.decoder",)
+    options = (*MlmRecipe.options, "train.kl_weight", "train.free_bits")
 
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""

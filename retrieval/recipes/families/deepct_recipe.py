@@ -9,7 +9,6 @@ import jax
 from flax import nnx
 
 from retrieval.data.examples import feature_lengths
-from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.deepct import DeepCT
 from retrieval.models.transformer import TransformerConfig
@@ -32,12 +31,6 @@ class DeepCtRecipe(Recipe):
         """A Transformer with one number per token."""
         self.check()
         return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=nnx.Rngs(self.config.seed))
-
-    def check(self) -> None:
-        """As `Recipe.check`; passages are not packed."""
-        super().check()
-        if share := self.config.data.pack.document:
-            raise UserError(f"config.data.pack.document={share}: {self.label} takes one passage a row: set 0")
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""

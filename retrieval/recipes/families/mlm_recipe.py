@@ -28,6 +28,7 @@ class MlmRecipe(Recipe):
     kind = "masked"
     label = "a masked language model"
     sides = {"text": "document"}
+    options = ("data.pack.query",)  # not read, but a config of pairs that it is made from sets it with the other side
 
     def build(self, vocab_size: int) -> MaskedLanguageModel:
         """A Transformer with BERT's head."""

@@ -54,6 +54,7 @@ class ReaderRecipe(Recipe):
     reads = True
     sides = {}
     gives = (SPANS, SPAN_PAIRS)
+    options = ("model.answer_tokens", "data.paragraphs")
     examples_of = "spans"
     # A batch cuts rows, spans and scores to its own room for them.
     written_with = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
@@ -75,17 +76,9 @@ class ReaderRecipe(Recipe):
         return LOSSES[self.config.train.loss].retrieves(self.loss_options())
 
     def check(self) -> None:
-        """As `Recipe.check`; rows are not packed and have room for a paragraph."""
+        """As `Recipe.check`; rows have room for a paragraph, and as many paragraphs are kept as are read."""
         super().check()
         config, data = self.config, self.config.data
-        if packed := [side for side in ("query", "document") if data.pack[side]]:
-            raise UserError(
-                f"config.data.pack.{packed[0]}={data.pack[packed[0]]}: {self.label} takes one paragraph a row: set 0"
-            )
-        if data.negatives:
-            raise UserError(
-                f"config.data.negatives={data.negatives}: {self.label} reads config.data.paragraphs instead: set 0"
-            )
         if data.document_length < 2 * data.query_length:
             raise UserError(
                 f"config.data.document_length={data.document_length} is the length of a reader's row, of the question "

@@ -46,6 +46,7 @@ class RerankerRecipe(PairRecipe):
     reranks = True
     sides = {"pair": "document"}
     head = ("model.classes",)
+    options = (*PairRecipe.options, "model.classes")
     gives = (SCORES, CLASSES)
     metrics = reranker_validation.METRICS
 

@@ -49,6 +49,7 @@ class Seq2SeqRecipe(Recipe):
     sides = {}
     metrics = writing_validation.METRICS
     head = ("model.writer", "data.query_length")
+    options = ("train.label_smoothing",)
 
     def build(self, vocab_size: int) -> EncoderDecoder:
         """An encoder-decoder. It writes `data.query_length` - 1 tokens at most: the start token is not written."""
@@ -57,17 +58,6 @@ class Seq2SeqRecipe(Recipe):
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size), pre_norm=writer.pre_norm)
         decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
         return EncoderDecoder(sizes, decoder, rngs=nnx.Rngs(config.seed))
-
-    def check(self) -> None:
-        """As `Recipe.check`; texts are not packed and have no negatives."""
-        super().check()
-        config = self.config
-        if config.data.negatives:
-            raise UserError(f"config.data.negatives={config.data.negatives}: {self.label} reads none: set it to 0")
-        if packed := [side for side in ("query", "document") if config.data.pack[side]]:
-            raise UserError(
-                f"config.data.pack.{packed[0]}={config.data.pack[packed[0]]}: {self.label} takes one text a row: set 0"
-            )
 
     @property
     def pre_norm(self) -> bool:
