@@ -21,8 +21,9 @@ from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
 from retrieval.recipes import exported_towers, initial_parameters
+from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
-from retrieval.recipes.towers import candidate_windows, token_types
+from retrieval.recipes.towers import candidate_windows
 from retrieval.stages import export as stage
 
 pytestmark = pytest.mark.usefixtures("one_device")

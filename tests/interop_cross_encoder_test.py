@@ -21,8 +21,8 @@ from retrieval.models.cross_encoder_folder import load_cross_encoder, read_cross
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
-from retrieval.recipes.towers import token_types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package

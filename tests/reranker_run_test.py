@@ -20,10 +20,10 @@ from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters, rerankers
+from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.recipes.towers import token_types
 
 pytest_plugins = ["support.machines_of_a_store"]
 pytestmark = pytest.mark.usefixtures("one_device")

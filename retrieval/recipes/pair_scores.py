@@ -1,8 +1,5 @@
 """Pairs of a query and a document to scores, by rerankers of one config."""
 
-import contextlib
-import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,10 +10,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, gather, shardings_of
-from retrieval.recipes.towers import token_types
-from retrieval.training import sharding
+from retrieval.recipes.on_mesh import OnMesh
 
 
 class Lengths(NamedTuple):
@@ -27,36 +21,16 @@ class Lengths(NamedTuple):
 
 
 class PairScorer:
-    """Rows `[CLS] query [SEP] document [SEP]` to scores; compiled once per shape.
-
-    As in `towers.Embedder`, the parameters are arguments of what is compiled.
-    """
+    """Rows `[CLS] query [SEP] document [SEP]` to scores; compiled once per shape."""
 
     def __init__(self, config: ConfigDict, model: CrossEncoder, sep_id: int, mesh: jax.sharding.Mesh):
-        """Args are the config that says where parameters lie, and a model of these sizes, which may be abstract."""
-        bound = bind(model)
-        everywhere = sharding.replicated(mesh)
-
-        def score(params: Any, pairs: Text) -> jax.Array:
-            return jax.reshard(bound(gather(params)).scores(pairs)[:, None], everywhere)
-
-        self._score = jax.jit(score)
-        self._config = config
-        self._sep_id = sep_id
-        self._mesh = mesh
-        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
+        """Args are those of `OnMesh`."""
+        on_mesh = OnMesh(config, model, sep_id, mesh)
+        self._score = on_mesh.compiled(lambda model, pairs: model.scores(pairs)[:, None])
 
     def of(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """Ids [B, L] to scores [B, 1], with the rows spread over the mesh."""
-        with jax.set_mesh(self._mesh):  # once for all batches: a large model takes long to send
-            placed = jax.device_put(params, shardings_of(params, self._config, self._mesh))
-        return functools.partial(self._of, placed)
-
-    def _of(self, params: Any, ids_BL: np.ndarray) -> np.ndarray:
-        rows = sharding.batch_sharding(self._mesh)
-        pairs = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
-        with jax.set_mesh(self._mesh), self._turn:
-            return np.asarray(self._score(params, Text.from_ids(*pairs)))
+        return self._score(params)
 
 
 def query_beginnings(vocabulary: Vocabulary, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:

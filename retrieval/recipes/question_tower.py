@@ -9,23 +9,21 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models.span_reader import SpanReader
-from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
-from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import copy_parameters, recipe_of
-from retrieval.recipes.towers import build_towers, query_tokens, token_types
+from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
-from retrieval.training import sharding
 
 _START = "config.train.init_from"
 _HEAD = ("embed_dim", "embed_norm", "pooling", "normalize", "token_types")
@@ -157,18 +155,7 @@ def embedded(
       reader: the config of the reader.
     """
     mesh = local_mesh(reader)
-    bound, params = bind(model), parameters_of(model)
-    everywhere, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
-    with jax.set_mesh(mesh):
-        placed = jax.device_put(params, shardings_of(params, reader, mesh))
-    compiled = jax.jit(
-        lambda params, text: jax.reshard(bound(gather(params)).retriever.encode_queries(text, None), everywhere)
-    )
-
-    def embed(ids_BL: np.ndarray) -> np.ndarray:
-        text = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, vocabulary.sep_id)))
-        with jax.set_mesh(mesh):
-            return np.asarray(compiled(placed, Text.from_ids(*text)))
-
+    on_mesh = OnMesh(reader, model, vocabulary.sep_id, mesh)
+    embed = on_mesh.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
     tokens = query_tokens(towers, vocabulary, texts)
     return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)

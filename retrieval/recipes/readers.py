@@ -1,13 +1,9 @@
 """Trained readers: this run's, its base's or another work directory's, as what finds spans in rows."""
 
-import contextlib
-import functools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -17,15 +13,13 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import Span
 from retrieval.models.span_reader import SpanReader
-from retrieval.models.text import Text
 from retrieval.recipes import initial_parameters, rerankers
-from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.rerankers import trained_in
-from retrieval.recipes.towers import token_types
 from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
-from retrieval.training import sharding
 
 _NONE = -1e29  # spans with a lower score are none
 
@@ -120,26 +114,15 @@ class SpanFinder:
 
     def __init__(self, reader: Reader, count: int):
         """Args are the reader, and how many spans of a row are kept."""
-        self.mesh = local_mesh(reader.config)
-        self._sep_id = reader.vocabulary.sep_id
-        bound, params = bind(reader.model), parameters_of(reader.model)
-        everywhere, widths = sharding.replicated(self.mesh), reader.config.model.answer_tokens
-
-        def find(params: Any, pairs: Text, inside: jax.Array) -> jax.Array:
-            return jax.reshard(bound(gather(params)).best(pairs, inside, widths, count), everywhere)
-
-        with jax.set_mesh(self.mesh):
-            placed = jax.device_put(params, shardings_of(params, reader.config, self.mesh))
-        self._find: Callable[..., jax.Array] = functools.partial(jax.jit(find), placed)
-        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
+        self.mesh, self._sep_id = local_mesh(reader.config), reader.vocabulary.sep_id
+        widths = reader.config.model.answer_tokens
+        on_mesh = OnMesh(reader.config, reader.model, self._sep_id, self.mesh)
+        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, widths, count))
+        self._find = find(parameters_of(reader.model))
 
     def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
         """Padded rows of ids to what `SpanReader.best` says of each, float32 [B, 1 + 3 * count]."""
-        rows = sharding.batch_sharding(self.mesh)
-        arrays = (ids_BL, token_types(ids_BL, self._sep_id), inside_paragraph(ids_BL, self._sep_id))
-        ids, types, inside = (sharding.place(x, rows) for x in arrays)
-        with jax.set_mesh(self.mesh), self._turn:
-            return np.asarray(self._find(Text.from_ids(ids, types), inside))
+        return self._find(ids_BL, inside_paragraph(ids_BL, self._sep_id))
 
 
 def spans_of(found: np.ndarray, row: Row, text: str, rank: int, retriever: float, selects: bool) -> list[Span]:

@@ -1,23 +1,18 @@
 """A trained DeepCT as what weighs the words of passages."""
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.data.labelled.term_weights import term_frequencies
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.deepct import DeepCT
-from retrieval.models.text import Text
+from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.passage_batches import batches, cut, rows_of
-from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
-from retrieval.recipes.towers import token_types
+from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.search.words import paired
-from retrieval.training import sharding
 
 
 class Scale(NamedTuple):
@@ -32,19 +27,11 @@ class TermWeigher:
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, scale: Scale, batch_size: int):
         """Args are the config that the model was trained with, and the passages of a batch."""
-        self._mesh = local_mesh(config)
+        mesh = local_mesh(config)
         self._length, self._vocabulary, self._scale = config.data.document_length, vocabulary, scale
-        self._rows = -(-batch_size // self._mesh.size) * self._mesh.size
-        bound, params = bind(model), parameters_of(model)
-        with jax.set_mesh(self._mesh):
-            params = jax.device_put(params, shardings_of(params, config, self._mesh))
-        everywhere = sharding.replicated(self._mesh)
-
-        @jax.jit
-        def weigh(params: Any, text: Text) -> jax.Array:
-            return jax.reshard(bound(gather(params))(text, None), everywhere)
-
-        self._weigh: Callable[..., jax.Array] = functools.partial(weigh, params)
+        self._rows = -(-batch_size // mesh.size) * mesh.size
+        on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
+        self._weigh = on_mesh.compiled(lambda model, text: model(text, None))(parameters_of(model))
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """How many passages are longer than the model reads: words behind that get no weight."""
@@ -52,13 +39,10 @@ class TermWeigher:
 
     def weigh(self, passages: Sequence[Candidate]) -> list[dict[str, int]]:
         """The frequencies of each passage's words, for `Bm25Index.from_frequencies`."""
-        rows, sharded = rows_of(self._vocabulary, passages, self._length), sharding.batch_sharding(self._mesh)
+        rows = rows_of(self._vocabulary, passages, self._length)
         frequencies: list[dict[str, int]] = [{} for _ in passages]
         for places, ids_RL in batches(rows, self._rows, self._length):
-            text = (sharding.place(part, sharded) for part in (ids_RL, token_types(ids_RL, self._vocabulary.sep_id)))
-            with jax.set_mesh(self._mesh):
-                weights_RL = np.asarray(self._weigh(Text.from_ids(*text)))
-            for place, weights_L in zip(places, weights_RL):
+            for place, weights_L in zip(places, self._weigh(ids_RL)):
                 pieces = [self._vocabulary.tokens[id] for id in rows[place]]
                 frequencies[place] = term_frequencies(
                     pieces, weights_L[: len(pieces)].tolist(), **self._scale._asdict(), indexed=paired

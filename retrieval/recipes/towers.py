@@ -1,8 +1,5 @@
 """Two towers of a config: how they are built, and how they embed texts."""
 
-import contextlib
-import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +12,12 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
-from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
-from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.on_mesh import token_types as token_types
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
-from retrieval.training import sharding
 
 
 def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
@@ -45,49 +41,26 @@ def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:
 
 
 class Embedder:
-    """Padded token ids to embeddings, by towers of one config with any parameters; compiled once per shape.
-
-    The parameters are arguments of the compiled functions: as constants in them they would be compiled in, once more
-    for the untrained towers.
-    """
+    """Padded token ids to embeddings, by towers of one config with any parameters; compiled once per shape."""
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        bound = bind(nnx.eval_shape(lambda: towers_of(config, len(vocabulary))))
-        # On every device in the end: a host cannot read what only another's devices have.
-        everywhere = sharding.replicated(mesh)
-
-        def compiled(encode: Callable) -> Callable:
-            return jax.jit(lambda params, text: jax.reshard(encode(bound(gather(params)))(text, None), everywhere))
-
-        self._queries = compiled(lambda towers: towers.encode_queries)
-        self._documents = compiled(lambda towers: towers.encode_documents)
-        self._config = config
-        self._sep_id = vocabulary.sep_id
-        self._mesh = mesh
-        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
+        model = nnx.eval_shape(lambda: towers_of(config, len(vocabulary)))
+        on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
+        self._queries = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))
+        self._documents = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))
+        self._config, self._mesh = config, mesh
 
     def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
-        return functools.partial(self._embed, self._queries, self._placed(params))
+        return self._queries(params)
 
     def documents(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """As `queries`."""
-        return functools.partial(self._embed, self._documents, self._placed(params))
-
-    def _placed(self, params: Any) -> Any:
-        """The parameters where the config puts them, once for all batches: a large model takes long to send."""
-        with jax.set_mesh(self._mesh):
-            return jax.device_put(params, shardings_of(params, self._config, self._mesh))
+        return self._documents(params)
 
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Token ids of N texts to embeddings [N, E], in memory; `tower` is what `queries` or `documents` gave."""
         return encode_rows(tokens, tower, self._config.encode.batch_tokens, longest_text(self._config), self._mesh.size)
-
-    def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
-        rows = sharding.batch_sharding(self._mesh)
-        text = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
-        with jax.set_mesh(self._mesh), self._turn:
-            return np.asarray(encode(params, Text.from_ids(*text)))
 
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
@@ -105,9 +78,3 @@ def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequenc
     prefixes, length, most = Prefixes.of(config.data, vocabulary), config.data.document_length, config.encode.windows
     tokens = prefixes.encode_documents(vocabulary, [item.title for item in items], [item.text for item in items])
     return [prefixes.document_rows(vocabulary, title, text, length, most) for title, text in tokens]
-
-
-def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
-    """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
-    seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
-    return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)

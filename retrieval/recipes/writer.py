@@ -4,9 +4,8 @@ What is written of a passage depends on that alone, not on the batch: each passa
 arrays of a passage have the same shapes in every batch.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,10 +18,9 @@ from retrieval.errors import UserError
 from retrieval.models.decoding import Ends, Written, beam_search, greedy, sample
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.models.text import Text
+from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.passage_batches import batches, cut, rows_of
-from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
-from retrieval.recipes.towers import token_types
-from retrieval.training import sharding
+from retrieval.recipes.placement import local_mesh, parameters_of
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 WAYS = (GREEDY, BEAM, SAMPLE)
@@ -75,22 +73,16 @@ class Writer:
                 f"{model.writer.max_length}: lower config.generate.tokens, or train one with a larger "
                 "config.data.query_length"
             )
-        self._mesh = local_mesh(config)
+        mesh = local_mesh(config)
         self._length, self._vocabulary, self._decoding = config.data.document_length, vocabulary, decoding
-        self._rows = -(-batch_size // self._mesh.size) * self._mesh.size
-        bound, params = bind(model), parameters_of(model)
-        with jax.set_mesh(self._mesh):
-            params = jax.device_put(params, shardings_of(params, config, self._mesh))
+        self._rows = -(-batch_size // mesh.size) * mesh.size
         ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens)
-        everywhere = sharding.replicated(self._mesh)
 
-        @jax.jit
-        def write(params: Any, source: Text, seeds_R: jax.Array) -> Written:
+        def write(model: EncoderDecoder, source: Text, seeds_R: jax.Array) -> Written:
             keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
-            written = decode(bound(gather(params)), source, ends, keys_R, decoding)
-            return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), written)
+            return decode(model, source, ends, keys_R, decoding)
 
-        self._write: Callable[..., Written] = functools.partial(write, params)
+        self._write = OnMesh(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """How many passages are longer than the model reads."""
@@ -106,13 +98,9 @@ class Writer:
         return texts
 
     def _batch(self, ids_RM: np.ndarray, ids: Sequence[str]) -> list[list[WrittenText]]:
-        rows = sharding.batch_sharding(self._mesh)
-        text = (sharding.place(part, rows) for part in (ids_RM, token_types(ids_RM, self._vocabulary.sep_id)))
         seeds_R = np.zeros(self._rows, np.uint32)
         seeds_R[: len(ids)] = [hashing.number(id) >> 32 for id in ids]
-        with jax.set_mesh(self._mesh):
-            written = self._write(Text.from_ids(*text), sharding.place(seeds_R, rows))
-        tokens, log = np.asarray(written.ids_RWT), np.asarray(written.log_probability_RW)
+        tokens, log = self._write(ids_RM, seeds_R)
         return [
             [
                 self._text(tokens[row, place], float(log[row, place]))

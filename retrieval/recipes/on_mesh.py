@@ -1,0 +1,63 @@
+"""A model of a config on a mesh: from padded token ids to what it says of them, as arrays of this host."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.models.text import Text
+from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.training import sharding
+
+
+class OnMesh:
+    """What runs functions of a model, with any parameters of its sizes. Threads may call together.
+
+    The parameters are arguments of the compiled functions: as constants in them they would be compiled in, once more
+    for other ones, such as those of untrained towers.
+    """
+
+    def __init__(self, config: ConfigDict, model: nnx.Module, sep_id: int, mesh: jax.sharding.Mesh):
+        """Args are the config that says where parameters lie, and a model of these sizes, which may be abstract."""
+        self.mesh = mesh
+        self._config, self._bound, self._sep_id = config, bind(model), sep_id
+        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+        """From parameters to a function of ids [B, L], with the rows spread over the mesh; compiled once per shape.
+
+        Args:
+          function: of the model, the text, and further arrays with a row for each of the text's.
+        """
+        # On every device in the end: a host cannot read what only another's devices have.
+        everywhere = sharding.replicated(self.mesh)
+
+        @jax.jit
+        def run(params: Any, *arrays: Any) -> Any:
+            said = function(self._bound(gather(params)), *arrays)
+            return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), said)
+
+        def of(params: Any) -> Callable[..., Any]:
+            with jax.set_mesh(self.mesh):  # once for all batches: a large model takes long to send
+                placed = jax.device_put(params, shardings_of(params, self._config, self.mesh))
+            return functools.partial(self._call, run, placed)
+
+        return of
+
+    def _call(self, run: Callable, params: Any, ids_BL: np.ndarray, *further: np.ndarray) -> Any:
+        arrays = (ids_BL, token_types(ids_BL, self._sep_id), *further)
+        ids, types, *others = (sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays)
+        with jax.set_mesh(self.mesh), self._turn:
+            return jax.tree.map(np.asarray, run(params, Text.from_ids(ids, types), *others))
+
+
+def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
+    """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
+    seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
+    return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
