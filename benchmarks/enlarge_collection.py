@@ -19,8 +19,8 @@ from retrieval.errors import UserError
 _SEED = 0
 
 
-def enlarge(candidates: Sequence[beir.Candidate], count: int, seed: int = _SEED) -> Iterator[tuple[str, str]]:
-    """Ids and texts of `count` candidates, all in an order drawn by `seed`.
+def enlarge(candidates: Sequence[beir.Candidate], count: int) -> Iterator[tuple[str, str]]:
+    """Ids and texts of `count` candidates, all in an order drawn by `_SEED`.
 
     A new text is the first half of the words of one candidate and the last half of another's.
 
@@ -29,7 +29,7 @@ def enlarge(candidates: Sequence[beir.Candidate], count: int, seed: int = _SEED)
     """
     if not 2 <= len(candidates) <= count:
         raise UserError(f"{len(candidates):,} candidates cannot become {count:,}: give a number that is not smaller")
-    draw = random.Random(seed)
+    draw = random.Random(_SEED)
     texts = [f"{candidate.title} {candidate.text}".split() for candidate in candidates]
     firsts = [" ".join(words[: len(words) // 2]) for words in texts]
     lasts = [" ".join(words[len(words) // 2 :]) for words in texts]

@@ -1,6 +1,7 @@
 """The recipe 'deepct' and the stage `weigh`: from labelled passages to an index of weighed words."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from support import tiny
 
 from retrieval import files
 from retrieval.data.examples.tasks import deepct_task
-from retrieval.data.labelled.term_weights import targets
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -19,6 +19,7 @@ from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes.passage_batches import cut, rows_of
 from retrieval.recipes.term_weigher import Scale, TermWeigher
+from retrieval.search.words import Words
 from retrieval.stages import passage_lines
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -52,27 +53,40 @@ def trained(inputs, tmp_path_factory):
     return run
 
 
-def ids(text):
-    return tf.constant([VOCABULARY.tokens.index(piece) for piece in text.split()], tf.int32)
+def label(vocabulary, text, query):
+    """The targets and counts of token ids, stemmed by Porter."""
+    continues = [token.startswith("##") for token in vocabulary.tokens]
+    special = [vocabulary.tokens.index(token) for token in SPECIAL_TOKENS]
+    stems = deepct_task.stem_numbers(vocabulary, "porter")
+    return deepct_task.label(tf.constant(text), tf.constant(query), continues, stems, special)
 
 
 @pytest.mark.parametrize(
-    ("text", "query", "asked"),
+    ("text", "query", "targets", "counts"),
     [
-        ("[CLS] the red fox eats gr ##ass [SEP]", "what eat foxes", {"fox", "eats"}),
-        ("[CLS] red [SEP] gr ##ass ##land eat ##s [SEP]", "gr ##ass ##lands red", {"red"}),
-        ("[CLS] gr ##ass ##land [UNK] gr ##ass ##land ? [SEP]", "gr ##ass ##land [UNK]", {"grassland"}),
+        ("[CLS] the red fox eats gr ##ass [SEP]", "what eat foxes", "00011000", "01111100"),
+        ("[CLS] red [SEP] gr ##ass ##land eat ##s [SEP]", "gr ##ass ##lands red", "010000000", "010100100"),
+        ("[CLS] gr ##ass ##land [UNK] gr ##ass ##land ? [SEP]", "gr ##ass ##land [UNK]", "0100010000", "0100010010"),
     ],
 )
-def test_labels_are_the_words_of_the_query(text, query, asked):
-    """As `term_weights.targets` has them, of words that are one in stem or in spelling."""
-    continues = [token.startswith("##") for token in VOCABULARY.tokens]
-    special = [VOCABULARY.tokens.index(token) for token in SPECIAL_TOKENS]
-    stems = deepct_task.stem_numbers(VOCABULARY, "porter")
-    values, counts = deepct_task.label(ids(text), ids(query), continues, stems, special)
-    expected = targets(text.split(), dict.fromkeys(asked, 1.0), lambda word: [word])
-    np.testing.assert_array_equal(values, expected[0])
-    np.testing.assert_array_equal(counts, expected[1])
+def test_labels_are_the_words_of_the_query(text, query, targets, counts):
+    """On the first piece of words that are one in stem or in spelling."""
+    ids = ([VOCABULARY.tokens.index(piece) for piece in pieces.split()] for pieces in (text, query))
+    for found, expected in zip(label(VOCABULARY, *ids), (targets, counts)):
+        np.testing.assert_array_equal(found, [float(digit) for digit in expected])
+
+
+def test_the_authors_example_of_labels(shared_data):
+    """Their labels have no stop words; ours are of words that an index leaves out."""
+    readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
+    example = json.loads(re.search(r'`(\{"query": .*\})`', readme)[1])
+    vocabulary = WordPiece.load(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    text, query = (vocabulary.encode(each) for each in (example["doc"]["title"], example["query"]))
+    targets, counts = label(vocabulary, text, query)
+    asked = [vocabulary.tokens[id] for id, value in zip(text, targets.numpy()) if value]
+    kept = [word for word, terms in zip(asked, Words().of(asked)) if list(terms)]
+    assert dict.fromkeys(kept, 1) == example["term_recall"] == {"grassland": 1, "animals": 1}
+    assert counts.numpy().sum() == 49
 
 
 def test_passages_that_no_row_holds_are_counted():

@@ -1,6 +1,5 @@
-"""DeepCT: labels, frequencies, the model and its loss; against the examples that its authors give."""
+"""DeepCT: frequencies, the model and its loss; against the examples that its authors give."""
 
-import json
 import re
 
 import jax
@@ -10,8 +9,7 @@ import optax
 import pytest
 from flax import nnx
 
-from retrieval.data.labelled.term_weights import targets, term_frequencies, term_recall, words
-from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.data.labelled.term_weights import term_frequencies, words
 from retrieval.models.deepct import DeepCT
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
@@ -19,30 +17,11 @@ from retrieval.search.bm25 import Bm25Index
 from retrieval.search.words import Words, paired
 from retrieval.training.term_regression import term_regression
 
-ENGLISH = Words(stemmer="porter")
-
-
-def terms(text):
-    return list(next(ENGLISH.of([text])))
-
 
 def test_words_of_pieces():
     pieces = "[CLS] the gr ##ass ##land , ##land [UNK] ##x zebra ##s [SEP] [PAD]".split()
     assert words(pieces) == [(1, "the"), (2, "grassland"), (5, ",land"), (9, "zebras")]
     assert words(["[CLS]", "##s", "a"]) == [(2, "a")]
-
-
-def test_recall_is_the_share_of_queries():
-    recall = term_recall(["the zebras of grasslands", "zebra ZEBRA", "what is a lion", ""], terms)
-    assert recall == {"zebra": 0.5, "grassland": 0.25, "lion": 0.25, "what": 0.25}
-    assert term_recall([], terms) == {}
-
-
-def test_targets_are_on_first_pieces():
-    pieces = "[CLS] the gr ##ass ##lands of zebra ##s . [SEP] [PAD]".split()
-    values, counts = targets(pieces, {"grassland": 0.25, "zebra": 0.5, "the": 1.0}, terms)
-    assert values == [0, 0, 0.25, 0, 0, 0, 0.5, 0, 0, 0, 0]
-    assert counts == [0, 1, 1, 0, 0, 1, 1, 0, 1, 0, 0]
 
 
 def test_frequencies_by_hand():
@@ -81,16 +60,6 @@ def test_han_letters_beside_a_special_token_are_no_pair():
 def readme(shared_data):
     """What DeepCT's authors say."""
     return (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
-
-
-def test_the_authors_example_of_labels(shared_data, readme):
-    example = json.loads(re.search(r'`(\{"query": .*\})`', readme)[1])
-    vocabulary = WordPiece.load(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
-    pieces = [vocabulary.tokens[id] for id in vocabulary.encode(example["doc"]["title"])]
-    values, counts = targets(pieces, term_recall([example["query"]], terms), terms)
-    labels = {word: values[place] for place, word in words(pieces) if values[place]}
-    assert labels == example["term_recall"] == {"grassland": 1, "animals": 1}
-    assert sum(counts) == len(words(pieces)) > 30
 
 
 def test_the_authors_example_of_weights(readme):

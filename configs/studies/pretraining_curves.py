@@ -28,7 +28,6 @@ from retrieval.configs.studies import argument, chang_2020, parts
 
 SEEDS = (0, 1, 2)
 RATIO = 0.05  # of the labelled questions, for fine-tuning
-CUTOFFS = (1, 5, 10, 50, 100)
 
 
 class Pretraining(NamedTuple):

@@ -1,6 +1,5 @@
 """The numbers of Zhan et al. 2020 (arXiv 2006.15498), in percent, on MS MARCO's dev queries."""
 
-SYSTEMS = ("BM25", "doc2query", "DeepCT", "docTTTTTquery", "RepBERT")
 DEPTHS = (5, 10, 50, 500, 1000)
 
 # Table 1: MRR@10 and recall@1000.

@@ -8,14 +8,14 @@ from retrieval import configs
 FOLDER = Path(configs.__path__[0])
 
 
-def described(folder: Path = FOLDER) -> dict[str, str]:
-    """The experiments below a folder, and what each says of itself first; a file without `get_config` is a helper."""
+def described() -> dict[str, str]:
+    """The experiments of `configs/`, and what each says of itself first; a file without `get_config` is a helper."""
     experiments = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(FOLDER.rglob("*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "get_config" for node in module.body):
             what = (ast.get_docstring(module) or "").partition("\n\n")[0]
-            experiments[path.relative_to(folder.parent).as_posix()] = " ".join(what.split())
+            experiments[path.relative_to(FOLDER.parent).as_posix()] = " ".join(what.split())
     return experiments
 
 

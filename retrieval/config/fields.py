@@ -252,14 +252,13 @@ def matching(needed: str, pattern: str) -> Kind:
     return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)), made=made)
 
 
-def whole_numbers(needed: str, least: int, counts: Collection[int] = ()) -> Kind:
-    """A tuple of whole numbers, of as many as `counts` has, if it has any."""
+def whole_numbers(needed: str, least: int) -> Kind:
+    """A tuple of whole numbers from `least` on."""
 
     def fits(value: Any) -> bool:
-        is_right = isinstance(value, tuple | list) and all(type(item) is int and item >= least for item in value)
-        return is_right and (not counts or len(value) in counts)
+        return isinstance(value, tuple | list) and all(type(item) is int and item >= least for item in value)
 
-    return Kind(needed, fits, made=("whole_numbers", needed, least, counts))
+    return Kind(needed, fits, made=("whole_numbers", needed, least))
 
 
 _CONSTANTS = {

@@ -7,7 +7,7 @@ from retrieval.search.words import spans
 
 _WORD = re.compile(r"\w+")
 _RUN = 3  # words that are compared together
-LEAST = 0.8  # share of these that two texts have in common, of all that either has (Jaccard)
+_LEAST = 0.8  # share of these that two texts have in common, of all that either has (Jaccard)
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
@@ -20,7 +20,7 @@ def shingles(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(tuple(words[place : place + _RUN]) for place in range(max(1, len(words) - _RUN + 1)))
 
 
-def first_alike(texts: Sequence[str], least: float = LEAST) -> list[int]:
+def first_alike(texts: Sequence[str]) -> list[int]:
     """For each text the place of the first one that it is nearly the same as: its own where there is none before it.
 
     Every pair is compared, so this is for a list of hits and not for a corpus.
@@ -28,14 +28,14 @@ def first_alike(texts: Sequence[str], least: float = LEAST) -> list[int]:
     sets = [shingles(text) for text in texts]
     firsts: list[int] = []
     for place, one in enumerate(sets):
-        before = (first for first in range(place) if firsts[first] == first and are_alike(one, sets[first], least))
+        before = (first for first in range(place) if firsts[first] == first and are_alike(one, sets[first]))
         firsts.append(next(before, place))
     return firsts
 
 
-def are_alike(one: frozenset, other: frozenset, least: float = LEAST) -> bool:
+def are_alike(one: frozenset, other: frozenset) -> bool:
     """Whether two sets of runs share so much of what either has."""
-    if min(len(one), len(other)) < least * max(len(one), len(other)):
+    if min(len(one), len(other)) < _LEAST * max(len(one), len(other)):
         return False
     shared = len(one & other)
-    return shared >= least * (len(one) + len(other) - shared)
+    return shared >= _LEAST * (len(one) + len(other) - shared)

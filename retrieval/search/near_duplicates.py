@@ -10,18 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrieval.search.alike import LEAST, are_alike, shingles
+from retrieval.search.alike import are_alike, shingles
 
 _BANDS, _ROWS = 16, 4
 
 
-def first_alike(texts: Sequence[str], least: float = LEAST, seed: int = 0) -> list[int]:
+def first_alike(texts: Sequence[str], seed: int = 0) -> list[int]:
     """For each text the place of the first one that it is nearly the same as: its own where none before it is found.
 
     As `alike.first_alike`, but for what the bands miss.
 
     Args:
-      least: share of runs of three words in common, of all that either has.
       seed: of the hashes.
     """
     generator = np.random.default_rng(seed)
@@ -35,7 +34,7 @@ def first_alike(texts: Sequence[str], least: float = LEAST, seed: int = 0) -> li
         least_H = ((factors_H[:, None] * hashes_N + shifts_H[:, None]) >> np.uint64(32)).min(axis=1)
         bands = [(band, row.tobytes()) for band, row in enumerate(least_H.reshape(_BANDS, _ROWS))]
         candidates = sorted({first for band in bands for first in buckets.get(band, ())})
-        found = next((first for first in candidates if are_alike(runs, shingles(texts[first]), least)), place)
+        found = next((first for first in candidates if are_alike(runs, shingles(texts[first]))), place)
         firsts.append(found)
         if found == place:
             for band in bands:

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import json
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -26,8 +25,6 @@ from retrieval.serving.guard import Guard
 from retrieval.serving.measures import KIND, Measures
 from retrieval.serving.requests import Limits, RefusedError
 from retrieval.serving.service import Service
-
-_log = logging.getLogger(__name__)
 
 RERANKED = "reranked"
 _HITS = 10  # of a list, where the request does not say

@@ -1,7 +1,6 @@
 """The stage `inspect`: what training is about to read. What is likely to be a mistake is told in the log, too."""
 
 import itertools
-import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +21,6 @@ from retrieval.stages import findings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.findings import Finding, cut_off
 from retrieval.stages.text_sizes import TextSizes
-
-_log = logging.getLogger(__name__)
 
 _NAME = "inspect.json"
 

@@ -17,6 +17,7 @@ from retrieval.identifiers import in_run_file
 
 _log = logging.getLogger(__name__)
 
+_FIELD = "config.runs.files"
 REFUSE, ALLOW = "refuse", "allow"
 
 declare(
@@ -66,8 +67,8 @@ def same_tag(first: str, second: str) -> str:
     return f"the systems '{first}' and '{second}' would have one run file, {tag(first)}.trec"
 
 
-def run_files(values: Sequence[str], field: str = "config.runs.files") -> list[RunFile]:
-    """What a field names: 'SYSTEM=FILE', or 'FILE', whose system is the file's name without its ending.
+def run_files(values: Sequence[str]) -> list[RunFile]:
+    """What `config.runs.files` names: 'SYSTEM=FILE', or 'FILE', whose system is the file's name without its ending.
 
     Raises:
       UserError: a file is missing, a name is empty, or two systems have one.
@@ -77,13 +78,13 @@ def run_files(values: Sequence[str], field: str = "config.runs.files") -> list[R
         name, equals, place = value.partition("=")
         path = Path(place if equals else value)
         if not path.is_file():
-            raise UserError(f"{field}: {path}: no such file; write SYSTEM=FILE, such as bm25=runs/bm25.trec")
+            raise UserError(f"{_FIELD}: {path}: no such file; write SYSTEM=FILE, such as bm25=runs/bm25.trec")
         system = name if equals else path.name.removesuffix(".gz").rpartition(".")[0] or path.name
         if not system.strip() or "/" in system:
-            raise UserError(f"{field}={value}: '{system}' cannot name a system; write SYSTEM=FILE")
+            raise UserError(f"{_FIELD}={value}: '{system}' cannot name a system; write SYSTEM=FILE")
         for other in files:
             if tag(other.system) == tag(system):
-                raise UserError(f"{field}: {same_tag(other.system, system)}; write SYSTEM=FILE with two names")
+                raise UserError(f"{_FIELD}: {same_tag(other.system, system)}; write SYSTEM=FILE with two names")
         files.append(RunFile(system, path))
     return files
 

@@ -1,45 +1,18 @@
-"""DeepCT (Dai & Callan 2019): how much the words of a passage say about it, as labels and as term frequencies.
+"""DeepCT (Dai & Callan 2019): how much the words of a passage say about it, as term frequencies.
 
 A word is one or more word pieces of BERT: its first piece carries its weight, and pieces with ## go on.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 
 _GOES_ON = "##"
 
-# From a text to its terms: in lower case, stemmed, without stop words.
-Terms = Callable[[str], Iterable[str]]
 # From words that stand one after the other, with their weights, to those that an index has.
 Indexed = Callable[[Iterable[tuple[str, float]]], Iterable[tuple[str, float]]]
-
-
-def term_recall(queries: Sequence[str], terms: Terms) -> dict[str, float]:
-    """The share of a passage's queries that each term is in (section 3.1)."""
-    if not queries:
-        return {}
-    counts: dict[str, int] = {}
-    for query in queries:
-        for term in set(terms(query)):
-            counts[term] = counts.get(term, 0) + 1
-    return {term: count / len(queries) for term, count in counts.items()}
-
-
-def targets(pieces: Sequence[str], recall: Mapping[str, float], terms: Terms) -> tuple[list[float], list[float]]:
-    """What a model has to say of each piece, and 1 for those that it is asked about: the first of each word.
-
-    Args:
-      pieces: of a passage, special tokens and all.
-      recall: of the passage's queries, as `term_recall` gives it. A word that is no term, such as a stop word, gets 0.
-    """
-    values, weights = [0.0] * len(pieces), [0.0] * len(pieces)
-    for place, word in words(pieces):
-        values[place] = max((recall.get(term, 0.0) for term in terms(word)), default=0.0)
-        weights[place] = 1.0
-    return values, weights
 
 
 def term_frequencies(
