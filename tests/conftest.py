@@ -116,6 +116,17 @@ def plots():
         yield
 
 
+@pytest.fixture
+def own_table(monkeypatch):
+    """A function that gives a table other entries for a test, or its own to add to."""
+
+    def own(table, entries=None):
+        house = dict(table.items())  # registered before others take their place
+        monkeypatch.setattr(table, "_entries", house if entries is None else entries)
+
+    return own
+
+
 def pytest_collection_finish():
     """What is imported by now stays, so the collector need not look at it whenever a traced program goes."""
     gc.collect()

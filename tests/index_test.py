@@ -198,8 +198,8 @@ class Plugin(IndexKind):
         return Reversed(np.load(folder / "rows.npy")[::-1])
 
 
-def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch, own_table):
+    own_table(INDEXES)
     assert "reversed" not in DENSE
     register(Plugin)
     run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "reversed", "reversed", 7
@@ -225,9 +225,9 @@ class Unsaved(IndexKind):
         return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
 
 
-def test_an_unsaved_outside_index_is_evaluated(run, monkeypatch):
+def test_an_unsaved_outside_index_is_evaluated(run, own_table):
     """It leaves its options, so that what is made of it is made anew when they change."""
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    own_table(INDEXES)
     register(Unsaved)
     run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "few", "few", 4
     assert mine.needs(run.config.mine.system) == ("train", "encode", "index")
@@ -255,9 +255,9 @@ def test_an_unsaved_outside_index_is_evaluated(run, monkeypatch):
     assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
 
 
-def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch):
+def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch, own_table):
     """It leaves nothing on the disk, and finds what a built one finds."""
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    own_table(INDEXES)
     register(Unsaved)
     collection = open_collection(run, "tiny")
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), [str(number) for number in range(40)], {}, {})
@@ -286,9 +286,9 @@ class Ids(Bm25Kind):
         return f"number{passage.id}"
 
 
-def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
+def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, own_table, capsys):
     """Beside BM25, and merged with the dense index where it is the first one."""
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    own_table(INDEXES)
     register(Ids)
     run.config.index.dense, run.config.index.words = "exact", ("ids", "bm25")
     run.config.mine.system = "ids"
@@ -308,9 +308,9 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
     assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 
-def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, monkeypatch):
+def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, own_table):
     """Although every index stays what it was; of a run that stands on the indexes of a base, too."""
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    own_table(INDEXES)
     register(Ids)
     changes = {"sets.pydocs": False, "sets.reqa": str(inputs / "squad.json"), "index.words": ("bm25", "ids")}
 
@@ -332,8 +332,8 @@ def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, monkeypatch):
     assert records.is_current(made("above", "evaluate", base=str(tmp_path / "base")), "evaluate")
 
 
-def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
-    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+def test_two_indexes_of_one_name_are_refused(run, monkeypatch, own_table):
+    own_table(INDEXES)
     monkeypatch.setattr(Unsaved, "system", "bm25")
     register(Unsaved)
     run.config.index.dense = "few"

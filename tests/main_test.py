@@ -237,14 +237,13 @@ class Counter:
 
 
 @pytest.fixture
-def stages(monkeypatch):
+def stages(own_table):
     """The stages that there are in a test, which may change them."""
     toys = {
         "prepare": Stage(Counter(), settings=("corpus", "prepare"), fixed=True),
         "evaluate": Stage(Counter(), settings=("evaluate",), needs=("prepare",), outputs=("out",)),
     }
-    assert STAGES  # those of the house are registered before others take their place
-    monkeypatch.setattr(STAGES, "_entries", toys)
+    own_table(STAGES, toys)
     return toys
 
 

@@ -212,9 +212,9 @@ def test_the_deep_learning_tracks_grades(shared_data):
     )
 
 
-def test_an_outside_metric_stands_beside_ir_measures(monkeypatch):
+def test_an_outside_metric_stands_beside_ir_measures(own_table):
     """The sum of the grades among the first k results."""
-    monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
+    own_table(metrics.METRICS)
     gain = metrics.Metric(lambda grades_K, judgements, k: grades_K[: k or None].sum(), needs_cutoff=True)
     metrics.METRICS.register("Gain", gain)
     rows_QK, qrels = np.array([[0, 1, 2], [2, 0, -1], [1, -1, -1]]), {"a": {"x": 2, "y": 1, "z": 3}, "c": {"x": 1}}
@@ -231,9 +231,9 @@ def test_an_outside_metric_stands_beside_ir_measures(monkeypatch):
             metrics.check_name(wrong)
 
 
-def test_an_answer_metric_from_outside_stands_beside_our_own(monkeypatch):
+def test_an_answer_metric_from_outside_stands_beside_our_own(own_table):
     """The share of the first k results that hold an answer."""
-    monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
+    own_table(metrics.METRICS)
     metrics.METRICS.register("Holding", metrics.AnswerMetric(lambda holds_K, k: holds_K[:k].sum() / k))
     names = ["RR", "Answer@1", "Holding@2", "nDCG@10"]
     assert metrics.by_kind(names) == (["RR", "nDCG@10"], ["Answer@1", "Holding@2"])

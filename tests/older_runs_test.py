@@ -15,10 +15,11 @@ from retrieval.stage_outputs import Run
 
 
 @pytest.fixture
-def older(monkeypatch, tmp_path):
+def older(monkeypatch, own_table, tmp_path):
     """A run with two finished stages, one of which is fixed. `add` then declares a field that it lacks."""
     experiment.load_fields()
     monkeypatch.setattr(fields, "_FIELDS", dict(fields._FIELDS))
+    own_table(STAGES)
     made = []
     for name in ("copied", "learned"):
         stage = Stage(
@@ -27,7 +28,7 @@ def older(monkeypatch, tmp_path):
             outputs=(name,),
             fixed=name == "learned",
         )
-        monkeypatch.setitem(STAGES._entries, name, stage)
+        STAGES.register(name, stage)
     config = bm25.get_config()
     config.stages = ("copied", "learned")
     run = Run(config, tmp_path, REPOSITORY / "requirements.lock")

@@ -19,11 +19,11 @@ from retrieval.stages import evaluate, sets
 
 
 @pytest.fixture
-def tables(monkeypatch):
+def tables(monkeypatch, own_table):
     """The tables as they are; what a test adds is gone after it."""
     experiment.load_fields()  # or those that a test is the first to import would be gone, too
     for table in (SETS, LABELLED, qa.QUESTIONS):
-        monkeypatch.setattr(table, "_entries", dict(table.items()))
+        own_table(table)
     monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))
 
 
