@@ -12,7 +12,7 @@ import scipy.stats
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.studies import study_report
-from retrieval.studies.claims import Cell, Claim, Line, Plot, Report, Row, StudyTable, claim, plot, table
+from retrieval.studies.claims import Cell, Claim, Line, Report, Row, StudyPlot, StudyTable, claim, plot, table
 from retrieval.studies.study_results import Results, compare
 
 
@@ -133,7 +133,7 @@ def test_nothing_has_run_yet(tmp_path):
     lines = (Line("dense", ((1, cell(["a"])), (5, cell(["b"])))),)
     fields = {"text": "ICT beats MLM", "better": spec(["a"]), "worse": spec(["b"], paper=3)}
     one = StudyTable("T", ("task", "R@1"), (Row(("ICT",), (cell(["a"]),)), Row(("MLM",), (cell(["b"]),))))
-    write_study(results_of(tmp_path), "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
+    write_study(results_of(tmp_path), "Study", [one], [StudyPlot("Curve", "k", "%", lines)], claims=[claim(fields)])
     text = (tmp_path / "study.md").read_text()
     assert "| ICT | – |\n| MLM | – |\n" in text
     assert "| ICT beats MLM | – | – (3.00) | – | 0 | – | – | – |\n" in text
@@ -147,7 +147,7 @@ def test_missing_runs_of_plots_and_claims_are_told_once(tmp_path):
     cells = [cell(["a"], f"Success@{k}") for k in (1, 5, 10)]
     gain = spec(["a"], system="hybrid") | {"over": spec(["gone"])}
     one = StudyTable("T", ("task", "R@1", "R@5"), (Row(("ICT",), tuple(cells[:2])),))
-    curve = Plot("P", "k", "%", (Line("l", tuple(enumerate(cells))),))
+    curve = StudyPlot("P", "k", "%", (Line("l", tuple(enumerate(cells))),))
     claims = [claim({"text": "x", "better": gain, "worse": spec(["gone"])})]
     write_study(results_of(tmp_path), "S", [one], [curve], claims=claims)
     said = "- a: no dense, reqa, pair: Success@5, Success@10; no hybrid, reqa, pair: Success@1\n- gone: not done\n"
@@ -156,7 +156,7 @@ def test_missing_runs_of_plots_and_claims_are_told_once(tmp_path):
 
 def test_a_cell_names_runs_of_the_study():
     one = cell(["a"], over=cell(["b"]), rivals=(("c",),), chosen_by="RR")
-    named = Report("S", (), (), (Plot("P", "k", "%", (Line("l", ((1, one),)),)),), ())
+    named = Report("S", (), (), (StudyPlot("P", "k", "%", (Line("l", ((1, one),)),)),), ())
     named.check_runs("abc")
     for known in ("ab", "ac", "bc"):
         with pytest.raises(UserError, match=r"unknown run in cell dense, reqa, pair, Success@1 of config\.report"):
@@ -203,7 +203,7 @@ def test_a_failed_rival_cannot_win_and_is_told(tmp_path):
 def test_a_run_that_lacks_many_rows_is_told_by_some(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     points = [(step, dataclasses.replace(cell(["a"]), split=f"step {step}")) for step in range(9)]
-    write_study(results_of(tmp_path), "S", [], [Plot("P", "step", "%", (Line("l", tuple(points)),))])
+    write_study(results_of(tmp_path), "S", [], [StudyPlot("P", "step", "%", (Line("l", tuple(points)),))])
     last = (tmp_path / "study.md").read_text().splitlines()[-1]
     assert last.startswith("- a: no dense, reqa, step 0: Success@1; no") and last.endswith("; and 5 rows more")
 
@@ -267,7 +267,7 @@ def test_equal_differences_prove_no_claim_however_they_are_rounded(tmp_path):
 def test_a_plot_shows_what_is_below_0(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     write_run(tmp_path, "b", {"Success@1": 0.2})
-    lost = Plot(
+    lost = StudyPlot(
         "P", "k", "%", (Line("l", ((1, cell(["a"], over=cell(["b"], paper=50.0), paper=-2.5)), (2, cell(["a"])))),)
     )
     figure = study_report._figure(lost, results_of(tmp_path))

@@ -193,11 +193,7 @@ def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
 
 
 def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
-    config = _sized(ict_bfs_wlp.get_config(size.base), size)
-    config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
-    config.prepare.held_out = 0.0
-    return config
+    return parts.prepared(_sized(ict_bfs_wlp.get_config(size.base), size), study)
 
 
 def _pretrain(size: Size, model: Model, seed: int) -> ConfigDict:

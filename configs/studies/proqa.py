@@ -123,10 +123,7 @@ def _table(study: ConfigDict, size: str) -> dict[str, ConfigDict]:
 
 
 def _prepare(study: ConfigDict, size: str) -> ConfigDict:
-    config = ict.get_config(size)
-    config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
-    config.prepare.held_out = 0.0
+    config = parts.prepared(ict.get_config(size), study)
     if size == "local":
         config.prepare.update(vocab_size=8000, longest_passage=120)
     return config

@@ -161,10 +161,7 @@ def _divided(share: str, seed: int) -> str:
 
 
 def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
-    config = bert.get_config(size.base)
-    config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
-    config.prepare.held_out = 0.0
+    config = parts.prepared(bert.get_config(size.base), study)
     if size.base == "local":
         config.prepare.vocab_size = 8000
     return config

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
 from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_published, repbert_squad, zhan_2020
-from retrieval.configs.studies.repbert_baselines import MEASURED, METRICS, SEEDS
+from retrieval.configs.studies.repbert_baselines import MEASURED, METRICS, SEEDS, cell
 
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
 PUBLISHED_DL = ("RR(rel=2)@10", "R(rel=2)@100", "nDCG@10")  # of passages that TREC counts as relevant
@@ -99,10 +99,8 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
 
 
 def _prepare(study: ConfigDict) -> ConfigDict:
-    config = ict.get_config("local")
-    config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
-    config.prepare.update(held_out=0.0, vocab_size=8000, least_passage=8, shortest_paragraph=16)
+    config = parts.prepared(ict.get_config("local"), study)
+    config.prepare.update(vocab_size=8000, least_passage=8, shortest_paragraph=16)
     return config
 
 
@@ -166,16 +164,8 @@ def _reranker_of_dense(study: ConfigDict, seed: int) -> ConfigDict:
     return config
 
 
-def _cell(runs: list[str], system: str, metric: str, dataset: str = "pool") -> dict[str, Any]:
-    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
-
-
-def _of_seeds(name: str) -> list[str]:
-    return [f"{name}-{seed}" for seed in SEEDS]
-
-
 def _list(name: str, system: str, metric: str) -> dict[str, Any]:
-    return _cell([f"published-{name}"], system, metric, "judgements")
+    return dict(runs=[f"published-{name}"], system=system, metric=metric, dataset="judgements", split="test")
 
 
 def _report() -> dict[str, Any]:
@@ -198,7 +188,7 @@ def _report() -> dict[str, Any]:
 
 def _first_stages() -> dict[str, Any]:
     rows = [
-        parts.row([label], [_cell(_of_seeds(name), system, metric) for metric in METRICS], zhan_2020.TABLE_1[paper])
+        parts.row([label], [cell(name, system, metric) for metric in METRICS], zhan_2020.TABLE_1[paper])
         for label, name, system, paper in (
             ("BM25, k1 0.82, b 0.68", "questions", "bm25", "BM25"),
             ("BM25, k1 0.9, b 0.4", "questions", "bm25 (0.9, 0.4)", "BM25"),
@@ -206,7 +196,7 @@ def _first_stages() -> dict[str, Any]:
         )
     ]
     rows += repbert_baselines.first_stages()
-    reranked = [_cell(_of_seeds("reranker-bm25"), f"bm25+rerank@{DEPTHS[-1]}", metric) for metric in METRICS]
+    reranked = [cell("reranker-bm25", f"bm25+rerank@{DEPTHS[-1]}", metric) for metric in METRICS]
     rows.append(parts.row([f"BM25 + reranker, first {DEPTHS[-1]}"], reranked, zhan_2020.TABLE_1["BM25 + BERT Large"]))
     cited = "; ".join(
         f"{name} has {dev} RR@10 on dev, {test} on test, and {recall} R@1000"
@@ -220,7 +210,7 @@ def _depths() -> dict[str, Any]:
     rows = []
     for system, paper in (("bm25", "BM25"), ("dense", "RepBERT")):
         for name in ("reranker-bm25", "reranker-dense"):
-            cells = [_cell(_of_seeds(name), f"{system}+rerank@{depth}", "RR@10") for depth in DEPTHS]
+            cells = [cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in DEPTHS]
             numbers = zhan_2020.TABLE_2[paper][:3] if name == "reranker-bm25" else ()
             rows.append(parts.row([paper, name.partition("-")[2]], cells, numbers))
     header = ["list", "negatives of", *(f"first {depth}" for depth in DEPTHS)]
@@ -246,7 +236,7 @@ def _consistency() -> dict[str, Any]:
 
 
 def _own_factor(system: str, depth: int) -> dict[str, Any]:
-    return _cell(_of_seeds("reranker-bm25"), system, f"consistency with bm25@{depth}")
+    return cell("reranker-bm25", system, f"consistency with bm25@{depth}")
 
 
 def _own_consistency() -> dict[str, Any]:
@@ -263,7 +253,7 @@ def _own_consistency() -> dict[str, Any]:
 
 def _fusions() -> list[dict[str, Any]]:
     ours = [
-        parts.row([label], [_cell(_of_seeds("repbert"), system, metric) for metric in METRICS], paper)
+        parts.row([label], [cell("repbert", system, metric) for metric in METRICS], paper)
         for label, system, paper in (
             ("BM25", "bm25", zhan_2020.FUSED["BM25", ""]),
             ("RepBERT", "dense", zhan_2020.FUSED["RepBERT", ""]),
@@ -295,11 +285,11 @@ def _fused(systems: tuple[str, ...]) -> list[str]:
 
 def _plots_of_recall() -> list[dict[str, Any]]:
     """Recall of n results: no other results are in the list of which the first n were reranked."""
-    own, dl = _of_seeds("reranker-bm25"), PUBLISHED_DL[1]
+    own, dl = "reranker-bm25", PUBLISHED_DL[1]
     published = [[depth, _list("dev", f"bm25+rerank@{depth}", "R@1000")] for depth in zhan_2020.DEPTHS]
     lines = [dict(label="BM25 (published, dev)", points=published)]
     for system, label in (("bm25", "BM25"), ("dense", "RepBERT")):
-        points = [[depth, _cell(own, f"{system}+rerank@{depth}", "R@1000")] for depth in DEPTHS]
+        points = [[depth, cell(own, f"{system}+rerank@{depth}", "R@1000")] for depth in DEPTHS]
         lines.append(dict(label=label, points=points))
     lists = [
         dict(label=name, points=[[depth, _list("dl", f"{name}+rerank@{depth}", dl)] for depth in DL_DEPTHS])
@@ -316,7 +306,7 @@ def _plot_of_depths() -> dict[str, Any]:
     lines = [dict(label="BM25, by monoBERT (published)", points=points)]
     for system in ("bm25", "dense"):
         for name in ("reranker-bm25", "reranker-dense"):
-            points = [[depth, _cell(_of_seeds(name), f"{system}+rerank@{depth}", "RR@10")] for depth in DEPTHS]
+            points = [[depth, cell(name, f"{system}+rerank@{depth}", "RR@10")] for depth in DEPTHS]
             lines.append(dict(label=f"{system}, negatives of {name.partition('-')[2]}", points=points))
     return dict(title="Figure 1 (b): RR@10 by depth", x="depth", y="RR@10, %", lines=lines, log_x=True)
 
@@ -327,10 +317,13 @@ def _plot_of_consistency() -> dict[str, Any]:
 
 
 def _claims() -> list[dict[str, Any]]:
-    bm25, dense = (_cell(_of_seeds("repbert"), system, "RR@10") for system in ("bm25", "dense"))
-    shallow, deep = (_cell(_of_seeds("reranker-bm25"), f"dense+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
-    own_shallow, own_deep = (dict(cell, runs=_of_seeds("reranker-dense")) for cell in (shallow, deep))
-    fused = _cell(_of_seeds("repbert"), "interleave(dense+bm25)", "RR@10")
+    bm25, dense = (cell("repbert", system, "RR@10") for system in ("bm25", "dense"))
+    shallow, deep, own_shallow, own_deep = (
+        cell(name, f"dense+rerank@{depth}", "RR@10")
+        for name in ("reranker-bm25", "reranker-dense")
+        for depth in (DEPTHS[0], DEPTHS[-1])
+    )
+    fused = cell("repbert", "interleave(dense+bm25)", "RR@10")
     dev, dl = functools.partial(_list, "dev", metric="RR@10"), functools.partial(_list, "dl", metric="nDCG@10")
     both = "interleave(TAS-B+BM25)"
     found, found_by_one = (_list("dl", system, PUBLISHED_DL[1]) for system in (both, "TAS-B"))

@@ -107,7 +107,8 @@ def latency(study: ConfigDict, divided: Callable[..., ConfigDict]) -> ConfigDict
     return config
 
 
-def _cell(name: str, system: str, metric: str, dataset: str) -> dict[str, Any]:
+def cell(name: str, system: str, metric: str, dataset: str = POOL) -> dict[str, Any]:
+    """A cell of a report: the test of all seeds of a run."""
     runs = [f"{name}-{seed}" for seed in SEEDS]
     return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
 
@@ -115,7 +116,7 @@ def _cell(name: str, system: str, metric: str, dataset: str) -> dict[str, Any]:
 def first_stages() -> list[dict[str, Any]]:
     """The rows of Table 1."""
     return [
-        parts.row([label], [_cell(name, system, metric, POOL) for metric in METRICS], paper)
+        parts.row([label], [cell(name, system, metric) for metric in METRICS], paper)
         for label, name, system, paper in (
             ("doc2query", "expanded", "doc2query", zhan_2020.TABLE_1["doc2query"]),
             ("DeepCT", "expanded", "deepct", zhan_2020.TABLE_1["DeepCT"]),
@@ -130,7 +131,7 @@ def tables() -> list[dict[str, Any]]:
     fused = [
         parts.row(
             [f"{labels[a]}, {labels[b]}"],
-            [_cell("expanded", f"interleave({a}+{b})", metric, POOL) for metric in METRICS],
+            [cell("expanded", f"interleave({a}+{b})", metric) for metric in METRICS],
             zhan_2020.FUSED[labels[a], labels[b]],
         )
         for a, b in itertools.permutations(SYSTEMS, 2)
@@ -138,7 +139,7 @@ def tables() -> list[dict[str, Any]]:
     systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
     systems["weighted_sum(bm25+dense)"] = "weighted sum"
     other = [
-        parts.row([label], [_cell("elsewhere", system, metric, ELSEWHERE) for metric in METRICS])
+        parts.row([label], [cell("elsewhere", system, metric, ELSEWHERE) for metric in METRICS])
         for system, label in systems.items()
     ]
     times = {"bm25": "BM25", "doc2query": "doc2query", "deepct": "DeepCT", "dense": "RepBERT"}
@@ -164,8 +165,8 @@ def tables() -> list[dict[str, Any]]:
 
 def claims() -> list[dict[str, Any]]:
     """That expansion beats BM25, and a teacher helps."""
-    bm25, expanded, weighed = (_cell("expanded", system, "RR@10", POOL) for system in WORDS)
-    taught, alone = (_cell(name, "dense", "RR@10", POOL) for name in ("distilled", "repbert"))
+    bm25, expanded, weighed = (cell("expanded", system, "RR@10") for system in WORDS)
+    taught, alone = (cell(name, "dense", "RR@10") for name in ("distilled", "repbert"))
     return [
         dict(text="doc2query beats BM25", better=expanded, worse=bm25),
         dict(text="DeepCT beats BM25", better=weighed, worse=bm25),

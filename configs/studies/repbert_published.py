@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from retrieval.configs import monobert
 from retrieval.configs import repbert as towers
 from retrieval.configs.studies import parts, zhan_2020
-from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, SEEDS
+from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, cell
 
 ENCODER = "hf:sentence-transformers/all-MiniLM-L6-v2"
 SIZES = dict(num_layers=6, hidden_size=384, num_heads=12, mlp_size=1536)
@@ -73,11 +73,6 @@ def _started(config: ConfigDict, study: ConfigDict) -> ConfigDict:
     return config
 
 
-def _cell(name: str, system: str, metric: str, dataset: str = POOL) -> dict[str, Any]:
-    runs = [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
-
-
 def tables() -> list[dict[str, Any]]:
     """First stages and fused lists on both sets, and the rerankers by depth."""
     first = [
@@ -85,7 +80,7 @@ def tables() -> list[dict[str, Any]]:
             title=f"From a published encoder, {dataset}",
             header=["system", *metrics],
             rows=[
-                parts.row([label], [_cell(REPBERT, system, metric, dataset) for metric in metrics])
+                parts.row([label], [cell(REPBERT, system, metric, dataset) for metric in metrics])
                 for system, label in SYSTEMS.items()
             ],
         )
@@ -94,7 +89,7 @@ def tables() -> list[dict[str, Any]]:
     rows = [
         parts.row(
             [paper, negatives],
-            [_cell(REPBERT, system, "RR@10"), *(_cell(name, f"{system}+rerank@{n}", "RR@10") for n in DEPTHS)],
+            [cell(REPBERT, system, "RR@10"), *(cell(name, f"{system}+rerank@{n}", "RR@10") for n in DEPTHS)],
             [None, *zhan_2020.TABLE_2[paper][:3]] if negatives == "bm25" else (),
         )
         for system, paper in (("bm25", "BM25"), ("dense", "RepBERT"))
@@ -106,13 +101,13 @@ def tables() -> list[dict[str, Any]]:
 
 def claims() -> list[dict[str, Any]]:
     """What the paper says of RepBERT, of its lists merged with BM25's, and of rerankers at depth."""
-    bm25, dense = (_cell(REPBERT, system, "RR@10") for system in ("bm25", "dense"))
-    fused = _cell(REPBERT, "weighted_sum(bm25+dense)", "RR@10")
+    bm25, dense = (cell(REPBERT, system, "RR@10") for system in ("bm25", "dense"))
+    fused = cell(REPBERT, "weighted_sum(bm25+dense)", "RR@10")
     start = "from a published encoder"
     shallow, deep = (
-        [_cell(name, f"dense+rerank@{depth}", "RR@10") for name in RERANKERS] for depth in (DEPTHS[0], DEPTHS[-1])
+        [cell(name, f"dense+rerank@{depth}", "RR@10") for name in RERANKERS] for depth in (DEPTHS[0], DEPTHS[-1])
     )
-    on_bm25, deeper = (_cell("reranker-published-bm25", f"bm25+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
+    on_bm25, deeper = (cell("reranker-published-bm25", f"bm25+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
     of_bm25, of_dense = (later | {"over": first} for first, later in zip(shallow, deep))
     return [
         dict(text=f"{start}, RepBERT beats BM25", better=dense, worse=bm25),

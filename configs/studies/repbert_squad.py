@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.configs import monobert
 from retrieval.configs import repbert as towers
 from retrieval.configs.studies import parts, zhan_2020
-from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, SEEDS
+from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, cell
 
 SQUAD = "squad"
 REPBERT, TAUGHT = "repbert-squad", "taught-squad"
@@ -92,11 +92,6 @@ def _taught(config: ConfigDict, seed: int) -> ConfigDict:
     return config
 
 
-def _cell(name: str, system: str, metric: str, dataset: str = POOL) -> dict[str, Any]:
-    runs = [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
-
-
 def tables(depths: Sequence[int]) -> list[dict[str, Any]]:
     """First stages and fused lists on both sets, and the rerankers by depth."""
     systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
@@ -107,10 +102,10 @@ def tables(depths: Sequence[int]) -> list[dict[str, Any]]:
             header=["system", *metrics],
             rows=[
                 *(
-                    parts.row([label], [_cell(REPBERT, system, metric, dataset) for metric in metrics])
+                    parts.row([label], [cell(REPBERT, system, metric, dataset) for metric in metrics])
                     for system, label in systems.items()
                 ),
-                parts.row(["RepBERT, taught by the reranker"], [_cell(TAUGHT, "dense", m, dataset) for m in metrics]),
+                parts.row(["RepBERT, taught by the reranker"], [cell(TAUGHT, "dense", m, dataset) for m in metrics]),
             ],
         )
         for dataset, metrics in ((POOL, METRICS), (DL19, DL_METRICS))
@@ -118,7 +113,7 @@ def tables(depths: Sequence[int]) -> list[dict[str, Any]]:
     rows = [
         parts.row(
             [paper, negatives],
-            [_cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in depths],
+            [cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in depths],
             zhan_2020.TABLE_2[paper][:3] if negatives == "bm25" else (),
         )
         for system, paper in (("bm25", "BM25"), ("dense", "RepBERT"))
@@ -130,12 +125,12 @@ def tables(depths: Sequence[int]) -> list[dict[str, Any]]:
 
 def claims(depths: Sequence[int]) -> list[dict[str, Any]]:
     """That SQuAD helps, that reranking does, and that the negatives of the list do."""
-    more, fewer = _cell(REPBERT, "dense", "RR@10"), _cell("repbert", "dense", "RR@10")
-    taught = _cell(TAUGHT, "dense", "RR@10")
+    more, fewer = cell(REPBERT, "dense", "RR@10"), cell("repbert", "dense", "RR@10")
+    taught = cell(TAUGHT, "dense", "RR@10")
     shallow, deep = depths[0], depths[-1]
-    reranked = _cell("reranker-squad-dense", f"dense+rerank@{shallow}", "RR@10")
+    reranked = cell("reranker-squad-dense", f"dense+rerank@{shallow}", "RR@10")
     lost = [
-        _cell(name, f"dense+rerank@{deep}", "RR@10") | {"over": _cell(name, f"dense+rerank@{shallow}", "RR@10")}
+        cell(name, f"dense+rerank@{deep}", "RR@10") | {"over": cell(name, f"dense+rerank@{shallow}", "RR@10")}
         for name in RERANKERS
     ]
     return [

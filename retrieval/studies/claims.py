@@ -113,7 +113,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Plot:
+class StudyPlot:
     """A plot of percentages: `x` and `y` are the labels of its axes; `log_x` makes the x axis logarithmic."""
 
     title: str
@@ -157,7 +157,7 @@ class Report:
     title: str
     preamble: tuple[str, ...]
     tables: tuple[StudyTable, ...]
-    plots: tuple[Plot, ...]
+    plots: tuple[StudyPlot, ...]
     claims: tuple[Claim, ...]
 
     def __post_init__(self):
@@ -216,18 +216,20 @@ def table(spec: Mapping) -> StudyTable:
     return StudyTable(values["title"], header, rows, _text(values["notes"], f"{at}, notes"))
 
 
-def plot(spec: Mapping) -> Plot:
+def plot(spec: Mapping) -> StudyPlot:
     """A plot from plain data: lines are {'label', 'points'}, points are [x, cell].
 
     Raises:
       UserError: a field is unknown, missing or of the wrong kind; with its place.
     """
-    values = _fields(Plot, spec, "plot")
+    values = _fields(StudyPlot, spec, "plot")
     at = f"plot '{_text(values['title'], 'title of a plot')}'"
     lines = tuple(_line(line, place) for place, line in _items(values["lines"], f"{at}, line"))
     if not isinstance(values["log_x"], bool):
         raise _wrong(f"{at}, log_x", "true or false", values["log_x"])
-    return Plot(values["title"], _text(values["x"], f"{at}, x"), _text(values["y"], f"{at}, y"), lines, values["log_x"])
+    return StudyPlot(
+        values["title"], _text(values["x"], f"{at}, x"), _text(values["y"], f"{at}, y"), lines, values["log_x"]
+    )
 
 
 def claim(spec: Mapping) -> Claim:

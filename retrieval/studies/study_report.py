@@ -9,7 +9,7 @@ from typing import Any
 from retrieval.evaluation import display, significance
 from retrieval.files import write_json, write_text
 from retrieval.libraries import figures
-from retrieval.studies.claims import Cell, Claim, Plot, Report, StudyTable
+from retrieval.studies.claims import Cell, Claim, Report, StudyPlot, StudyTable
 from retrieval.studies.study_results import KEY, Comparison, Measurement, Results, compare
 
 _LEGEND = (
@@ -145,7 +145,7 @@ def _outcome(compared: Comparison, corrected: float | None) -> str:
     return "holds" if compared.difference > 0 else "does not hold"
 
 
-def _figure(plot: Plot, results: Results) -> figures.Figure | None:
+def _figure(plot: StudyPlot, results: Results) -> figures.Figure | None:
     """The points that there are, with their standard deviations as error bars; None where there is not one."""
     figure, axes = display.figure(plot.title, plot.x, plot.y, size=(9, 4.8))
     drawn, lowest = set(), 0.0
