@@ -88,12 +88,12 @@ def _weight_of(run: Run, weight: float, system: str) -> float:
 
 def has_answerer(run: Run) -> bool:
     """Whether a run has a reader."""
-    return readers.has_reader(run, run.config.answer.model)
+    return readers.KIND.is_there(run, run.config.answer.model)
 
 
 def fetch(run: Run) -> None:
     """Copies down the reader, where the config names one on a store."""
-    readers.fetch(run, run.config.answer.model, MODEL)
+    readers.KIND.fetch(run, run.config.answer.model, MODEL)
 
 
 def check(run: Run) -> None:

@@ -278,7 +278,7 @@ class Model:
                 f"{self._place}: there is no reranker: load the work directory of a run that trains one "
                 "(config.recipe=reranker), or that names one in config.rerank.model"
             )
-        rerankers.fetch(run, value, _RERANKER)
+        rerankers.KIND.fetch(run, value, _RERANKER)
         return PairReranker(run, value, _RERANKER)
 
     def _check_towers(self) -> None:

@@ -1,7 +1,6 @@
 """Trained readers: this run's, its base's or another work directory's, as what finds spans in rows."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +12,14 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import Span
 from retrieval.models.span_reader import SpanReader
-from retrieval.recipes import initial_parameters, rerankers
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.rerankers import trained_in
+from retrieval.recipes.trained_model import TrainedKind
 from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 
+KIND = TrainedKind("reader", lambda recipe: recipe.reads)
 _NONE = -1e29  # spans with a lower score are none
 
 
@@ -45,30 +44,6 @@ class Reader(NamedTuple):
         return given if given >= 0 else self.own_weight
 
 
-def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
-    """The files outside of the work directory that tell whether a reader has changed.
-
-    Args:
-      value: of the field: '' for the reader that the run or its base trains, or a work directory.
-    """
-    return (trained_in(run, value, field, "reader").own_record("train"),) if value else ()
-
-
-def fetch(run: Run, value: str, field: str) -> None:
-    """Copies down the reader that a field names, where that is the address of a work directory on a store.
-
-    Raises:
-      UserError: there is none, or the store does not answer.
-    """
-    rerankers.fetch(run, value, field, "reader")
-
-
-def has_reader(run: Run, value: str) -> bool:
-    """Whether a field names a reader, or the run or its base trains one."""
-    trainer = run.holder("train").config
-    return bool(value) or ("train" in trainer.stages and recipe_of(trainer).reads)
-
-
 def check(run: Run, value: str, field: str, asked: bool = True) -> None:
     """Checks that there is a reader, with a vocabulary that is its own.
 
@@ -78,18 +53,12 @@ def check(run: Run, value: str, field: str, asked: bool = True) -> None:
     Raises:
       UserError: there is none.
     """
-    trainer = trained_in(run, value, field, "reader")
-    if not recipe_of(trainer.config).reads:
-        raise UserError(
-            f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reader "
-            "(config.recipe=reader)"
-        )
+    trainer = KIND.check(run, value, field)
     if trainer.holder("spans").config.spans.get("asked", True) != asked:
         raise UserError(
             f"{field}: {trainer.place} trains a reader {'without' if asked else 'with'} questions: name one of "
             f"config.spans.asked={asked}"
         )
-    initial_parameters.check_vocabulary(trainer, trainer.folder, field)
 
 
 def open_reader(run: Run, value: str, field: str, asked: bool = True) -> Reader:
@@ -99,9 +68,7 @@ def open_reader(run: Run, value: str, field: str, asked: bool = True) -> Reader:
       UserError: as `check`, or its parameters cannot be read.
     """
     check(run, value, field, asked)
-    trainer = trained_in(run, value, field, "reader")
-    vocabulary = trainer.load_vocabulary()
-    config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    config, vocabulary, model = KIND.load(run, value, field)
     assert isinstance(model, SpanReader), "`check` has looked at the recipe"
     lengths, recipe = RowLengths(config.data.query_length, config.data.document_length), recipe_of(config)
     assert recipe.loss, "a reader has no loss of its own"

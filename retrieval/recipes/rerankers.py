@@ -13,13 +13,15 @@ from retrieval.models import cross_encoder_folder
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.transformer import TransformerConfig
-from retrieval.pipeline import records
-from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import bert_weights
 from retrieval.recipes.pair_scores import Lengths
-from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.trained_model import TrainedKind
 from retrieval.runtime import store_copy
-from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
+
+KIND = TrainedKind(
+    "reranker", lambda recipe: recipe.reranks, ", or a folder that sentence_transformers.CrossEncoder loads"
+)
 
 
 class Reranker(NamedTuple):
@@ -39,8 +41,6 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
     Raises:
       UserError: there is no reranker.
     """
-    if not value:
-        return ()
     if _is_folder_of_weights(value):
         folder = BertFolder.open(Path(value))
         return [
@@ -48,13 +48,7 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
             *cross_encoder_folder.settings(folder),
             *vocabularies.files(vocabularies.find(folder.path)),
         ]
-    return (trained_in(run, value, field).own_record("train"),)
-
-
-def has_reranker(run: Run, value: str) -> bool:
-    """Whether a field names a reranker, or the run or its base trains one."""
-    trainer = run.holder("train").config
-    return bool(value) or ("train" in trainer.stages and recipe_of(trainer).reranks)
+    return KIND.inputs(run, value, field)
 
 
 def check(run: Run, value: str, field: str) -> None:
@@ -63,16 +57,10 @@ def check(run: Run, value: str, field: str) -> None:
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if value and _is_folder_of_weights(value):
+    if _is_folder_of_weights(value):
         _check_folder(BertFolder.open(Path(value)), run.config, field)
-        return
-    trainer = trained_in(run, value, field)
-    if not recipe_of(trainer.config).reranks:
-        raise UserError(
-            f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reranker "
-            "(config.recipe=reranker), or a folder of a cross-encoder"
-        )
-    initial_parameters.check_vocabulary(trainer, trainer.folder, field)
+    else:
+        KIND.check(run, value, field)
 
 
 def open_reranker(run: Run, value: str, field: str) -> Reranker:
@@ -82,50 +70,15 @@ def open_reranker(run: Run, value: str, field: str) -> Reranker:
       UserError: as `check`, or its parameters cannot be read.
     """
     check(run, value, field)
-    if value and _is_folder_of_weights(value):
+    if _is_folder_of_weights(value):
         return _of_folder(BertFolder.open(Path(value)), run.config)
-    trainer = trained_in(run, value, field)
-    vocabulary = trainer.load_vocabulary()
-    config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    config, vocabulary, model = KIND.load(run, value, field)
     assert isinstance(model, CrossEncoder), "`check` has looked at the recipe"
     return Reranker(model, vocabulary, Lengths(config.data.query_length, config.data.document_length))
 
 
-def fetch(run: Run, value: str, field: str, what: str = "reranker") -> None:
-    """Copies down the model that a field names, where that is the address of a work directory on a store.
-
-    Args:
-      what: kind of model it is to be, for errors.
-
-    Raises:
-      UserError: there is none, or the store does not answer.
-    """
-    if is_url(value):
-        initial_parameters.fetch_model(trained_in(run, value, field, what))
-
-
 def _is_folder_of_weights(value: str) -> bool:
-    return is_bert(store_copy.local(value))
-
-
-def trained_in(run: Run, value: str, field: str, what: str = "reranker") -> Run:
-    """The run whose folder has the checkpoint of the model that a field names; '' is that of the run or its base.
-
-    Args:
-      what: kind of model it is to be, for errors.
-
-    Raises:
-      UserError: there is none.
-    """
-    trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
-    if "train" not in trainer.config.stages:
-        raise UserError(
-            f"{field}={value}: no {what}, for no stage trains one here: name the work directory of one"
-            + (", or a folder that sentence_transformers.CrossEncoder loads" if what == "reranker" else "")
-        )
-    if value and not records.is_done(trainer, "train"):
-        raise UserError(f"{field}={value}: its stage 'train' is not finished; train it first")
-    return trainer
+    return bool(value) and is_bert(store_copy.local(value))
 
 
 def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:

@@ -24,7 +24,6 @@ from retrieval.evaluation.answer_choice import Span
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import readers
 from retrieval.recipes.readers import Reader, SpanFinder
-from retrieval.recipes.rerankers import trained_in
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
@@ -334,20 +333,20 @@ def check_systems(systems: Sequence[str]) -> None:
 
 def fetch(run: Run) -> None:
     """Copies down the reader, and what its question tower searches, where these are on a store."""
-    readers.fetch(run, run.config.answer.model, MODEL)
+    readers.KIND.fetch(run, run.config.answer.model, MODEL)
     if TUNED in run.config.answer.systems:
         tuned_lists.fetch(_trainer(run))
 
 
 def inputs(run: Run) -> list[Path]:
     """The records of the reader, and of the embeddings that its question tower searches."""
-    own = list(readers.inputs(run, run.config.answer.model, MODEL))
+    own = list(readers.KIND.inputs(run, run.config.answer.model, MODEL))
     return [*own, *tuned_lists.inputs(_trainer(run))] if TUNED in run.config.answer.systems else own
 
 
 def _trainer(run: Run) -> Run:
     """The run that trained the reader."""
-    return trained_in(run, run.config.answer.model, MODEL, "reader")
+    return readers.KIND.trainer(run, run.config.answer.model, MODEL)
 
 
 def check(run: Run) -> None:

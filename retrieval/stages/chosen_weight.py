@@ -1,7 +1,7 @@
 """The weight of a reader's score that the validation set of the stage `answer` chose."""
 
 from retrieval.pipeline import records
-from retrieval.recipes.rerankers import trained_in
+from retrieval.recipes.readers import KIND
 from retrieval.stage_outputs import Run
 
 MODEL = "config.answer.model"
@@ -26,7 +26,7 @@ def chosen_weight(run: Run, system: str) -> float | None:
     theirs = holder.config.answer
     if (theirs.validation, theirs.sums) != (fields.validation, fields.sums):
         return None
-    if trained_in(holder, theirs.model, MODEL).folder != trained_in(run, fields.model, MODEL).folder:
+    if KIND.trainer(holder, theirs.model, MODEL).folder != KIND.trainer(run, fields.model, MODEL).folder:
         return None
     told = records.details(holder, "answer").get(told_of(fields.validation, system), {})
     return told[WEIGHT] if told.get(VALIDATION) else None

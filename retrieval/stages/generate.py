@@ -306,9 +306,9 @@ def check(run: Run) -> None:
 def fetch(run: Run) -> None:
     """Copies down the models that propose answers and judge queries, where these are on a store."""
     fields = run.config.generate
-    readers.fetch(run, fields.reader, READER)
-    readers.fetch(run, fields.proposer, PROPOSER)
-    rerankers.fetch(run, fields.reranker, RERANKER)
+    readers.KIND.fetch(run, fields.reader, READER)
+    readers.KIND.fetch(run, fields.proposer, PROPOSER)
+    rerankers.KIND.fetch(run, fields.reranker, RERANKER)
 
 
 def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
@@ -332,8 +332,8 @@ STAGES.register(
         fetch=fetch,
         inputs=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),
-            *readers.inputs(run, run.config.generate.reader, READER),
-            *readers.inputs(run, run.config.generate.proposer, PROPOSER),
+            *readers.KIND.inputs(run, run.config.generate.reader, READER),
+            *readers.KIND.inputs(run, run.config.generate.proposer, PROPOSER),
             *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
         ],
         outputs=(GENERATED,),

@@ -38,7 +38,7 @@ Ask = Callable[[str], Any]
 def fetch(run: Run) -> None:
     """Copies down the reranker, where one on a store is to be measured."""
     if run.config.latency.reranked:
-        rerankers.fetch(run, run.config.rerank.model, _MODEL)
+        rerankers.KIND.fetch(run, run.config.rerank.model, _MODEL)
 
 
 def check(run: Run) -> None:

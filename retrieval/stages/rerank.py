@@ -358,7 +358,7 @@ STAGES.register(
         uses=("encode.batch_tokens",),
         needs=("sets", "evaluate"),
         also=of_fields(train_unless, "rerank.model"),
-        fetch=lambda run: rerankers.fetch(run, run.config.rerank.model, _MODEL),
+        fetch=lambda run: rerankers.KIND.fetch(run, run.config.rerank.model, _MODEL),
         texts_of=("sets",),
         inputs=inputs,
         outputs=(FOLDER,),

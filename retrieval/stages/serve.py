@@ -68,7 +68,7 @@ def check(k: int, depth: int) -> None:
 
 def fetch(run: Run) -> None:
     """Copies down the reranker and the reader, where the config names some on a store."""
-    rerankers.fetch(run, run.config.serve.reranker, _RERANKER)
+    rerankers.KIND.fetch(run, run.config.serve.reranker, _RERANKER)
     answering.fetch(run)
 
 
@@ -78,7 +78,7 @@ def check_reranker(run: Run) -> None:
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if rerankers.has_reranker(run, run.config.serve.reranker):
+    if rerankers.KIND.is_there(run, run.config.serve.reranker):
         rerankers.check(run, run.config.serve.reranker, _RERANKER)
 
 
@@ -99,7 +99,7 @@ def serve(run: Run) -> None:
     def open_service() -> Service:
         runner.check_read(run, "serve")
         searcher = OwnSearch(run, run.config.evaluate.depth)
-        has_reranker = rerankers.has_reranker(run, fields.reranker)
+        has_reranker = rerankers.KIND.is_there(run, fields.reranker)
         reranker = PairReranker(run, fields.reranker, _RERANKER) if has_reranker else None
         answerer = answering.Answerer(run) if answering.has_answerer(run) else None
         return service_of(searcher, reranker, answerer, fields.batch)

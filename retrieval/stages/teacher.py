@@ -96,7 +96,7 @@ STAGES.register(
         ),
         uses=("encode.batch_tokens",),
         needs=("prepare", "sets", "mine"),
-        fetch=lambda run: rerankers.fetch(run, run.config.teacher.model, _MODEL),
+        fetch=lambda run: rerankers.KIND.fetch(run, run.config.teacher.model, _MODEL),
         inputs=inputs,
         outputs=(FOLDER,),
         everywhere=True,
