@@ -15,7 +15,6 @@ from retrieval.models import two_tower
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.on_mesh import token_types as token_types
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
 

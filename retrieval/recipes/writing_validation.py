@@ -16,10 +16,11 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.encoder_decoder import EncoderDecoder, teacher_forced
 from retrieval.models.text import Text
 from retrieval.recipes import examples
+from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.passage_batches import padded, rows_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
-from retrieval.recipes.towers import query_tokens, token_types
+from retrieval.recipes.towers import query_tokens
 from retrieval.stage_outputs import Run
 from retrieval.training import losses, sharding
 
