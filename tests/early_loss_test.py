@@ -299,7 +299,7 @@ def test_answers_come_from_what_the_tuned_tower_retrieves(trained):
     scores_QN = queries_QE @ embeddings_NE.T
     lists = tuned_lists.search(trained, read, tuned_lists.collections(trained, ["squad"])["squad"], judged, 3)
     np.testing.assert_array_equal(lists.rows, np.argsort(-scores_QN, axis=1, kind="stable")[:, :3])
-    np.testing.assert_allclose(lists.scores, -np.sort(-scores_QN, axis=1)[:, :3] / 0.05, rtol=1e-4)
+    np.testing.assert_allclose(lists.scores, -np.sort(-scores_QN, axis=1)[:, :3], rtol=1e-4)
     rows = files.read_json(trained.folder / "answered" / "results.json")
     assert {(row["system"], row["queries"]) for row in rows} == {("tuned+reader", len(judged.queries))}
     of_before = question_tower.embedded(

@@ -321,6 +321,9 @@ def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
     run = ranking(base, files, **{"pairs.files": str(moved), "sets.mind": f"{files[0]},{tmp_path / 'test.tsv'}"})
     shutil.copy(files[1], moved)
     shutil.copy(files[1], tmp_path / "test.tsv")
+    run.config.pairs.files = str(files[1].parent / ".." / files[1].parent.name / files[1].name)
+    check(run)  # the same file, spelled otherwise
+    run.config.pairs.files = str(moved)
     with pytest.raises(UserError, match=r"moved\.tsv: the impressions .* name the same files where they are if"):
         check(run)
     files[1].unlink()

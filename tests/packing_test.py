@@ -387,6 +387,7 @@ def test_rows_that_save_nothing_are_not_chosen():
         ({"in order": True}, "INFO", "batches have the examples in their order"),
         ({"recipe": "mlm"}, "INFO", "masked tokens need places, and how many depends on the rows"),
         ({"data.lanes": 8, "examples": 2047}, "INFO", "2047 examples for 8 lanes are too few to choose rows by"),
+        ({"data.lanes": 6, "saves": False}, "INFO", "packed rows would save too little"),
         ({"data.lanes": 6}, "WARNING", "data.lanes=6 is no multiple of the 4 devices: take 4 or 8"),
         ({"data.lanes": 6, "examples": 2000}, "WARNING", "data.lanes=6 is no multiple of the 4 devices: take 4"),
         ({"data.lanes": 2, "examples": 1000}, "WARNING", "its 1000 examples are too few for more lanes"),
@@ -395,6 +396,7 @@ def test_rows_that_save_nothing_are_not_chosen():
 )
 def test_a_run_whose_rows_are_not_chosen_says_why(tmp_path, monkeypatch, caplog, changes, level, reason):
     count, is_in_order = changes.pop("examples", 10_000), changes.pop("in order", False)
+    saves = changes.pop("saves", True)
     run = Run(
         make_config(**{"data.pack.auto": True, "train.batch_size": 48} | changes),
         tmp_path,
@@ -402,6 +404,8 @@ def test_a_run_whose_rows_are_not_chosen_says_why(tmp_path, monkeypatch, caplog,
     )
     monkeypatch.setattr(packed_rows.examples, "drawn", lambda *_: ({}, count))
     monkeypatch.setattr(packed_rows.examples, "is_in_order", lambda _: is_in_order)
+    monkeypatch.setattr(packed_rows.batches, "first_of_a_lane", lambda count: [])
+    monkeypatch.setattr(packed_rows.row_choice, "choose", lambda packing, *_: packing if saves else None)
     with caplog.at_level("INFO"):
         assert packed_rows.with_rows(run, WordPiece([*SPECIAL_TOKENS]), 4) is run
     (record,) = caplog.records

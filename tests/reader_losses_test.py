@@ -113,7 +113,9 @@ def test_dprs_reader_selects_the_positive_and_reads_it_alone():
 
 def test_what_a_loss_trained_to_choose_paragraphs_weighs_by_default():
     weight = lambda loss, **options: LOSSES[loss].answer_weight({f"train.{k}": v for k, v in options.items()})  # noqa: E731
-    assert [weight("span_likelihood", select=select) for select in (False, True)] == [1, 0.5]
+    assert [weight("span_likelihood", joint=False, select=select) for select in (False, True)] == [1, 0.5]
+    joint = {"joint": True, "select": False, "temperature": 0.2}
+    assert weight("span_likelihood", **joint) == weight("orqa_reader", temperature=0.2)
     assert weight("dpr_reader") == 0 and weight("orqa_reader", temperature=1.0) == 0.5
     weight = weight("orqa_reader", temperature=0.2)  # 3 + 2 / 0.2, but for a factor
     np.testing.assert_allclose((weight * 3 + (1 - weight) * 2) / weight, 13)

@@ -279,7 +279,9 @@ def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
     told = records.details(run, "answer")["squad, bm25"]
     assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
     own = open_reader(run, "", "config.base")
-    assert own.weight(-1) == {"dpr_reader": 0, "orqa_reader": 0.5}[loss] and own.weight(0.7) == 0.7
+    assert own.weight(-1, False) == {"dpr_reader": 0, "orqa_reader": 0.5}[loss] and own.weight(0.7, True) == 0.7
+    with pytest.raises(UserError, match=r"config\.answer\.sums=True adds up what a weight of 0"):
+        own.weight(0, True)
 
 
 @pytest.mark.parametrize(

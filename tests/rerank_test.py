@@ -29,6 +29,7 @@ from retrieval.recipes import rerankers
 from retrieval.recipes.written_judges import QueryJudge
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
+from retrieval.stages import evaluated_runs
 from retrieval.stages.scored_pairs import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -303,6 +304,15 @@ def test_a_set_without_a_run_of_the_other_system_is_left_out(toy, tmp_path, capl
     execute(run)
     assert {row["set"] for row in records.details(run, "rerank")["depths"]} == {"toy"}
     assert "set more: no run of config.rerank.model=other, so it is not reranked" in caplog.text
+
+
+def test_two_systems_that_share_no_set_are_refused(toy, tmp_path, monkeypatch):
+    run = with_model(tmp_path / "run", toy, "", **{"rerank.model": "other"})
+    execute(run, "sets", "index", "evaluate")
+    shared = evaluated_runs.by_set(run, ["toy"], {"bm25": "rerank.systems"})["toy"]["bm25"]
+    monkeypatch.setattr(evaluated_runs, "by_set", lambda *args: {"toy": {"bm25": shared}, "more": {"other": shared}})
+    with pytest.raises(UserError, match=r"no set has a run of it and of one of config\.rerank\.systems"):
+        execute(run, "rerank")
 
 
 def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_path, caplog):

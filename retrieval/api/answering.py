@@ -45,7 +45,7 @@ class Answerer:
         fields = run.config.answer
         self.paragraphs, self._sums = fields.paragraphs, fields.sums
         reader = readers.open_reader(run, fields.model, MODEL)
-        weight = reader.weight(fields.weight)
+        weight = reader.weight(fields.weight, fields.sums and not fields.validation)
         self._weight_of = functools.cache(functools.partial(_weight_of, run, weight))  # each is told once
         self._reader = OwnReader(reader, fields.spans)
         if reader.config.train.get("early"):

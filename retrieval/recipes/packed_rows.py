@@ -44,13 +44,13 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     if epoch < _LEAST * data.lanes:
         _log.info("train: a text per row; %d examples for %d lanes are too few to choose rows by", epoch, data.lanes)
         return run
-    if reason := _misfit(config, devices, epoch):
-        _log.warning("train: a text per row, though config.data.pack.auto would pack them: %s", reason)
-        return run
     count = max(8, min(_SAMPLE, epoch // data.lanes) // packing.examples)  # batches
     chosen = row_choice.choose(packing, lengths, batches.first_of_a_lane(**arguments, count=count))
     if not chosen:
         _log.info("train: a text per row, for packed rows would save too little")
+        return run
+    if reason := _misfit(config, devices, epoch):
+        _log.warning("train: a text per row, though config.data.pack.auto would pack them: %s", reason)
         return run
     for field, side in recipe.sides.items():
         rows, plain = chosen.texts[field], packing.texts[field]

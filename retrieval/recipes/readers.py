@@ -39,9 +39,22 @@ class Reader(NamedTuple):
     selects: bool
     own_weight: float
 
-    def weight(self, given: float) -> float:
-        """The weight that `config.answer.weight` gives, or below 0 its own."""
-        return given if given >= 0 else self.own_weight
+    def weight(self, given: float, sums: bool) -> float:
+        """The weight that `config.answer.weight` gives, or below 0 its own.
+
+        Args:
+          sums: whether probabilities of spans are added up (`config.answer.sums`).
+
+        Raises:
+          UserError: there is nothing to add up: a weight of 0 leaves the spans' own scores out.
+        """
+        weight = given if given >= 0 else self.own_weight
+        if sums and not weight:
+            raise UserError(
+                "config.answer.sums=True adds up what a weight of 0 of the reader's score leaves out: set False, or "
+                "config.answer.weight to more"
+            )
+        return weight
 
 
 def check(run: Run, value: str, field: str, asked: bool = True) -> None:

@@ -93,6 +93,7 @@ def answer(run: Run) -> dict[str, Any]:
     trainer = _trainer(run)
     tuned = tuned_lists.collections(trainer, names) if TUNED in fields.systems else {}
     reader = readers.open_reader(run, fields.model, MODEL)
+    weight = reader.weight(fields.weight, fields.sums and not fields.validation)
     finder = SpanFinder(reader, fields.spans)
     sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
     counts: dict[str, collections.Counter] = {}
@@ -105,7 +106,7 @@ def answer(run: Run) -> dict[str, Any]:
             lists.append(tuned_lists.search(trainer, reader, tuned[name], judged, fields.paragraphs))
         place = run.sets / name, folder / "spans" / name
         read += _read_set(*place, value, lists, reader, finder, fields, sizes, counts[name])
-    weights = _weights(read, fields, reader.weight(fields.weight))
+    weights = _weights(read, fields, weight)
     return hosts.on_first(lambda: _finish(folder, run.sets, read, weights, fields.sums, counts))
 
 

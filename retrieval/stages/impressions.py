@@ -262,7 +262,7 @@ def check(run: Run) -> None:
 def _has_learnt_from(run: Run, learnt: Run) -> bool:
     """Whether the files that a run names, if any, are those that its base has learnt from, at another place or not."""
     here, there = (list(map(Path, source_paths.split(each.config.pairs.files))) for each in (run, learnt))
-    if here in ([], there):
+    if not here or [path.resolve() for path in here] == [path.resolve() for path in there]:
         return True
     sums = {file["path"]: file["sum"] for file in (read_own_record(learnt, "pairs") or {}).get("files", [])}
     known = (read_own_record(run, "impressions") or {}).get("files", [])

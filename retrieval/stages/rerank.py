@@ -142,13 +142,18 @@ def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
       fields: of `config.rerank`.
 
     Raises:
-      UserError: no set has a run of a system.
+      UserError: no set has a run of a system, or of both.
     """
     wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
     wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
     runs = evaluated_runs.by_set(run, set_names(run.sets), wanted)
     runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
     without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
+    if len(without) == len(runs):
+        raise UserError(
+            f"config.rerank.model={fields.model}: no set has a run of it and of one of config.rerank.systems; name "
+            "systems of the same set"
+        )
     for name in without:
         _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
     return {name: of_set for name, of_set in runs.items() if name not in without}

@@ -1,7 +1,4 @@
-"""The system 'tuned': what a reader's own question tower retrieves, among the embeddings that it was trained with.
-
-Its scores are inner products divided by `train.temperature`, as its loss compared them.
-"""
+"""The system 'tuned': what a reader's own question tower retrieves, among the embeddings that it was trained with."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,8 +63,7 @@ def search(trainer: Run, reader: Reader, collection: Collection, value: Judged, 
 
     source = _source(trainer)
     scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(source.embeddings, source.index, found)
-    temperature = np.float32(reader.config.train.temperature)
-    return Lists(TUNED, scores_QK / temperature, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
+    return Lists(TUNED, scores_QK, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
 
 
 def inputs(trainer: Run) -> list[Path]:

@@ -230,6 +230,17 @@ def _check(options: Options) -> None:
         )
 
 
+def _weight(options: Options) -> float:
+    if options["train.joint"]:
+        return _weight_of_sum(options)
+    return 0.5 if options["train.select"] else 1.0
+
+
+def _weight_of_sum(options: Options) -> float:
+    """In proportion to the sum that was trained: the reader's score + the retriever's / temperature."""
+    return options[TEMPERATURE] / (1 + options[TEMPERATURE])
+
+
 LOSSES.register(
     "span_likelihood",
     Loss(
@@ -239,7 +250,7 @@ LOSSES.register(
         options=("train.shared_norm", "train.joint", "train.select", "train.early", TEMPERATURE),
         selects=lambda options: options["train.select"],
         retrieves=lambda options: options["train.early"],
-        answer_weight=lambda options: 0.5 if options["train.select"] else 1.0,
+        answer_weight=_weight,
         check=_check,
     ),
 )
@@ -262,7 +273,6 @@ LOSSES.register(
         "all spans with their retrieval scores (ORQA)",
         options=("train.early", TEMPERATURE),
         retrieves=lambda options: options["train.early"],
-        # In proportion to the sum that was trained: the reader's score + the retriever's / temperature.
-        answer_weight=lambda options: options[TEMPERATURE] / (1 + options[TEMPERATURE]),
+        answer_weight=_weight_of_sum,
     ),
 )
