@@ -96,8 +96,10 @@ def test_equal_differences_are_ordered_by_the_hash_of_ids():
 
 
 def test_a_smaller_share_is_part_of_a_larger():
-    few, many = (set(split(questions(200), ratio, 0.1, 0)[1].queries) for ratio in (0.05, 0.8))
-    assert few < many
+    """Training and validation questions together are: validation takes the first ones, also what few are trained on."""
+    few, many = (split(questions(200), ratio, 0.1, 0)[1] for ratio in (0.05, 0.8))
+    assert set(few.queries) < set(many.queries)
+    assert set(few.qrels["train"]) < set(many.qrels["validation"])
 
 
 def test_equal_questions_are_on_one_side_of_a_split():

@@ -20,8 +20,8 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
     """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
     Questions are one where `wording` says so. A hash of seed and id gives the order in which they go to one side or the
-    other. A question has the smallest of its ids. So the training questions of a smaller ratio are among those of a
-    larger one.
+    other. A question has the smallest of its ids. Validation takes the first share of those that are not tested on. So
+    the training and validation questions of a smaller ratio, together, are among those of a larger one, together.
 
     Args:
       ratio: share of the questions to train on, and those that are the last one again; 0.01, 0.05 and 0.8 in the paper.
