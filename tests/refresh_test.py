@@ -128,9 +128,11 @@ def test_mined_negatives_ignore_the_pool_of_files(mined, inputs, tmp_path):
     assert records.details(run, "pairs")["negatives per pair"] == 4
 
 
-def test_a_share_smaller_than_a_batch_is_refused(mined, inputs, tmp_path):
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_share": 0.1})
-    with pytest.raises(UserError, match=r"refresh_share=0\.1 of 14 labelled pairs are 1, fewer than .*batch_size="):
+@pytest.mark.parametrize(("share", "drawn"), [(0.1, 1), (0.55, 7)])  # of 7.7 a version has 7 or 8
+def test_a_share_smaller_than_a_batch_is_refused(mined, inputs, tmp_path, share, drawn):
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_share": share})
+    message = rf"refresh_share={share} of 14 labelled pairs are {drawn}, fewer than .*batch_size=8"
+    with pytest.raises(UserError, match=message):
         execute(run)
     assert not (run.folder / "checkpoints").exists() or not list((run.folder / "checkpoints").glob("*"))
 
@@ -497,10 +499,18 @@ def test_neither_process_of_a_refresh_outlives_the_other(lagged, inputs, mined, 
     assert_same(run, lagged)
 
 
-def test_every_version_draws_another_share_of_questions():
+@pytest.mark.parametrize(("count", "turns"), [(100, 5), (100, 3), (7, 2), (7, 6), (23, 10)])
+def test_versions_have_all_questions_in_turn(count, turns):
+    questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(count)]
+    for first in (1, 1 + turns, 1 + 40 * turns):
+        parts = [hard_negatives.draw(questions, 1 / turns, 0, first + turn) for turn in range(turns)]
+        assert sorted(question.id for part in parts for question in part) == sorted(map(str, range(count)))
+        assert {len(part) for part in parts} <= {count // turns, -(-count // turns)}
+
+
+def test_a_share_of_questions_is_the_seeds():
     questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
-    parts = [{question.id for question in hard_negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
-    assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
+    assert hard_negatives.draw(questions, 0.2, 0, 1) != hard_negatives.draw(questions, 0.2, 1, 1)
     assert (
         hard_negatives.draw(questions, 1.0, 0, 1) == questions and len(hard_negatives.draw(questions, 1e-9, 0, 1)) == 1
     )

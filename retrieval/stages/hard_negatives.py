@@ -168,16 +168,17 @@ def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Pa
 
 
 def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
-    """A share of the questions, at least one, by a hash: other ones in every version.
+    """A share of the questions, at least one: every version goes on where the one before ended, and round again.
 
-    The hash is the wording's: those that are one question but for their spelling are drawn together or not at all.
+    So a share of 1/n has all questions in versions 1 to n, each once, as in ANCE's code. A hash gives the order. It is
+    the wording's: those that are one question but for their spelling are drawn together or not at all.
     """
-
-    def order(question: Question) -> bytes:
-        return hashing.digest(f"{seed} {version} {splits.wording(question.text)}")
-
-    chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
-    return [question for question in questions if order(question) in chosen]
+    hashes = [hashing.digest(f"{seed} {splits.wording(question.text)}") for question in questions]
+    places = {hash: place for place, hash in enumerate(sorted(set(hashes)))}
+    begin, end = (round(turn * share * len(places)) for turn in (version - 1, version))
+    size = max(1, end - begin)
+    chosen = {hash for hash, place in places.items() if (place - begin) % len(places) < size}
+    return [question for question, hash in zip(questions, hashes, strict=True) if hash in chosen]
 
 
 def mine(

@@ -79,7 +79,7 @@ class NegativesRefresh(RefreshKind):
         if examples.unlabelled(config) or not statistics.exists():
             return
         trained_on = files.read_json(statistics)["pairs with negatives"]
-        if trained_on >= batch_size > (drawn := round(share * trained_on)):
+        if trained_on >= batch_size > (drawn := int(share * trained_on)):  # or one more
             raise UserError(
                 f"config.mine.refresh_share={share} of {trained_on} labelled pairs are {drawn}, fewer than "
                 f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such "
