@@ -104,7 +104,7 @@ def _as_authors(steps: int, batch_size: int, learning_rate: float, warmup: int, 
     config.model.update(tied=True, embed_dim=768, embed_norm=True)
     config.train.update(loss="two_way_nll", steps=steps, batch_size=batch_size, learning_rate=learning_rate)
     config.train.update(optimizer="lamb", lamb_norm_limit=10.0, schedule_steps=planned)
-    config.train.warmup_ratio = warmup / (planned or steps)
+    config.train.update(warmup_ratio=warmup / (planned or steps), adam_epsilon=1e-8)
     config.loop.update(log_every=50, checkpoint_every=5000, validate_every=5000)
     config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))
     return config

@@ -35,7 +35,7 @@ def _paper() -> ConfigDict:
     config = defaults()
     config.data.document_length = 256
     config.model.embed_dim = 0
-    config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5)
+    config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5, adam_epsilon=1e-8)
     config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
     return config
 

@@ -22,16 +22,17 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.stages = ("sets", "pairs", "train", "encode", "index", "impressions")
     config.data.negatives = 4
-    config.train.update(loss="multi_negative_nll", warmup_ratio=0.1, log_q=False)
+    config.train.update(loss="multi_negative_nll", log_q=False)
     return config
 
 
 def _paper() -> ConfigDict:
-    """The paper is silent on the optimiser of this task: these are DPR's, as for its questions."""
+    """The paper is silent on the optimiser of this task: all but the steps is DPR's, as for its questions."""
     config = defaults()
     config.data.update(query_length=512, document_length=128)
     config.model.embed_dim = 0
-    config.train.update(steps=20_000, batch_size=128, learning_rate=2e-5)
+    config.train.update(steps=20_000, batch_size=128, learning_rate=2e-5, adam_epsilon=1e-8)
+    config.train.update(warmup_ratio=0.067, clip_norm=2.0)
     config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
     return config
 
@@ -39,6 +40,6 @@ def _paper() -> ConfigDict:
 def _local() -> ConfigDict:
     config = laptop.defaults()
     config.data.update(query_length=128, document_length=48)
-    config.train.update(steps=400, batch_size=32, learning_rate=5e-4)
+    config.train.update(steps=400, batch_size=32, learning_rate=5e-4, warmup_ratio=0.1)
     config.loop.update(checkpoint_every=100, validate_every=100)
     return config

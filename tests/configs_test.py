@@ -88,6 +88,23 @@ def test_what_dprs_docstrings_start_from_fits():
         assert f"--config.train.init_from=runs/{start}" in importlib.import_module(f"configs.{name}").__doc__
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("dpr", "paper"), ("dpr_mined", "paper"), ("mind", "paper")]
+    + [("ance", size) for size in ("paper", "documents", "warm_up")],
+)
+def test_adams_epsilon_is_the_authors(name, size):
+    """DPR's conf/train/biencoder_nq.yaml, and ANCE's drivers, which give theirs to LAMB."""
+    assert load(name, size).train.adam_epsilon == 1e-8
+    assert load(name, "local").train.adam_epsilon == 1e-6  # what was measured
+
+
+def test_minds_optimiser_is_dprs():
+    ours, theirs = (dict(load(name).train) for name in ("mind", "dpr"))
+    assert {field for field in ours if ours[field] != theirs[field]} == {"steps", "loss"}
+    assert load("mind", "local").train.warmup_ratio == 0.1  # what was measured
+
+
 def test_ances_warm_up_is_the_authors_and_continues():
     """Its passages are shorter than those of the run that follows, its table of positions is not."""
     config = load("ance", "warm_up")
