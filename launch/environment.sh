@@ -13,23 +13,24 @@ find_python() {
   return 1
 }
 
+# Every step says that it failed: a shell that sources this may go on after errors.
 set_up() {
   local python wanted
   wanted=$(cat requirements.lock setup.py | sha256sum | cut -d ' ' -f 1)
   [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && return
-  python=$(find_python)
+  python=$(find_python) || return
   echo "setting up .venv with $("$python" --version)" >&2
   "$python" -m venv .venv || {
     echo "error: $python cannot make a virtual environment (Debian: apt install python3-venv)" >&2
     return 1
   }
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
-  .venv/bin/python -m pip check
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock || return
+  .venv/bin/python -m pip check || return
   # For what is installed beside them: as constraints, without the hashes, which would be asked of everything.
-  sed -n 's|^\([^ ]*==[^ ]*\).*|\1|p' requirements.lock > .venv/pins.txt
+  sed -n 's|^\([^ ]*==[^ ]*\).*|\1|p' requirements.lock > .venv/pins.txt || return
   echo "$wanted" > .venv/installed
 }
 
-set_up
+set_up || return
 # Large buffers stay with the process instead of going back to the kernel after every step: a quarter of the time on CPU.
 export GLIBC_TUNABLES=glibc.malloc.hugetlb=1

@@ -47,6 +47,23 @@ def without_id(argv: list[str]) -> list[str]:
     return [re.sub(r"start \d+-\d+ ", "start ID ", argument) for argument in argv]
 
 
+@pytest.mark.parametrize(("calls", "code"), [([1], 1), ([0, 3], 3), ([0, 0], 0)])
+def test_an_environment_that_fails_is_not_taken_for_whole(work, calls, code):
+    """In a shell without `set -e`, as README.md has it: pip cannot install, or finds that packages do not fit."""
+    work.answer("pip", *({"code": each} for each in calls))
+    assert work.run_on(work.repository, "source launch/environment.sh") == code
+    assert (work.repository / ".venv/installed").exists() == (code == 0)
+
+
+def test_an_environment_needs_a_python(work):
+    (work.root / "bin/python3.11").unlink()
+    command = f"PATH={work.root}/bin:{system_tools(work)}; source launch/environment.sh"
+    for name in ("cut", "sha256sum"):
+        (work.root / "tools" / name).symlink_to(shutil.which(name))
+    assert work.run_on(work.repository, command) == 1
+    assert not (work.repository / ".venv").exists()
+
+
 @pytest.mark.parametrize("script", EVERYTHING)
 def test_help(work, script):
     out = work.run(script, "--help").stdout
