@@ -9,7 +9,7 @@ usage() {
 launch/tpu_vm.sh ACTION --name=NAME [options] [-- arguments of retrieval.main]
 
   create    ask for a TPU slice (a queued resource) and wait until it is there
-  copy      copy the last commit to all its hosts
+  copy      put the last commit on all its hosts, in the place of an earlier one; .venv and run/ stay
   install   .venv with requirements.lock and jax[tpu], on all hosts
   run       start retrieval.main on all hosts and show its output; the exit code is that of the first host that failed
   attach    show the output of the run again, from its beginning to its end
@@ -112,10 +112,12 @@ say_why() {
   "${command[@]}" >&2 || true
 }
 
+# What is not in the commit goes, so that nobody imports a module that has been renamed or removed.
 copy() {
   pack || return
   tpus tpu-vm scp "$archive" "${options[name]}:retrieval.tar.gz" --worker=all
-  execute "${command[@]}" && on_all_hosts 'mkdir -p retrieval && tar -xzf retrieval.tar.gz -C retrieval'
+  execute "${command[@]}" && on_all_hosts "mkdir -p retrieval && find retrieval -mindepth 1 -maxdepth 1 \
+    ! -name .venv ! -name run -exec rm -rf {} + && tar -xzf retrieval.tar.gz -C retrieval"
 }
 
 install_all() {

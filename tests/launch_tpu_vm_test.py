@@ -134,6 +134,20 @@ def test_what_is_copied_is_the_last_commit(work):
     assert os.access(work.root / "hosts/host0/retrieval/launch/worker.sh", os.X_OK)
 
 
+def test_a_copy_takes_the_place_of_the_one_before(work):
+    work.add_hosts(1)
+    there = work.root / "hosts/host0/retrieval"
+    for name in ("retrieval/tables/renamed.py", "launch/old.sh", ".hidden/x", ".venv/bin/python", "run/log"):
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).touch()
+    work.run("tpu_vm.sh", "copy", *PLACE)
+    assert (there / ".venv/bin/python").exists() and (there / "run/log").exists()
+    assert sorted(path.name for path in there.iterdir()) == [
+        *(".gitignore", ".venv", "launch", "requirements.lock", "run", "setup.py")
+    ]
+    assert not (there / "launch/old.sh").exists() and (there / "launch/worker.sh").exists()
+
+
 def states(*outs: str) -> list[dict]:
     return [{"out": out} for out in outs]
 
