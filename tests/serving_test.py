@@ -147,6 +147,7 @@ def test_a_reader_answers_in_the_first_hits():
         ("/api/search", {"query": "a", "systems": [3]}, 400, "'systems' is no list of names"),
         ("/api/search", {"query": "a", "details": 2}, 400, "'details' is 2"),
         ("/api/search", {"qeury": "a"}, 400, "unknown field 'qeury': did you mean query"),
+        ("/api/search", {"q" * 150: "a"}, 400, "unknown field 'q{100}': known: "),
         ("/api/search", b'{"\\ud800": "a"}', 400, r"unknown field '\\ud800': known: "),
         ("/api/search", [], 400, "the body is no JSON object"),
         ("/api/search", b"{", 400, "the body is not valid JSON"),

@@ -60,7 +60,7 @@ async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) 
     given = await _body(request, limits.body) if request.method == "POST" else _of_address(request)
     for name in given:
         if name not in known:
-            raise unknown_name("field", name, known)
+            raise unknown_name("field", name[:100], known)
     return {**known, **given}
 
 
