@@ -222,8 +222,11 @@ def test_what_fails_is_told_to_the_log_alone(caplog):
     def search(queries, k, systems):
         raise RuntimeError("a secret")
 
-    answer = client(made(search)).get("/api/search?q=a")
+    asked = client(made(search))
+    answer = asked.get("/api/search?q=a")
     assert answer.status_code == 500 and "secret" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert 'retrieval_requests_total{path="/api/search",status="500"} 1.0' in asked.get("/metrics").text
 
 
 def test_a_search_that_takes_too_long_is_given_up():

@@ -43,7 +43,7 @@ class _Query(NamedTuple):
     came: float
 
 
-def make_app(service: Callable[[], Service], limits: Limits, hosts: Sequence[str]) -> Starlette:
+def make_app(service: Callable[[], Service], limits: Limits, hosts: Sequence[str]) -> Guard:
     """The application.
 
     Args:
@@ -65,7 +65,7 @@ class _Server:
             lambda calls: [call() for call in calls], 1, limits.waiting
         )
 
-    def app(self, hosts: Sequence[str]) -> Starlette:
+    def app(self, hosts: Sequence[str]) -> Guard:
         routes = [
             Route("/api/search", self._search, methods=["GET", "POST"]),
             Route("/api/encode", self._encode, methods=["POST"]),
@@ -78,10 +78,8 @@ class _Server:
         handlers: Any = {UserError: _refuse, RefusedError: _refuse, BusyError: _busy, HTTPException: _http}
         app = Starlette(routes=routes, exception_handlers=handlers | {Exception: _failed})
         paths = frozenset(route.path for route in routes)
-        app.add_middleware(
-            Guard, hosts=hosts, seconds=self._limits.seconds, paths=paths, answered=self.measures.answered
-        )
-        return app
+        # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
+        return Guard(app, hosts, self._limits.seconds, paths, self.measures.answered)
 
     async def _search(self, request: Request) -> Response:
         known = {"query": "", "q": "", "k": min(_HITS, self._limits.k), "systems": None, "details": False}
