@@ -233,6 +233,23 @@ def test_the_keyboard_is_enough(visit):
     assert place() == "query" and page.input_value("#query") == "owl"
 
 
+def test_keys_that_are_not_for_the_page_do_nothing_there(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-reranked li")
+    page.focus("#query")
+    for key in ("Shift+ArrowDown", "Control+ArrowDown", "Alt+ArrowDown", "Meta+ArrowDown"):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.id") == "query", key
+    send = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {%s: true, key: '%s', bubbles: true}))"
+    page.evaluate(send % ("isComposing", "ArrowDown"))
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Control+/")
+    assert page.evaluate("document.activeElement.tagName") == "LI"
+    page.evaluate(send % ("shiftKey", "/"))  # as with a keyboard that has "/" above 7
+    assert page.evaluate("document.activeElement.id") == "query"
+
+
 def test_the_hit_under_the_keyboard_is_never_behind_the_box(visit):
     page = visit("/?q=owl", viewport={"width": 1280, "height": 380})
     page.wait_for_selector("#system-dense li:nth-child(3)")

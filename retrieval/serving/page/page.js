@@ -204,6 +204,8 @@ function move(columns, rows) {
 const STEPS = { ArrowDown: [0, 1], ArrowUp: [0, -1], ArrowRight: [1, 0], ArrowLeft: [-1, 0] };
 
 document.addEventListener("keydown", (event) => {
+  // These are keys of an input method, of the browser, or of a selection; many keyboards have "/" with Shift.
+  if (event.isComposing || event.altKey || event.ctrlKey || event.metaKey || (event.shiftKey && event.key !== "/")) return;
   const inBox = document.activeElement === box;
   if (event.key === "/" && !inBox) box.focus(), box.select(), event.preventDefault();
   else if (event.key === "Escape") box.focus();
