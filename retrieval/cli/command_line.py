@@ -36,6 +36,7 @@ _KEPT = Path(__file__).parent / "workdir_config.py"
 
 _CONFIG = re.compile(r"--?config(=|$)")
 _OVERRIDE = re.compile(r"--?(no)?config\.")
+_FIELD = re.compile(r"--?config\.[^=]+")  # without its value
 
 _CTRL_C = 130  # what a shell gives for a program that SIGINT ends
 
@@ -56,7 +57,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
-    argv = _with_config_first(_with_files(argv))
+    argv = _with_config_first(_with_values(_with_files(argv)))
     overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
     _refuse_twice(plain, _ONCE)
@@ -160,6 +161,17 @@ def _with_files(argv: Sequence[str]) -> list[str]:
             words[place] = f"{flag}={config_files.expanded(value)}"
         elif place + 1 < len(words):
             words[place + 1] = config_files.expanded(words[place + 1])
+    return words
+
+
+def _with_values(argv: Sequence[str]) -> list[str]:
+    """The arguments with `=` between a field and its value: whoever picks out the fields has their values too."""
+    words: list[str] = []
+    for word in argv:
+        if words and _FIELD.fullmatch(words[-1]) and not word.startswith("-"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
     return words
 
 
