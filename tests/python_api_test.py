@@ -73,6 +73,7 @@ def test_embeddings_are_those_of_the_stage_encode(run, model):
     texts = [json.loads(line) for path in run.passages for line in path.open()]
     assert [text["_id"] for text in texts] == ids
     np.testing.assert_allclose(model.encode_documents(texts), embedded, atol=1e-6)
+    assert len(model.encode_documents([{"id": "1", "text": "a"}, "b", {"id": "1", "text": "c"}])) == 3
 
 
 def test_few_and_many_texts_give_the_same_vectors(model):

@@ -106,10 +106,11 @@ def test_hits_are_taken_back_as_they_were_given():
     given = []
     service = made(rerank=lambda query, documents: given.extend(documents) or np.zeros(len(documents), np.float32))
     asking = client(service, Limits())
-    hits = asking.get("/api/search?q=owl&k=2&systems=bm25&details=1").json()["systems"]["bm25"]
+    lists = asking.get("/api/search?q=owl&k=2&systems=bm25,dense&details=1").json()["systems"]
+    hits = [*lists["bm25"], *lists["dense"]]  # the two have found the same
     assert {"score", "marked", "alike"} < hits[0].keys()
-    assert len(asking.post("/api/rerank", json={"query": "owl", "documents": hits}).json()["results"]) == 2
-    assert [each.id for each in candidates(given)] == ["p0", "p1"]
+    assert len(asking.post("/api/rerank", json={"query": "owl", "documents": hits}).json()["results"]) == 4
+    assert [each.id for each in candidates(given)] == ["p0", "p1"] * 2
     assert asking.post("/api/encode", json={"texts": hits, "kind": "document"}).json()["dimensions"] == 2
 
 

@@ -51,20 +51,29 @@ def check_list(documents: object) -> None:
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
     """Texts and records as candidates. A record has a 'text', and may have a 'title' and an 'id'.
 
+    Ids may be there twice: see `check_ids`.
+
     Raises:
-      UserError: they are no list, one is neither, or two have one id; with its place.
+      UserError: they are no list, or one is neither; with its place.
     """
     check_list(documents)
-    made = [_candidate(document, place) for place, document in enumerate(documents)]
+    return [_candidate(document, place) for place, document in enumerate(documents)]
+
+
+def check_ids(candidates: Sequence[Candidate]) -> None:
+    """Checks the ids of candidates that are to be found by them.
+
+    Raises:
+      UserError: two have one id.
+    """
     seen: set[str] = set()
-    for place, candidate in enumerate(made):
+    for place, candidate in enumerate(candidates):
         if candidate.id in seen:
             raise UserError(
                 f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct, and where there is "
                 "none the place is one"
             )
         seen.add(candidate.id)
-    return made
 
 
 def checked_text(text: object, what: str) -> str:

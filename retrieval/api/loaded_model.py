@@ -18,6 +18,7 @@ from retrieval.api.document_texts import (
     Document,
     candidates,
     check_fields,
+    check_ids,
     check_list,
     checked_text,
     is_list,
@@ -172,7 +173,7 @@ class Model:
             has the names of the others.
 
         Raises:
-          UserError: there is no document, or no such kind, or `fields` without a path.
+          UserError: there is no document, two have one id, there is no such kind, or `fields` without a path.
         """
         self._check_towers()
         if kind not in (*INDEXES, HYBRID):
@@ -198,6 +199,7 @@ class Model:
             texts = list(read_passages(path, self._vocabulary, self._limits(), names))
         else:
             texts = candidates(documents)
+            check_ids(texts)
         if not texts:
             raise UserError("there is no document to index")
         built = {each.name: self._built(each, texts) for each in kinds}
