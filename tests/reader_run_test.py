@@ -358,6 +358,17 @@ def test_answers_of_many_questions_are_those_of_one(trained):
     assert AnswerJudge(trained, "").answers([], []) == []
 
 
+def test_what_reads_is_compiled_before(trained, monkeypatch):
+    one, shapes = OwnReader(open_reader(trained, "", "config.base"), 1), []
+    find = one._find._find
+    monkeypatch.setattr(one._find, "_find", lambda ids_BL, *more: shapes.append(ids_BL.shape) or find(ids_BL, *more))
+    one.compile()
+    compiled = set(shapes)
+    for length in (1, 10, 20, 40, 80, 400):
+        one.spans("What does the Red fox eat?", [beir.Candidate("", "", "red fox " * length)] * 5, [0.0] * 5)
+    assert set(shapes) <= compiled and len(set(shapes)) > 1
+
+
 def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "sets.squad": "", "stages": ("spans", "train")}
     changes |= {"spans.asked": False, "spans.depth": 1, "data.paragraphs": 1, "train.select": False, "train.steps": 40}

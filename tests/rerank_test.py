@@ -26,6 +26,7 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
 from retrieval.recipes import rerankers
+from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.written_judges import QueryJudge
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
@@ -388,3 +389,15 @@ def test_scores_of_written_queries_are_those_of_pairs(toy, cross_encoder, tmp_pa
     judge = QueryJudge(run, str(cross_encoder[0]))
     np.testing.assert_allclose(judge.scores(queries, passages), expected, rtol=1e-5, atol=1e-6)
     assert len(judge.scores([], [])) == 0
+
+
+def test_what_scores_as_many_documents_is_compiled_before(toy, cross_encoder, tmp_path, monkeypatch):
+    run, shapes = with_model(tmp_path / "run", toy, cross_encoder[0]), []
+    reranker = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
+    monkeypatch.setattr(reranker, "_score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1)))
+    monkeypatch.setattr(reranker, "_lengths", Lengths(8, 80))
+    reranker.compile(20)
+    compiled, (word, *_) = set(shapes), WORDS
+    for length in range(1, 200, 5):
+        reranker.scores(word, [beir.Candidate(str(place), "", f"{word} " * length) for place in range(20)])
+    assert set(shapes) == compiled == {(32, length) for length in (16, 32, 48, 64, 80)}

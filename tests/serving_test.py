@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from retrieval.api.document_texts import candidates
 from retrieval.errors import UserError
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher, BusyError
+from retrieval.serving.own_service import service_of
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Current, Service
 
@@ -130,6 +132,15 @@ def test_a_reader_answers_in_the_first_hits():
     assert told["system"] == "dense" and len(with_reader.get("/api/answer?q=who&k=5").json()["answers"]) == 3
     assert with_reader.get("/api/answer?q=nothing").json()["answers"] == []
     assert with_reader.get("/api/health").json()["answer"] is True
+
+
+def test_a_service_answers_once_all_is_compiled():
+    compiled = []
+    own = SimpleNamespace(model=None, texts=["owl"] * 7, titles={"bm25": "BM25"}, search=found, words=None)
+    own.compile, reranker = compiled.append, SimpleNamespace(compile=compiled.append)
+    answerer = SimpleNamespace(compile=lambda: compiled.append("reader"), answers=lambda *_, **__: [], paragraphs=3)
+    service_of(own, reranker, answerer, 8)
+    assert compiled == [8, 7, "reader"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ class Answerer:
                 "--stage=answer with --config.answer.systems=\"('tuned',)\" searches with the reader's"
             )
 
+    def compile(self) -> None:
+        """Compiles what reads short and long passages, any number of them: otherwise the first of every length wait."""
+        self._reader.compile()
+
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
         """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans.
 

@@ -29,6 +29,12 @@ class PairReranker:
         scorer = PairScorer(run.config, reranker.model, self._vocabulary.sep_id, mesh)
         self._score = scorer.of(parameters_of(reranker.model))
 
+    def compile(self, count: int) -> None:
+        """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
+        for length in encoding.lengths_up_to(self._lengths.row):
+            rows = [[self._vocabulary.cls_id] * length] * min(count, _FEW)
+            encoding.encode_few(rows, self._score, self._lengths.row, self._devices)
+
     def scores(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """How well each document answers the query, float32 [N]; a higher score is better."""
         (beginning,) = query_beginnings(self._vocabulary, [query], self._lengths)

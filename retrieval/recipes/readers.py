@@ -16,7 +16,7 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TrainedKind
-from retrieval.search.encoding import encode_rows
+from retrieval.search.encoding import encode_rows, lengths_up_to
 from retrieval.stage_outputs import Run
 
 KIND = TrainedKind("reader", lambda recipe: recipe.reads)
@@ -130,15 +130,22 @@ class OwnReader:
         """Args are the reader, and how many spans of a passage are kept."""
         self._reader, self._find = reader, SpanFinder(reader, spans)
 
+    def compile(self) -> None:
+        """Compiles what reads rows of every length; how many are read at once follows from that."""
+        self._found([[self._reader.vocabulary.cls_id] * each for each in lengths_up_to(self._reader.lengths.row)])
+
     def spans(self, question: str, passages: Sequence[Candidate], scores: Sequence[float]) -> list[Span]:
         """The spans of passages, which a retriever gave these scores; those of each passage best first."""
         vocabulary, lengths = self._reader.vocabulary, self._reader.lengths
         asked = question_tokens(vocabulary, question, lengths)
         rows = [row_of(vocabulary, asked, passage, lengths) for passage in passages]
-        ids = [row.ids for row in rows]
-        found = encode_rows(ids, self._find, lengths.row, lengths.row, self._find.mesh.size)
+        found = self._found([row.ids for row in rows])
         return [
             span
             for rank, (values, row, passage) in enumerate(zip(found, rows, passages))
             for span in spans_of(values, row, passage.text, rank, scores[rank], self._reader.selects)
         ]
+
+    def _found(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        longest = self._reader.lengths.row
+        return encode_rows(rows, self._find, longest, longest, self._find.mesh.size)

@@ -24,11 +24,10 @@ from retrieval.serving.batching import Batcher, BusyError
 from retrieval.serving.guard import Guard
 from retrieval.serving.measures import KIND, Measures
 from retrieval.serving.requests import Limits, RefusedError
-from retrieval.serving.service import Service
+from retrieval.serving.service import RERANKED_DEPTH, Service
 
 RERANKED = "reranked"
 _HITS = 10  # of a list, where the request does not say
-_RERANKED_DEPTH = 20  # hits of another list that are put in the order of the reranker's scores
 
 
 class _Query(NamedTuple):
@@ -156,7 +155,7 @@ class _Server:
 
     def _with_reranked(self, query: _Query) -> bytes:
         """The answer to a query whose hits a reranker is asked about, too."""
-        service, depth = self._service(), max(query.k, _RERANKED_DEPTH)
+        service, depth = self._service(), max(query.k, RERANKED_DEPTH)
         source = next(name for name in (HYBRID, DENSE, *service.titles) if name in service.titles)
         systems = dict.fromkeys((*(name for name in query.systems if name != RERANKED), source))
         (lists,) = service.search([query.text], depth, tuple(systems))

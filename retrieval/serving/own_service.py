@@ -12,7 +12,7 @@ from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
 from retrieval.search.marks import marked
-from retrieval.serving.service import Service
+from retrieval.serving.service import RERANKED_DEPTH, Service
 
 _WORD = "warm"
 
@@ -35,7 +35,10 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     own.compile(batch)
     parts: dict[str, Any] = {"rerank": scores if reranker else None}
+    if reranker:
+        reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
+        answerer.compile()
         answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
         answer(_WORD, [Hit("", "", _WORD, 0.0)])
         parts |= {"answer": answer, "paragraphs": answerer.paragraphs}

@@ -13,6 +13,8 @@ from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
 
+RERANKED_DEPTH = 20  # hits of another list that are put in the order of the reranker's scores, at least
+
 _log = logging.getLogger(__name__)
 
 
