@@ -20,6 +20,7 @@ set_up() {
   [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && return
   python=$(find_python) || return
   echo "setting up .venv with $("$python" --version)" >&2
+  rm -f .venv/installed
   "$python" -m venv .venv || {
     echo "error: $python cannot make a virtual environment (Debian: apt install python3-venv)" >&2
     return 1
