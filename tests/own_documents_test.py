@@ -4,12 +4,14 @@ import collections
 import gzip
 import json
 import os
+import pickle
 import unicodedata
 
 import pytest
 
 from retrieval.data.corpora import articles, corpus_kind, links, sources
 from retrieval.data.corpora.articles import Article, Redirect
+from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
@@ -280,6 +282,20 @@ def test_speech_keeps_its_lines_and_prose_does_not(tmp_path):
     (tmp_path / "a.txt").write_text("so um we  went down\nto the store\n\nA line\nand another.")
     found, _, _ = read(tmp_path)
     assert outline(found["a.txt"]) == [("", ["so um we went down\nto the store", "A line and another."])]
+
+
+class Diary(DocumentFormat):
+    name, what, suffixes, example = "diary", "diaries", (".diary",), "Monday"
+
+    def outline(self, text, id):
+        return Outline("", [Block(line) for line in text.splitlines()])
+
+
+def test_a_worker_parses_a_format_that_its_tables_lack():
+    """A document brings its format along, as the workers of `prepare` import no plugin."""
+    document = pickle.loads(pickle.dumps(Document("a", "July", "On Monday.\nOn Tuesday.", Diary())))
+    (article,) = corpus_kind.CORPORA["documents"].parse(document, {})
+    assert [part.text for part in article.sections[0].paragraphs] == ["On Monday.", "On Tuesday."]
 
 
 def test_a_glob_names_files_and_their_ids(folder):

@@ -158,7 +158,7 @@ CHECKS = {
 }
 
 
-_LONG = ("titles", "hardest", "adapted")
+_LONG = ("diaries", "titles", "hardest", "adapted")
 
 
 @pytest.mark.parametrize("about", [pytest.param(n, marks=pytest.mark.long) if n in _LONG else n for n in CHECKS])

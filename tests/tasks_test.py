@@ -91,7 +91,7 @@ def test_shapes_and_types(corpus):
 
 def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     """Also where they go on from a position that was saved."""
-    name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
+    name = register(corpus, ict=1.0, wlp=1.0)
     iterator = batches(corpus, name, lanes=2)
     first = take(iterator, 3)
     iterator.save(tmp_path)

@@ -10,7 +10,7 @@ from retrieval.pipeline import runner
 from retrieval.stage_outputs import Run
 
 TINY = {
-    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5, workers=1),
     "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64),
     "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
     "train": dict(steps=4, batch_size=16),
