@@ -43,6 +43,7 @@ SMALL = {
     "loop.validate_candidates": 16,
     "encode.batch_tokens": 512,
     "encode.shard_size": 20,
+    "encode.untrained": False,
 }
 
 

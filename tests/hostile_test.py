@@ -49,7 +49,7 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     return result, time.process_time() - start
 
 
-@pytest.mark.parametrize("pages", [5000, pytest.param(200_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pages", [3000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_generated_pages(pages):
     """Each gives an article or a reason, soon."""
     rng, results = random.Random(pages), collections.Counter()
