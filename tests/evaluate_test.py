@@ -220,6 +220,21 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
     assert tuple(scores.values) == metrics
 
 
+@pytest.mark.parametrize(
+    ("highest", "asked", "measured"),
+    [
+        (2, ("RR@10", "RR(rel=2)@10"), ("RR@10", "RR(rel=2)@10")),
+        (1, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)),
+        (1, ("RR(rel=2)@10",), evaluate.HITS),
+    ],
+)
+def test_a_grade_that_nobody_gave_is_no_0(highest, asked, measured):
+    value = Judged("toy", {"a": ""}, ["x", "y"], {}, {"test": {"a": {"x": highest}}})
+    ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
+    (scores,) = evaluate.by_judgements(value, ranking, asked)
+    assert tuple(scores.values) == measured and all(values.tolist() == [1] for values in scores.values.values())
+
+
 def test_the_values_of_every_question_are_kept(tmp_path):
     """Over the judged ones, of all systems; the mean is what results.json has."""
     qrels = {"test": {"c": {"y": 1}, "a": {"x": 1}}}

@@ -173,6 +173,12 @@ def cutoff(metric: str) -> int:
     return int(metric.rpartition("@")[2]) if "@" in metric else 0
 
 
+def least_grade(metric: str) -> int:
+    """The grade from which on a passage is relevant: 2 of 'RR(rel=2)@10', 1 where a metric says nothing."""
+    written = re.search(r"\(rel=(\d+)\)", metric)
+    return int(written[1]) if written else 1
+
+
 def drop_self_matches(
     scores_QK: np.ndarray, rows_QK: np.ndarray, query_ids: Iterable[str], row_of_query: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:

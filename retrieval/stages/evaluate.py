@@ -1,6 +1,7 @@
 """The stage `evaluate`: ranked lists and their metrics."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from retrieval.stages.fused import Fusing
 from retrieval.stages.indexes import Together
 from retrieval.stages.rankings import Ranking, Validation
 from retrieval.stages.run_files import Lists, RunFile
+
+_log = logging.getLogger(__name__)
 
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
@@ -156,6 +159,9 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         if run.config.evaluate.runs:
             for ranking in lists:
                 write_run(run.folder / "runs" / value.name, value, ranking)
+        told = metrics_of_judgements(value, asked) if value.qrels else asked
+        for metric in [metric for metric in metrics.by_kind(asked)[0] if metric not in told]:
+            _log.warning("set %s: %s is left out, for no judgement has such a grade", value.name, metric)
         scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
         if value.answers and (names := metrics_of_answers(value, asked, search.depth)):
             scores += by_answers(folder, value, lists, names)
@@ -255,13 +261,21 @@ def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iter
       asked: the metrics; without one those that suit the rule.
     """
     query_ids = list(value.queries)
-    asked, _ = metrics.by_kind(asked)
+    asked = metrics_of_judgements(value, asked)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
         names = asked or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
+
+
+def metrics_of_judgements(value: Judged, asked: Sequence[str]) -> list[str]:
+    """Those that are asked for and that the judgements tell: where no grade is high enough, all values would be 0."""
+    highest = max(
+        (grade for qrels in value.qrels.values() for of in qrels.values() for grade in of.values()), default=0
+    )
+    return [name for name in metrics.by_kind(asked)[0] if metrics.least_grade(name) <= highest]
 
 
 def metrics_of_answers(value: Judged, asked: Sequence[str], depth: int) -> Sequence[str]:
