@@ -98,9 +98,9 @@ class Vocabulary:
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
-        return encoding.ids, [
-            (_first(text, start, end), _behind(text, end, most)) for (start, end), most in zip(encoding.offsets, begins)
-        ]
+        firsts = [end - max(len(text[start:end].lstrip()), min(1, end - start)) for start, end in encoding.offsets]
+        ends = [_behind(text, end, most) for (_, end), most in zip(encoding.offsets, begins)]
+        return encoding.ids, list(zip(firsts, ends))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -153,13 +153,6 @@ class Vocabulary:
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         return tokenizer.to_str(pretty=True)
-
-
-def _first(text: str, start: int, end: int) -> int:
-    """The place of the first character from `start` on that is no white space, before `end`."""
-    while start + 1 < end and text[start].isspace():
-        start += 1
-    return start
 
 
 def _behind(text: str, end: int, most: int) -> int:
