@@ -19,6 +19,7 @@ from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
+from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, lookup
 from retrieval.models.transformer import (
     INIT,
@@ -255,7 +256,7 @@ class DecoderLayer(nnx.Module):
         y_RLH = gelu(self.mlp_in(self._normed(self.mlp_norm, x_RLH)))
         return x_RLH + dropout(self.mlp_out(y_RLH), rate, keys[2])
 
-    def _normed(self, norm: nnx.LayerNorm, x_RLH: jax.Array) -> jax.Array:
+    def _normed(self, norm: LayerNorm, x_RLH: jax.Array) -> jax.Array:
         return norm(x_RLH).astype(self.config.dtype)
 
 

@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from retrieval import files
 from retrieval.models import bert_tensors, hugging_face
+from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.two_tower import Tower
 
 QUERY, DOCUMENT = "query", "document"
@@ -114,7 +115,7 @@ def _write_dense(folder: Path, projection: nnx.Linear) -> None:
     write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
 
 
-def _write_norm(folder: Path, norm: nnx.LayerNorm) -> None:
+def _write_norm(folder: Path, norm: LayerNorm) -> None:
     folder.mkdir()
     files.write_json(folder / "config.json", {"dimension": norm.num_features})
     write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})

@@ -24,8 +24,11 @@ def gelu(x: jax.Array) -> jax.Array:
 @gelu.defjvp
 def _gelu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (x,), (tangent,) = primals, tangents
-    value, slope = _value_and_slope(x)
-    return value.astype(x.dtype), (slope * tangent).astype(x.dtype)
+    value, slope = (y.astype(x.dtype) for y in _value_and_slope(x))
+    if x.dtype == jnp.bfloat16:
+        # Without this a GPU's compiler keeps a part of both in float32, twice the memory, and computes on from there.
+        value, slope = jax.lax.optimization_barrier((value, slope))
+    return value, slope * tangent
 
 
 def _value_and_slope(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
+from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, first
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
 from retrieval.models.two_tower import TwoTower
@@ -47,7 +48,7 @@ class SpanReader(nnx.Module):
         if widths:
             self.first = nnx.Linear(size, PAIR_SIZE, kernel_init=INIT, rngs=rngs)
             self.last = nnx.Linear(size, PAIR_SIZE, use_bias=False, kernel_init=INIT, rngs=rngs)
-            self.norm = nnx.LayerNorm(PAIR_SIZE, epsilon=_NORM_EPSILON, rngs=rngs)
+            self.norm = LayerNorm(PAIR_SIZE, epsilon=_NORM_EPSILON, rngs=rngs)
             self.span = nnx.Linear(PAIR_SIZE, 1, kernel_init=INIT, rngs=rngs)
         else:
             self.ends = nnx.Linear(size, 2, kernel_init=INIT, rngs=rngs)

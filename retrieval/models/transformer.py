@@ -24,6 +24,7 @@ from retrieval.models.attention import attend
 from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import FORMS, Segments
 from retrieval.models.gelu import gelu
+from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -211,7 +212,7 @@ class Layer(nnx.Module):
         self,
         x_RLH: jax.Array,
         sublayer: Callable[[jax.Array], jax.Array],
-        norm: nnx.LayerNorm,
+        norm: LayerNorm,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
         """The residual sum of a sublayer, with its LayerNorm where the config has it."""
@@ -327,11 +328,9 @@ def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:
     return jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
 
 
-def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm; float32 in and out."""
-    # The fast variance E[x^2] - E[x]^2 cancels where the mean is large.
-    epsilon = config.layer_norm_epsilon
-    return nnx.LayerNorm(config.hidden_size, epsilon=epsilon, dtype=jnp.float32, use_fast_variance=False, rngs=rngs)
+def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> LayerNorm:
+    """LayerNorm; float32 out."""
+    return LayerNorm(config.hidden_size, epsilon=config.layer_norm_epsilon, rngs=rngs)
 
 
 def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:

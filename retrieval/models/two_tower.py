@@ -11,6 +11,7 @@ from flax import nnx
 from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.bow import BowConfig, BowMlp
+from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, first, mean
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 from retrieval.models.warm_start import copy_encoder
@@ -61,7 +62,7 @@ class Tower(nnx.Module):
         if embed_dim:
             self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
         if embed_norm:
-            self.norm = nnx.LayerNorm(embed_dim or encoder.config.hidden_size, epsilon=NORM_EPSILON, rngs=rngs)
+            self.norm = LayerNorm(embed_dim or encoder.config.hidden_size, epsilon=NORM_EPSILON, rngs=rngs)
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""

@@ -1,0 +1,63 @@
+"""LayerNorm (Ba et al. 2016) that passes over a row once, forward and backward.
+
+The usual way takes the mean of a row, then the mean of the squared distances to it. Those are two passes, and JAX's
+gradient keeps what lies between them in float32. Here both sums are taken at once, of the distances to a value near
+the mean. So nothing cancels where the mean is large, as it does in the mean of the squares less the square of the mean.
+The gradient reads the input again.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+_FIRST = 16  # values of a row whose mean is near enough: one that lies far off hardly moves it
+
+
+class LayerNorm(nnx.LayerNorm):
+    """The parameters of flax's, and the same values to within float32; float32 out."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """[..., H] to float32 [..., H]."""
+        assert self.scale is not None and self.bias is not None, "every one here has both"
+        return _normed(x, self.scale[...], self.bias[...], self.epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _normed(x: jax.Array, scale_H: jax.Array, bias_H: jax.Array, epsilon: float) -> jax.Array:
+    return _forward(x, scale_H, bias_H, epsilon)[0]
+
+
+def _forward(x: jax.Array, scale_H: jax.Array, bias_H: jax.Array, epsilon: float) -> tuple[jax.Array, tuple]:
+    mean, inverse = _moments(x, epsilon)
+    return _standard(x, mean, inverse) * scale_H + bias_H, (x, scale_H, mean, inverse)
+
+
+def _backward(_: float, residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, scale_H, mean, inverse = residuals
+    standard, rows = _standard(x, mean, inverse), tuple(range(x.ndim - 1))
+    scaled = gradient * scale_H
+    along = (scaled * standard).mean(axis=-1, keepdims=True)
+    of_x = inverse * (scaled - scaled.mean(axis=-1, keepdims=True) - standard * along)
+    return of_x.astype(x.dtype), (gradient * standard).sum(axis=rows), gradient.sum(axis=rows)
+
+
+_normed.defvjp(_forward, _backward)
+
+
+def _moments(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """Of each row, the mean distance and one over the deviation, both float32 [..., 1]."""
+    distance = _distance(x)
+    mean = distance.mean(axis=-1, keepdims=True)
+    square = jnp.square(distance).mean(axis=-1, keepdims=True)
+    return mean, jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + epsilon)
+
+
+def _standard(x: jax.Array, mean: jax.Array, inverse: jax.Array) -> jax.Array:
+    return (_distance(x) - mean) * inverse
+
+
+def _distance(x: jax.Array) -> jax.Array:
+    x = x.astype(jnp.float32)
+    return x - x[..., :_FIRST].mean(axis=-1, keepdims=True)
