@@ -1,6 +1,7 @@
 """What is measured: every work, who takes part in it, and the ratios that are to be reached."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -279,14 +280,16 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
 
 
 def _on_accelerator(run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Sequence[System]) -> Work:
-    """Ours packed, with everything kept for the backward pass and with less, as the memory of the device has room."""
+    """Ours packed, with everything kept for the backward pass or less, and with dropout on attention or none."""
     systems, given = [], _step(run, batch) | dict(vocab_size=_vocab_size(run))
     config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
     _pack(config, given, batch // (chunk_size or _LANE), query=0.4, document=0.4)
-    for remat in remats:
-        model = config["model"] | dict(dtype="bfloat16", remat=remat)
+    # The peer has dropout on attention. The kernels of attention have none: with it our attention is plain.
+    forms = {"": {}, ", no dropout on attention": dict(attention_dropout=0.0)}
+    for (form, changes), remat in itertools.product(forms.items(), remats):
+        model = config["model"] | dict(dtype="bfloat16", remat=remat, unroll=config["model"]["num_layers"]) | changes
         systems.append(
-            System(f"ours, packed, remat {remat}", _OUR_STEP, given | dict(config=config | dict(model=model)))
+            System(f"ours, packed, remat {remat}{form}", _OUR_STEP, given | dict(config=config | dict(model=model)))
         )
     peak = System("products of matrices", "benchmarks.ours.products", dict(size=8192, products=50))
     targets = [Target("tokens/s", peer.name, 1.3) for peer in peers] + [Target("TFLOP/s", peak.name, 0.5)]
