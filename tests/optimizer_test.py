@@ -13,7 +13,7 @@ from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
-from retrieval.training.optimizer import accumulated, decayed, linear_schedule, make_optimizer
+from retrieval.training.optimizer import accumulated, begin_second, decayed, linear_schedule, make_optimizer
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
 
@@ -31,6 +31,29 @@ def test_schedule_at_its_corners(warmup_ratio, expected):
     for count, rate in expected.items():
         assert schedule(count) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
         assert jax.jit(schedule)(jnp.int32(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
+
+
+def updates(optimizer, state, count):
+    params, found = {"kernel": jnp.ones(3)}, []
+    for grad in np.random.default_rng(0).normal(size=(count, 3)):
+        update, state = optimizer.update({"kernel": jnp.float32(grad)}, state, params)
+        found.append(update["kernel"])
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_second_phase_has_its_rate_and_the_steps_that_are_left(parts):
+    settings = dict(warmup_ratio=0.2, weight_decay=0.3, clip_norm=1.0)
+
+    def optimizer(rate, steps, **second):
+        return accumulated(make_optimizer(learning_rate=rate, steps=steps, **settings, **second), parts)
+
+    whole = optimizer(0.1, 10, second_rate=0.03)
+    params = {"kernel": jnp.ones(3)}
+    begun = whole.init(params)
+    for state, same in ((begun, optimizer(0.1, 10)), (begin_second(begun, jnp.int32(4)), optimizer(0.03, 6))):
+        expected = updates(same, same.init(params), 14)
+        np.testing.assert_allclose(updates(whole, state, 14), expected, rtol=1e-6, atol=1e-9)
 
 
 def models():

@@ -20,7 +20,7 @@ from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex
-from retrieval.stages import refresh_kind, turn, versions
+from retrieval.stages import refresh, refresh_kind, turn, versions
 from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refreshes import quadruplets_refresh
 from retrieval.stages.refreshes.negatives_refresh import Layout
@@ -28,6 +28,7 @@ from retrieval.stages.refreshes.negatives_refresh import Layout
 pytestmark = pytest.mark.usefixtures("one_device")
 
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
+STEPS |= {"mine.turn_rate": 1e-4}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,8 @@ def test_the_second_phase_begins_at_the_best_step(whole):
     jax.tree.map(np.testing.assert_array_equal, begun["params"], best["params"])
     assert int(begun["step"]) == at
     assert any(np.any(leaf) for leaf in jax.tree.leaves(best["opt_state"]))
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(begun["opt_state"]))
+    # The optimizer knows how many updates came before, and nothing else.
+    assert sorted(float(leaf) for leaf in jax.tree.leaves(begun["opt_state"]) if np.any(leaf)) == [at]
 
 
 def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
@@ -146,6 +148,15 @@ def test_a_run_does_not_go_on_with_another_patience(whole, monkeypatch):
     monkeypatch.setattr(whole.config.mine, "patience", 2)
     with pytest.raises(UserError, match=r"of another config:\n  .*mine\.patience"):
         runner.check_run(whole)
+
+
+def test_a_rate_of_no_second_phase_is_refused(ready):
+    config = ready.config.copy_and_resolve_references()
+    config.mine.update(patience=0, turn_rate=1e-5)
+    with pytest.raises(
+        UserError, match=r"mine\.turn_rate=1e-05 is of a second phase, and config\.mine\.patience=0 makes"
+    ):
+        refresh.check(config)
 
 
 @pytest.mark.parametrize(("resumed", "at"), [(30, None), (40, None), (50, 50), (70, 50)])

@@ -59,7 +59,7 @@ def _trigrams(config: ConfigDict) -> None:
 
 def _triplet(config: ConfigDict) -> None:
     config.data.negatives = 1
-    config.mine.update(patience=0, refresh_every=0, refresh_makes="negatives")
+    config.mine.update(patience=0, turn_rate=0.0, refresh_every=0, refresh_makes="negatives")
 
 
 def _triplet_of_hard(config: ConfigDict) -> None:
@@ -76,7 +76,7 @@ def _softmax(config: ConfigDict) -> None:
     config.train.update(loss="in_batch_softmax", temperature=0.05, log_q=False, margin=1.0)
     config.data.rates.update(quadruplets=0.0, pairs=1.0)
     config.data.negatives = 0
-    config.mine.update(patience=0, refresh_every=0, refresh_makes="negatives")
+    config.mine.update(patience=0, turn_rate=0.0, refresh_every=0, refresh_makes="negatives")
 
 
 def _softmax_with_hard(config: ConfigDict) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -60,11 +61,12 @@ def _kept(config: ConfigDict) -> tuple[int, str, int]:
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
-    """A state with other parameters, at the same step, whose optimizer has done nothing yet."""
-    optimizer = make_optimizer(config)
+    """A state with other parameters, at the same step, whose optimizer begins the second phase of a run."""
 
     def create(step: jax.Array, params: Any) -> TrainState:
-        return dataclasses.replace(TrainState.create(params, optimizer), step=step)
+        begun = TrainState.create(params, make_optimizer(config))
+        updates = jnp.maximum(step // config.train.accumulation, 1)
+        return dataclasses.replace(begun, step=step, opt_state=optimizer.begin_second(begun.opt_state, updates))
 
     return jax.jit(create, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(state.step, params)
 
@@ -73,6 +75,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Adam or LAMB as the config has it; the schedule counts updates."""
     train = config.train  # a run to start from may be older than some fields
     steps = train.get("schedule_steps") or train.steps
+    mine: Any = config.get("mine", {})
+    in_phases = bool(mine.get("patience"))
     tx = optimizer.make_optimizer(
         learning_rate=train.learning_rate,
         steps=max(1, steps // train.accumulation),
@@ -83,6 +87,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         name=train.optimizer,
         lamb_norm_limit=train.get("lamb_norm_limit") or None,
         is_stacked=is_stacked,
+        second_rate=(mine.get("turn_rate") or train.learning_rate) if in_phases else None,
     )
     return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.get("clip_parts") else None)
 

@@ -51,7 +51,7 @@ _VARIABLES = (
 )
 
 # The fields of the config that decide what a refresh makes, and when.
-SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag", "mine.patience")
+SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag", "mine.patience", "mine.turn_rate")
 
 declare(
     "mine",
@@ -80,6 +80,11 @@ def check(config: ConfigDict) -> None:
 
 def _check_schedule(mine: ConfigDict, steps: int, validate_every: int) -> None:
     """Checks when refreshes come, by the group `mine` of the config."""
+    if mine.turn_rate and not mine.patience:
+        raise UserError(
+            f"config.mine.turn_rate={mine.turn_rate} is of a second phase, and config.mine.patience=0 makes none: set "
+            "the validations that it waits for, or leave it out"
+        )
     if not mine.refresh_every:
         for field in ("refresh_lag", "refresh_env", "patience"):
             if mine[field]:

@@ -41,6 +41,7 @@ def make_optimizer(
     name: str = "adam",
     lamb_norm_limit: float | None = None,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
+    second_rate: float | None = None,
 ) -> optax.GradientTransformation:
     """Adam or LAMB with bias correction and decoupled weight decay, after clipping by the global norm.
 
@@ -53,6 +54,7 @@ def make_optimizer(
       is_stacked: whether the parameter at a path is one of several layers, along its first axis, to LAMB one for each.
       clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
       epsilon: Adam's, which keeps small gradients from large updates.
+      second_rate: the highest learning rate of a second phase, which `begin_second` begins; None where there is none.
 
     Raises:
       UserError: a setting is out of its range.
@@ -69,8 +71,47 @@ def make_optimizer(
     parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon), optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
-    tx = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+    if second_rate is None:
+        parts.append(optax.scale_by_learning_rate(schedule))
+    else:
+        parts.append(_scale_in_phases((learning_rate, second_rate), steps, warmup_ratio))
+    tx = optax.chain(*parts)
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
+
+
+class _Phase(NamedTuple):
+    """The state of a schedule of two phases: updates of this phase, and those before it (0 in the first)."""
+
+    count: jax.Array
+    before: jax.Array
+
+
+def begin_second(state: Any, before: jax.Array) -> Any:
+    """The state of an optimizer that has done nothing yet, at the beginning of the second phase.
+
+    Args:
+      before: updates of the first phase, at least 1.
+    """
+    is_phase = lambda node: isinstance(node, _Phase)  # noqa: E731
+    return jax.tree.map(
+        lambda node: node._replace(before=jnp.int32(before)) if is_phase(node) else node, state, is_leaf=is_phase
+    )
+
+
+def _scale_in_phases(rates: tuple[float, float], steps: int, warmup_ratio: float) -> optax.GradientTransformation:
+    """As `linear_schedule` for each phase; the second one has the steps that are left."""
+
+    def init(_: Any) -> _Phase:
+        return _Phase(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.int32))
+
+    def update(updates: Any, state: _Phase, _: Any = None) -> tuple[Any, _Phase]:
+        left = jnp.maximum(steps - state.before, 1).astype(jnp.float32)
+        highest = jnp.where(state.before > 0, rates[1], rates[0])
+        corners = jnp.stack([jnp.zeros_like(left), warmup_ratio * left, left])
+        rate = highest * jnp.interp(state.count, corners, jnp.array([0.0, 1.0, 0.0]))
+        return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), state._replace(count=state.count + 1)
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
 class _Sum(NamedTuple):
