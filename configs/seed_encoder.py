@@ -18,10 +18,8 @@ other models of the paper, from the same corpus (--config.base=runs/seed_encoder
         --config.train.free_bits=0.5
     BERT (ours): --config.recipe=mlm
 
-What is left of a document, and a short one, is padded. Books fill their rows, so this is how it starts. Of Wikipedia
-0.8 of the rows hold as many, with several short texts in one:
-
-    --config.data.pack.document=0.8 --config.data.pack.document_row=512 --config.data.lanes=16
+What is left of a document, and a short one, would be padded. So the run packs texts into as few rows as its corpus
+needs (`data.pack.auto`): of Wikipedia 0.8 of the rows hold as many. Books fill their rows, and keep a text per row.
 
 The decoder is dropped afterwards: --config.train.init_from=runs/seed_encoder starts towers from the encoder.
 
@@ -51,9 +49,10 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 def _paper() -> ConfigDict:
     config = defaults()
-    # Documents are cut into texts that fill a row; the rest of one has a row of its own, but with config.data.pack.
+    # Documents are cut into texts that fill a row; the rest of one shares a row with others.
     config.prepare.update(longest_passage=510, shortest_paragraph=510, vocab_size=32_768)
-    config.data.document_length = 512
+    config.data.update(document_length=512, lanes=16)
+    config.data.pack.update(auto=True, document_row=512)
     config.train.update(steps=1_000_000, batch_size=256, warmup_ratio=0.01)
     config.model.decoder.bias = False
     config.model.remat = "none"  # and BERT-base's 12 heads, where the paper's text says eight

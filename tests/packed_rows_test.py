@@ -15,7 +15,6 @@ from retrieval.stage_outputs import Run
         ({"recipe": "reader"}, "INFO", "a reader takes no packed texts"),
         ({"mine.refresh_every": 5}, "INFO", "nobody knows the lengths of pairs that are mined anew"),
         ({"in order": True}, "INFO", "batches have the examples in their order"),
-        ({"recipe": "mlm"}, "INFO", "masked tokens need places, and how many depends on the rows"),
         ({"data.lanes": 8, "examples": 2047}, "INFO", "2047 examples for 8 lanes are too few to choose rows by"),
         ({"data.lanes": 6, "saves": False}, "INFO", "packed rows would save too little"),
         ({"data.lanes": 6}, "WARNING", "data.lanes=6 is no multiple of the 4 devices: take 4 or 8"),

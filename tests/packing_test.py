@@ -241,18 +241,18 @@ def test_chunks_are_whole_lanes():
     assert_same_loss_and_gradients(make_config(**BOW, **{"train.chunk_size": chunk}), double, packed)
 
 
-def masked_texts(random):
+def masked_texts(random, rows=EXAMPLES):
     """MLM's examples: 1 to 3 masked tokens in every text."""
-    text = padded(random, EXAMPLES, 24, shortest=6)
-    weights = (np.arange(3) < random.integers(1, 4, EXAMPLES)[:, None]).astype(np.float32)
-    positions = np.sort([random.permutation(np.arange(1, 6))[:3] for _ in range(EXAMPLES)], axis=1)
+    text = padded(random, rows, 24, shortest=6)
+    weights = (np.arange(3) < random.integers(1, 4, rows)[:, None]).astype(np.float32)
+    positions = np.sort([random.permutation(np.arange(1, 6))[:3] for _ in range(rows)], axis=1)
     return {
         "text": text,
         "positions": (positions * weights).astype(np.int32),
-        "labels": (random.integers(1, 50, (EXAMPLES, 3)) * weights).astype(np.int32),
+        "labels": (random.integers(1, 50, (rows, 3)) * weights).astype(np.int32),
         "weights": weights,
         "text_types": (np.arange(24) > 3).astype(np.int32) * (text > 0),
-        "is_random": random.integers(0, 2, (EXAMPLES, 1)),
+        "is_random": random.integers(0, 2, (rows, 1)),
     }
 
 
@@ -304,6 +304,18 @@ def test_rows_are_chosen_so_that_a_sample_keeps_up():
     assert sizes["query"] < 16 * 10 and sizes["document"] < 16 * 24
     lane = PackedLane(Stream(16), chosen)
     assert {next(lane)["document_starts"].shape for _ in range(60)} == {(1, 16)}
+
+
+@pytest.mark.parametrize("recipe", ["mlm", "autoencoder", "bert"])
+def test_rows_of_masked_texts_have_places_for_their_masks(recipe):
+    config = make_config(recipe=recipe, **{"data.document_length": 24, "data.pack.document": 1.0})
+    places, random = recipe_of(config).places, np.random.default_rng(0)
+    sample, text = [masked_texts(random, 16) for _ in range(32)], {"text": Rows(16, 24, "")}
+    chosen = row_choice.choose(Packing(16, text, places(text)), {"text": (24, 48)}, sample, places)
+    assert chosen and chosen.predictions == places(chosen.texts)
+    assert chosen.texts["text"].count * chosen.texts["text"].length < 24 * 16
+    packed, _ = chosen.pack({name: np.concatenate([each[name] for each in sample]) for name in sample[0]}) or ({}, 0)
+    assert packed["weights"].shape == (1, chosen.predictions.length)
 
 
 def queries(*lengths, length=8):

@@ -23,6 +23,8 @@ from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
+PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
+
 WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
@@ -119,7 +121,7 @@ class Packing:
         if self.predictions:
             (text,) = self.texts
             batch["positions"] = batch["positions"] + spots[text].starts_T[:, None]
-            for name in ("positions", "labels", "weights"):
+            for name in PREDICTIONS:
                 batch[name] = spots["weights"].lay(batch[name])[0]
         for field in self.texts:
             batch |= _packed_texts(batch, field, spots[field])
