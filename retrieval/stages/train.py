@@ -25,7 +25,7 @@ from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.runtime import ending, hosts
+from retrieval.runtime import ending, hosts, platforms
 from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
@@ -99,6 +99,7 @@ def train(run: Run) -> dict[str, Any]:
     sharding.check_rules(like.params, config.mesh.rules)
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
+    platforms.tell_of_bits(jax.default_backend())
     drop_damaged(run.folder / "checkpoints")
     with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
