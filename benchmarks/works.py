@@ -1,7 +1,6 @@
 """What is measured: every work, who takes part in it, and the ratios that are to be reached."""
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from retrieval.stage_outputs import Run
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
 _BASE = "L12 H768"
+_NO_DROPOUT = {"attention_dropout": 0.0}
 _LANE = 128  # pairs that are packed together where a step takes the batch as a whole
 
 
@@ -85,16 +85,18 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
 
 def accelerator(run: Run, sizes: Sizes) -> Work:
     """The train step in bfloat16 on one accelerator, L12 H768."""
-    plain = System(f"{_TORCH}, bfloat16", _PEER_STEP, _theirs(run, 1024, chunk=0))
-    cached = System(f"{_TORCH}, cached loss", _PEER_STEP, _theirs(run, 1024, chunk=128))
-    return _on_accelerator(run, 1024, ("none", "dots", "full"), 0, (plain, cached))
+    return _on_accelerator(run, 1024, ("none", "dots", "full"), 0, {"bfloat16": 0, "cached loss": 128}, {})
+
+
+def accelerator_fused(run: Run, sizes: Sizes) -> Work:
+    """The same without dropout on attention, so that ours too has the chip's kernel."""
+    return _on_accelerator(run, 1024, ("none", "dots"), 0, {"bfloat16": 0, "cached loss": 128}, _NO_DROPOUT)
 
 
 def accelerator_large(run: Run, sizes: Sizes) -> Work:
     """The same with gradient caching."""
     chunk = min(256, sizes.large)
-    cached = System(f"{_TORCH}, cached loss", _PEER_STEP, _theirs(run, sizes.large, chunk))
-    return _on_accelerator(run, sizes.large, ("none", "dots"), chunk, (cached,))
+    return _on_accelerator(run, sizes.large, ("none", "dots"), chunk, {"cached loss": chunk}, _NO_DROPOUT)
 
 
 def loss(run: Run, sizes: Sizes) -> Work:
@@ -221,6 +223,7 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-base": train_base,
     "large-batch": large_batch,
     "accelerator": accelerator,
+    "accelerator-fused": accelerator_fused,
     "accelerator-large": accelerator_large,
     "accelerator-encode": accelerator_encode,
     "loss": loss,
@@ -279,22 +282,31 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
     return Work(f"train step, {model}, batch {batch}", systems, targets)
 
 
-def _on_accelerator(run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Sequence[System]) -> Work:
-    """Ours packed, with everything kept for the backward pass or less, and with dropout on attention or none."""
-    systems, given = [], _step(run, batch) | dict(vocab_size=_vocab_size(run))
+def _on_accelerator(
+    run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Mapping[str, int], changes: Mapping[str, Any]
+) -> Work:
+    """Ours packed, with everything kept for the backward pass and with less, as the memory of the device has room.
+
+    Args:
+      peers: the name of each, and the pairs that it takes at a time; 0 for all.
+      changes: of the model, on both sides.
+    """
+    given = _step(run, batch)
     config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
+    config["model"] |= changes
+    theirs = given | dict(config=_config(run, _BASE), vocabulary=_vocabulary(run), dtype="bfloat16")
+    theirs["config"]["model"] |= changes
+    peers_of = [System(f"{_TORCH}, {name}", _PEER_STEP, theirs | dict(chunk=chunk)) for name, chunk in peers.items()]
     _pack(config, given, batch // (chunk_size or _LANE), query=0.4, document=0.4)
-    # The peer has dropout on attention. The kernels of attention have none: with it our attention is plain.
-    forms = {"": {}, ", no dropout on attention": dict(attention_dropout=0.0)}
-    for (form, changes), remat in itertools.product(forms.items(), remats):
-        model = config["model"] | dict(dtype="bfloat16", remat=remat, unroll=config["model"]["num_layers"]) | changes
-        systems.append(
-            System(f"ours, packed, remat {remat}{form}", _OUR_STEP, given | dict(config=config | dict(model=model)))
-        )
+    systems = []
+    for remat in remats:
+        model = config["model"] | dict(dtype="bfloat16", remat=remat, unroll=config["model"]["num_layers"])
+        ours = given | dict(config=config | dict(model=model), vocab_size=_vocab_size(run))
+        systems.append(System(f"ours, packed, remat {remat}", _OUR_STEP, ours))
     peak = System("products of matrices", "benchmarks.ours.products", dict(size=8192, products=50))
-    targets = [Target("tokens/s", peer.name, 1.3) for peer in peers] + [Target("TFLOP/s", peak.name, 0.5)]
-    title = f"train step on an accelerator, {_BASE}, batch {batch}"
-    return Work(title, (*systems, *peers, peak), targets, accelerator=True)
+    targets = [Target("tokens/s", peer.name, 1.3) for peer in peers_of] + [Target("TFLOP/s", peak.name, 0.5)]
+    title = f"train step on an accelerator, {_BASE}, batch {batch}{', no dropout on attention' if changes else ''}"
+    return Work(title, (*systems, *peers_of, peak), targets, accelerator=True)
 
 
 def _pack(config: dict[str, Any], given: Mapping[str, Any], lanes: int, **lowest: float) -> None:
@@ -334,11 +346,6 @@ def _beir(sizes: Sizes) -> Path:
     if sizes.beir is None:
         raise UserError("--beir is missing: the folder of a set to fine-tune on, such as --beir=DATA/nfcorpus")
     return sizes.beir
-
-
-def _theirs(run: Run, batch: int, chunk: int) -> dict[str, Any]:
-    theirs = dict(config=_config(run, _BASE), vocabulary=_vocabulary(run), dtype="bfloat16", chunk=chunk)
-    return _step(run, batch) | theirs
 
 
 def _step(run: Run, batch: int) -> dict[str, Any]:

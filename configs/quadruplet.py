@@ -57,6 +57,7 @@ def _paper() -> ConfigDict:
 
 def _local() -> ConfigDict:
     config = laptop.defaults()
+    config.mine.turn_rate = 3e-4
     config.train.update(steps=3000, batch_size=64, learning_rate=3e-4)
     config.loop.update(checkpoint_every=100, validate_every=100)
     return config

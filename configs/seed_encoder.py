@@ -20,6 +20,7 @@ other models of the paper, from the same corpus (--config.base=runs/seed_encoder
 
 What is left of a document, and a short one, would be padded. So the run packs texts into as few rows as its corpus
 needs (`data.pack.auto`): of Wikipedia 0.8 of the rows hold as many. Books fill their rows, and keep a text per row.
+That is for at most 16 devices, of which the paper has 8. More need as many lanes: --config.data.lanes=64.
 
 The decoder is dropped afterwards: --config.train.init_from=runs/seed_encoder starts towers from the encoder.
 
@@ -51,7 +52,7 @@ def _paper() -> ConfigDict:
     config = defaults()
     # Documents are cut into texts that fill a row; the rest of one shares a row with others.
     config.prepare.update(longest_passage=510, shortest_paragraph=510, vocab_size=32_768)
-    config.data.update(document_length=512, lanes=16)
+    config.data.update(document_length=512, lanes=16, shuffle_buffer=2048)
     config.data.pack.update(auto=True, document_row=512)
     config.train.update(steps=1_000_000, batch_size=256, warmup_ratio=0.01)
     config.model.decoder.bias = False

@@ -56,6 +56,13 @@ def test_the_gain_of_quadruplets_is_parted_into_negatives_and_loss():
     assert gains["rows"][0]["cells"][0]["paper"] == 5.15
 
 
+@pytest.mark.parametrize(("size", "rate"), [("paper", 1e-5), ("local", 3e-4)])
+def test_all_second_phases_of_quadruplets_have_one_rate(size, rate):
+    mines = [run.mine for run in quadruplet.get_config(size).runs.values() if "mine" in run]
+    assert {mine.turn_rate for mine in mines if mine.patience} == {rate}
+    assert {mine.turn_rate for mine in mines if not mine.patience} == {0.0}
+
+
 def test_each_seed_of_quadruplets_is_tested_over_its_questions():
     claims = quadruplet.get_config("local").report.to_dict()["claims"]
     alone = [claim for claim in claims if len(claim["better"]["runs"]) == len(claim["worse"]["runs"]) == 1]

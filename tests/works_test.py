@@ -167,7 +167,7 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
         if "config" in system.settings:
             models = [each.settings["config"]["model"] for each in (system, work.systems[0])]
             if work.accelerator:  # what is kept for the backward pass changes nothing that is computed
-                models = [model | dict(remat="", dtype="", unroll=0, attention_dropout=0) for model in models]
+                models = [model | dict(remat="", dtype="", unroll=0) for model in models]
             assert models[0] == models[1]
         if system.is_peer:
             assert importlib.util.find_spec(system.module)

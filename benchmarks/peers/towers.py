@@ -35,7 +35,9 @@ def build(
         intermediate_size=sizes["mlp_size"],
         max_position_embeddings=length,
         hidden_dropout_prob=sizes["dropout"],
-        attention_probs_dropout_prob=sizes["dropout"],
+        attention_probs_dropout_prob=sizes["dropout"]
+        if sizes["attention_dropout"] == -1
+        else sizes["attention_dropout"],
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -80,9 +80,10 @@ def _softmax(config: ConfigDict) -> None:
 
 
 def _softmax_with_hard(config: ConfigDict) -> None:
+    rate = config.mine.turn_rate
     _softmax(config)
     config.data.negatives = 1
-    config.mine.update(patience=3, refresh_every=config.train.steps)
+    config.mine.update(patience=3, turn_rate=rate, refresh_every=config.train.steps)
 
 
 class Row(NamedTuple):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -65,7 +64,7 @@ def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
 
     def create(step: jax.Array, params: Any) -> TrainState:
         begun = TrainState.create(params, make_optimizer(config))
-        updates = jnp.maximum(step // config.train.accumulation, 1)
+        updates = -(-step // config.train.accumulation)  # what is left of an update counts as one
         return dataclasses.replace(begun, step=step, opt_state=optimizer.begin_second(begun.opt_state, updates))
 
     return jax.jit(create, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(state.step, params)
@@ -76,7 +75,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     train = config.train  # a run to start from may be older than some fields
     steps = train.get("schedule_steps") or train.steps
     mine: Any = config.get("mine", {})
-    in_phases = bool(mine.get("patience"))
+    second_rate = mine.get("patience") and mine.get("turn_rate")
     tx = optimizer.make_optimizer(
         learning_rate=train.learning_rate,
         steps=max(1, steps // train.accumulation),
@@ -87,7 +86,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         name=train.optimizer,
         lamb_norm_limit=train.get("lamb_norm_limit") or None,
         is_stacked=is_stacked,
-        second_rate=(mine.get("turn_rate") or train.learning_rate) if in_phases else None,
+        second_rate=second_rate or None,
     )
     return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.get("clip_parts") else None)
 

@@ -83,7 +83,7 @@ def _check_schedule(mine: ConfigDict, steps: int, validate_every: int) -> None:
     if mine.turn_rate and not mine.patience:
         raise UserError(
             f"config.mine.turn_rate={mine.turn_rate} is of a second phase, and config.mine.patience=0 makes none: set "
-            "the validations that it waits for, or leave it out"
+            "the validations that it waits for, or config.mine.turn_rate=0"
         )
     if not mine.refresh_every:
         for field in ("refresh_lag", "refresh_env", "patience"):

@@ -3,9 +3,9 @@
 The first refresh waits until training has converged, and what follows it begins anew from the best step.
 
 Converged is a run whose validation score has not risen for config.mine.patience validations. Then the parameters go
-back to those of the best step, and the refresh makes its first version. The optimizer starts afresh, with a schedule
-for the steps that are left. The checkpoint of the turn has what the second phase begins with, and the log of training
-has the scores that tell which step it was. So a run that is cut off goes on as if it had not been.
+back to those of the best step, the optimizer starts afresh, and the refresh makes its first version. The checkpoint of
+the turn has what the second phase begins with, and the log of training has the scores that tell which step it was. So a
+run that is cut off goes on as if it had not been.
 """
 
 import logging
@@ -27,7 +27,12 @@ declare(
         "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
         was=0,
     ),
-    turn_rate=Field(0.0, NOT_NEGATIVE, "highest learning rate after that turn; 0: train.learning_rate", was=0.0),
+    turn_rate=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
+        was=0.0,
+    ),
 )
 
 
