@@ -92,10 +92,11 @@ def begin_second(state: Any, before: jax.Array) -> Any:
     Args:
       before: updates of the first phase, at least 1.
     """
-    is_phase = lambda node: isinstance(node, _Phase)  # noqa: E731
-    return jax.tree.map(
-        lambda node: node._replace(before=jnp.int32(before)) if is_phase(node) else node, state, is_leaf=is_phase
-    )
+
+    def begun(node: Any) -> Any:
+        return node._replace(before=jnp.int32(before)) if isinstance(node, _Phase) else node
+
+    return jax.tree.map(begun, state, is_leaf=lambda node: isinstance(node, _Phase))
 
 
 def _scale_in_phases(rates: tuple[float, float], steps: int, warmup_ratio: float) -> optax.GradientTransformation:
