@@ -58,7 +58,7 @@ def _systems(given: Mapping[str, Any]) -> tuple[System, System]:
 
 def _given(folder: Path, beir: Path, vocabulary: str, size: str, steps: int) -> dict[str, Any]:
     """What both sides get."""
-    model = dict(SIZES[size], embed_dim=SIZES[size]["hidden_size"], dropout=0.0)
+    model = dict(SIZES[size], embed_dim=SIZES[size]["hidden_size"], dropout=0.0, attention_dropout=0.0)
     train = dict(batch_size=_BATCH, learning_rate=5e-4, warmup_ratio=0.067, temperature=0.05)
     config = dict(model=model, train=train, data=dict(query_length=32, document_length=128))
     pairs = write_pairs(folder, beir)

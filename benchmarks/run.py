@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
         if name not in WORKS:
             raise unknown_name("work", name, WORKS)
     peer_python = _peer_python()
-    run = _run()
+    run = _run(with_data=any(name not in LABELLED for name in names))
     sizes = Sizes(
         _BATCH.value,
         _CHUNK.value,
@@ -110,16 +110,17 @@ def _peer_python() -> str | None:
     return _PEER_PYTHON.value
 
 
-def _run() -> Run:
-    """The work directory, with the data made."""
+def _run(*, with_data: bool) -> Run:
+    """The work directory, with the corpus and its pairs made where a work needs them."""
     if not command_line.WORKDIR.value:
         raise UserError("--workdir is missing: the folder for data and numbers, such as --workdir=runs/benchmarks")
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    preflight.check(run, config.stages)
+    if with_data:
+        preflight.check(run, config.stages)
     take_run(run)
-    for stage in config.stages:
+    for stage in config.stages if with_data else ():
         run_stage(run, stage)
     return run
 

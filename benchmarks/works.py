@@ -369,7 +369,11 @@ def _config(run: Run, model: str, **train: Any) -> dict[str, Any]:
 
 
 def _vocabulary(run: Run) -> str:
-    return str(run.corpus / "vocab.txt")
+    """The file of the corpus, or the one that the config names where no corpus was made."""
+    path = run.corpus / "vocab.txt"
+    if not path.exists() and not run.config.vocab:
+        raise UserError("config.vocab is not set: the file of the word pieces, such as --config.vocab=vocab.txt")
+    return str(path if path.exists() else run.config.vocab)
 
 
 def _vocab_size(run: Run) -> int:

@@ -1,14 +1,16 @@
 """Mistakes in the commands of benchmarks: a sentence, before anything starts."""
 
+import re
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import write
 from support.command_flags import forget_flags
 
 from benchmarks import config as benchmark
-from benchmarks import memory, run, serving_speed  # whose flags are parsed
+from benchmarks import contest, labelled, memory, run, serving_speed  # whose flags are parsed
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.recipes.recipe import recipe_of
@@ -41,6 +43,38 @@ def starts(monkeypatch, tmp_path):
 def test_the_pairs_that_are_drawn_are_one_text_per_row():
     """The paper's config, which the benchmark's is made of, packs them: works pack the pairs by themselves."""
     assert recipe_of(benchmark.get_config()).packing() is None
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """The folder of a BEIR set with one pair to train on."""
+    folder = tmp_path / "birds"
+    (folder / "qrels").mkdir(parents=True)
+    write(folder / "queries.jsonl", '{"_id": "1", "text": "owl"}\n')
+    write(folder / "corpus.jsonl", '{"_id": "a", "title": "", "text": "An owl."}\n')
+    for split in ("train", "test"):
+        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n1\ta\t1\n")
+    return folder
+
+
+def test_the_peer_that_is_fine_tuned_gets_all_sizes_of_its_towers(tmp_path, judged):
+    work = labelled.speed(tmp_path, judged, "vocab.txt", "L2 H128", steps=4)
+    source = Path("benchmarks/peers/towers.py").read_text()
+    read = set(re.findall(r'sizes\["(\w+)"\]', source))
+    assert "num_layers" in read
+    assert all(read <= set(system.settings["config"]["model"]) for system in work.systems)
+
+
+def test_works_on_labelled_texts_need_no_corpus(tmp_path, judged, monkeypatch):
+    held = []
+    monkeypatch.setattr(contest, "hold", lambda work, *_: held.append(work.title) or {"device": "", "systems": []})
+    monkeypatch.setattr(contest, "table", lambda results: [])
+    monkeypatch.setattr(contest, "details", lambda results: [])
+    vocabulary = write(tmp_path / "vocab.txt", "[PAD]\n")
+    given = f"--config.vocab={vocabulary}", f"--beir={judged}", "--works=fine-tune", "--alone"
+    command_line.parse_flags(["x", f"--workdir={tmp_path / 'run'}", "--config=benchmarks/config.py", *given])
+    run.main(["x"])
+    assert held == ["fine-tuning on birds, L2 H128, batch 64"]
 
 
 @pytest.mark.parametrize(
