@@ -25,6 +25,7 @@ from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import FORMS, Segments
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.products import FACTORS, SAME, columns, times
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -86,6 +87,7 @@ class TransformerConfig:
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
+      products: a name in `FACTORS`, of what is multiplied with weights.
       attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
@@ -103,6 +105,7 @@ class TransformerConfig:
     dropout: float = 0.1
     attention_dropout: float = -1
     dtype: str = "float32"
+    products: str = SAME
     attention: str = "plain"
     remat: str = "none"
     unroll: int = 1
@@ -119,6 +122,8 @@ class TransformerConfig:
                 raise UserError(f"transformer: {name} {rate} is not in [0, 1)")
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
+        if self.products not in FACTORS:
+            raise unknown_name("format of products", self.products, FACTORS)
         if self.remat not in REMAT:
             raise unknown_name("remat", self.remat, REMAT)
         if self.attention not in FORMS:
@@ -301,25 +306,29 @@ def through_layers(
 
 
 class Linear(nnx.Linear):
-    """A linear layer that multiplies in `dtype` and adds the bias in float32."""
+    """A linear layer with BERT's initialisation, that multiplies as the config says and adds the bias in float32."""
+
+    def __init__(self, size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs):
+        super().__init__(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
+        self.config = config
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`."""
         assert self.bias is not None, "every layer of BERT has one"
-        y = jnp.dot(x.astype(self.dtype), self.kernel[...].astype(self.dtype))
+        y = times(x, self.kernel[...], self.config.dtype, self.config.products)
         # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
         return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)
 
     def columns(self, x_RLI: jax.Array) -> jax.Array:
         """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
         assert self.bias is not None
-        y_ROL = jnp.einsum("rli,io->rol", x_RLI.astype(self.dtype), self.kernel[...].astype(self.dtype))
+        y_ROL = columns(x_RLI, self.kernel[...], self.config.dtype, self.config.products)
         return (y_ROL.astype(jnp.float32) + self.bias[...][:, None]).astype(self.dtype)
 
 
 def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> Linear:
     """A linear layer with BERT's initialisation; computes in `config.dtype`."""
-    return Linear(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
+    return Linear(size_in, size_out, config, rngs)
 
 
 def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.models.products import SAME
 from retrieval.models.transformer import remat_for
 
 
@@ -45,6 +46,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         attention_dropout=model.attention_dropout,
         attention=model.get("attention", "plain"),  # an older run has no such field
         dtype=model.dtype,
+        products=model.get("products", SAME),
         remat=remat_for(model.remat, model.num_layers, model.hidden_size),
         unroll=model.unroll,
     )

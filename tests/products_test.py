@@ -1,0 +1,90 @@
+"""Products with a matrix against float64, and which numbers are rounded."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+from retrieval.errors import UserError
+from retrieval.models import products
+from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes.encoder_sizes import encoder_sizes
+
+RANDOM = np.random.default_rng(0)
+X, KERNEL, GRADIENT = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((3, 5, 64), (64, 16), (3, 5, 16)))
+
+
+def rounded(x):
+    return np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)
+
+
+def computed(dtype, name):
+    """The product, and the gradients of `x` and the matrix."""
+    y, backward = jax.vjp(lambda x, kernel: products.times(x, kernel, dtype, name), jnp.asarray(X), jnp.asarray(KERNEL))
+    return y, *backward(jnp.asarray(GRADIENT, y.dtype))
+
+
+def test_products_and_gradients_of_float32_are_those_of_float64():
+    x, kernel, gradient = (part.astype(np.float64) for part in (X, KERNEL, GRADIENT))
+    expected = x @ kernel, gradient @ kernel.T, np.einsum("rli,rlo->io", x, gradient)
+    for found, wanted in zip(computed("float32", "dtype"), expected, strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_bfloat16_rounds_factors_and_not_sums():
+    """The gradient of the matrix is of numbers that are not rounded, for on a CPU that is as fast."""
+    expected = (
+        rounded(X) @ rounded(KERNEL),
+        rounded(GRADIENT) @ rounded(KERNEL).T,
+        np.einsum("rli,rlo->io", X.astype(np.float64), GRADIENT.astype(np.float64)),
+    )
+    for found, wanted in zip(computed("float32", "bfloat16"), expected, strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.1)])
+def test_other_devices_get_the_same_to_within_the_type(dtype, tolerance, monkeypatch):
+    on_cpu = [*computed(dtype, "dtype"), products.columns(jnp.asarray(X), jnp.asarray(KERNEL), dtype, "dtype")]
+    monkeypatch.setattr(products, "_platform", lambda: "tpu")
+    elsewhere = [*computed(dtype, "dtype"), products.columns(jnp.asarray(X), jnp.asarray(KERNEL), dtype, "dtype")]
+    assert elsewhere[0].dtype == dtype
+    for one, other in zip(on_cpu, elsewhere, strict=True):
+        np.testing.assert_allclose(np.float32(one), np.float32(other), rtol=0, atol=tolerance)
+
+
+def test_columns_have_the_tokens_last():
+    x, kernel = jnp.asarray(X), jnp.asarray(KERNEL)
+    y_ROL = products.columns(x, kernel, "float32", "dtype")
+    np.testing.assert_array_equal(y_ROL, products.times(x, kernel, "float32", "dtype").swapaxes(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("platform", "has_amx", "rounds"),
+    [("cpu", True, True), ("cpu", False, False), ("tpu", True, False), ("gpu", True, False)],
+)
+def test_auto_rounds_on_cpus_with_amx_alone(platform, has_amx, rounds, monkeypatch):
+    monkeypatch.setattr(products, "_platform", lambda: platform)
+    monkeypatch.setattr(products, "_has_amx", lambda: has_amx)
+    y = products.times(jnp.asarray(X), jnp.asarray(KERNEL), "float32", "auto")
+    error = np.abs(y - X.astype(np.float64) @ KERNEL).max()
+    assert (error > 1e-3) == rounds
+
+
+def test_experiments_of_the_local_size_round_where_that_is_fast():
+    assert ict_bfs_wlp.get_config("local").model.products == "auto"
+    assert ict_bfs_wlp.get_config().model.products == "dtype"
+
+
+def test_an_older_run_without_the_field_multiplies_in_its_type():
+    config = ConfigDict(ict_bfs_wlp.get_config("local").to_dict())
+    del config.model["products"]
+    assert encoder_sizes(config, 100)["products"] == "dtype"
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(UserError, match="format of products 'int8'"):
+        TransformerConfig(100, 1, 8, 2, 16, 8, products="int8")
