@@ -11,6 +11,7 @@ import types
 import weakref
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
@@ -235,6 +236,20 @@ def test_one_device_embeds_two_batches_at_once(tmp_path):
     write(tmp_path / "alone", Embed(), texts=[[1] * 20] * 32)
     for path in tmp_path.glob("*.npy"):
         assert path.read_bytes() == (tmp_path / "alone" / path.name).read_bytes()
+
+
+def test_a_gpu_embeds_one_batch_at_a_time(tmp_path, monkeypatch):
+    """Two threads at once crashed the process on an H200: XLA recorded the kernels of both as one graph."""
+    alone = threading.Lock()
+
+    def embed(ids):
+        assert alone.acquire(blocking=False), "two batches at once"
+        time.sleep(0.05)
+        alone.release()
+        return Embed()(ids)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    write(tmp_path, embed, texts=[[1] * 20] * 32, multiple=1)  # four batches
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])

@@ -327,8 +327,12 @@ def _round_up(length: int) -> int:
 
 
 def _at_once(devices: int) -> int:
-    """Batches that are embedded at once. All devices, other hosts' too, must get programs in the same order."""
-    return _AT_ONCE if devices == 1 else 1
+    """Batches that are embedded at once.
+
+    All devices, other hosts' too, must get programs in the same order. And two threads crash a GPU's process: XLA
+    records the kernels of one while the other starts its own.
+    """
+    return _AT_ONCE if devices == 1 and jax.default_backend() == "cpu" else 1
 
 
 def _embedded(embed: Embed, items: Iterable[_Batch | _Complete], at_once: int) -> Iterator[_Embedded | _Complete]:

@@ -46,6 +46,7 @@ SIZES = {
     "model.num_heads": 2,
     "model.mlp_size": 32,
     "model.embed_dim": 8,
+    "model.products": "dtype",  # as others compute
 }
 
 

@@ -12,7 +12,7 @@ from retrieval.stage_outputs import Run
 TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5, workers=1),
     "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64),
-    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
+    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, products="dtype"),
     "train": dict(steps=4, batch_size=16),
     "loop": dict(log_every=2, checkpoint_every=2),
     "encode": dict(batch_tokens=1024, shard_size=50),
