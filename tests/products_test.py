@@ -20,6 +20,13 @@ def rounded(x):
     return np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)
 
 
+@jax.jit
+def product(x, kernel, gradient):
+    """The product with rounded factors, and the gradients of `x` and the matrix."""
+    y, backward = jax.vjp(lambda x, kernel: products.times(x, kernel, "float32", "bfloat16"), x, kernel)
+    return y, *backward(gradient)
+
+
 def computed(dtype, name):
     """The product, and the gradients of `x` and the matrix."""
     y, backward = jax.vjp(lambda x, kernel: products.times(x, kernel, dtype, name), jnp.asarray(X), jnp.asarray(KERNEL))
@@ -44,6 +51,19 @@ def test_bfloat16_rounds_factors_and_not_sums():
     for found, wanted in zip(computed("float32", "bfloat16"), expected, strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (1, 1), (3, 7), (2, 1, 4)])
+@pytest.mark.parametrize(("size_in", "size_out"), [(1, 1), (3, 2), (16, 1), (1, 16), (33, 65)])
+def test_every_shape_can_be_rounded(rows, size_in, size_out, monkeypatch):
+    """XLA has a product of bfloat16 for some orders of axes, and for others an error when the program runs."""
+    shapes = (*rows, size_in), (size_in, size_out), (*rows, size_out)
+    x, kernel, gradient = (jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in shapes)
+    found = product(x, kernel, gradient)
+    monkeypatch.setattr(products, "_has_amx", lambda: False)
+    jax.clear_caches()
+    for one, other in zip(found, product(x, kernel, gradient), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.1)])

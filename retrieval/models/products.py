@@ -79,19 +79,26 @@ def _on_cpu(factor: str, x: jax.Array, kernel_IO: jax.Array) -> jax.Array:
 
 def _forward(factor: str, x: jax.Array, kernel_IO: jax.Array) -> tuple[jax.Array, tuple]:
     # A sum in bfloat16 would not only be worse: XLA has no fast product for it.
-    y = jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=jnp.float32)
+    y = jnp.dot(_rounded(x, factor), _rounded(kernel_IO, factor), preferred_element_type=jnp.float32)
     return y, (x, kernel_IO)
 
 
 def _backward(factor: str, residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel_IO = residuals
-    of_x = _product("...o,io->...i", gradient.astype(factor), kernel_IO.astype(factor), x)
+    of_x = _product("...o,io->...i", _rounded(gradient, factor), _rounded(kernel_IO, factor), x)
     # Over tokens a product of bfloat16 is no faster than this one.
     of_kernel_IO = _product("ti,to->io", _tokens(x).astype(jnp.float32), _tokens(gradient), kernel_IO)
     return of_x, of_kernel_IO
 
 
 _on_cpu.defvjp(_forward, _backward)
+
+
+def _rounded(x: jax.Array, factor: str) -> jax.Array:
+    """The values in `factor`; in float32 where a CPU has no unit for bfloat16, and float32 is what is fast."""
+    if factor == "bfloat16" and not _has_amx():
+        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+    return x.astype(factor)
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, primal: jax.Array) -> jax.Array:
