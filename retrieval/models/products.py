@@ -32,7 +32,7 @@ declare(
 
 
 def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
-    """[..., I] times a matrix to [..., O], in float32 or in `dtype`.
+    """[..., I] times a matrix to [..., O]; float32 on a CPU, elsewhere in `dtype`.
 
     Args:
       dtype: of the computation, 'float32' or 'bfloat16'.

@@ -332,7 +332,7 @@ def _at_once(devices: int) -> int:
     All devices, other hosts' too, must get programs in the same order. And two threads crash a GPU's process: XLA
     records the kernels of one while the other starts its own.
     """
-    return _AT_ONCE if devices == 1 and jax.default_backend() == "cpu" else 1
+    return _AT_ONCE if devices == 1 and jax.default_backend() != "gpu" else 1
 
 
 def _embedded(embed: Embed, items: Iterable[_Batch | _Complete], at_once: int) -> Iterator[_Embedded | _Complete]:
