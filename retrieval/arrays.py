@@ -18,6 +18,11 @@ def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))
 
 
+def traced_device() -> Any:
+    """A device of those that a program is traced for; one of an abstract mesh knows its kind and platform alone."""
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+
+
 def on_every_device(tree: Any) -> Any:
     """The all-gather of arrays whose rows are sharded over devices; without a mesh, the identity."""
     return tree if jax.sharding.get_abstract_mesh().empty else jax.reshard(tree, P())

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from retrieval.arrays import traced_device
 from retrieval.config.fields import Field, declare, one_of
 from retrieval.errors import UserError
 
@@ -75,7 +76,7 @@ def kernel_for(form: str, dtype: str, head_size: int, rate: float) -> Kernel | N
     """The kernel of the devices that a program is traced for; None where attention is to be plain."""
     if form == "plain" or _refusal(dtype, head_size, rate):
         return None
-    return _kernel_of(jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0], head_size)
+    return _kernel_of(traced_device(), head_size)
 
 
 def attend(query_RNDL: jax.Array, key_RNDL: jax.Array, value_RNDL: jax.Array, segments: Segments) -> jax.Array:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import reshape_rows
+from retrieval.arrays import reshape_rows, traced_device
 from retrieval.config.fields import Field, declare, one_of
 
 AUTO = "auto"
@@ -61,8 +61,7 @@ def _factor(dtype: str, products: str) -> str:
 
 
 def _platform() -> str:
-    """Of the devices that a program is traced for."""
-    return (jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]).platform
+    return traced_device().platform
 
 
 @functools.cache
