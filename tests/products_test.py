@@ -69,7 +69,7 @@ def test_every_shape_can_be_rounded(rows, size_in, size_out, monkeypatch):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.1)])
 def test_other_devices_get_the_same_to_within_the_type(dtype, tolerance, monkeypatch):
     on_cpu = [*computed(dtype, "dtype"), products.columns(jnp.asarray(X), jnp.asarray(KERNEL), dtype, "dtype")]
-    monkeypatch.setattr(products, "_platform", lambda: "tpu")
+    monkeypatch.setattr(products, "is_on_cpu", lambda: False)
     elsewhere = [*computed(dtype, "dtype"), products.columns(jnp.asarray(X), jnp.asarray(KERNEL), dtype, "dtype")]
     assert elsewhere[0].dtype == dtype
     for one, other in zip(on_cpu, elsewhere, strict=True):
@@ -83,11 +83,10 @@ def test_columns_have_the_tokens_last():
 
 
 @pytest.mark.parametrize(
-    ("platform", "has_amx", "rounds"),
-    [("cpu", True, True), ("cpu", False, False), ("tpu", True, False), ("gpu", True, False)],
+    ("on_cpu", "has_amx", "rounds"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_auto_rounds_on_cpus_with_amx_alone(platform, has_amx, rounds, monkeypatch):
-    monkeypatch.setattr(products, "_platform", lambda: platform)
+def test_auto_rounds_on_cpus_with_amx_alone(on_cpu, has_amx, rounds, monkeypatch):
+    monkeypatch.setattr(products, "is_on_cpu", lambda: on_cpu)
     monkeypatch.setattr(products, "_has_amx", lambda: has_amx)
     y = products.times(jnp.asarray(X), jnp.asarray(KERNEL), "float32", "auto")
     error = np.abs(y - X.astype(np.float64) @ KERNEL).max()

@@ -14,6 +14,7 @@ from support.modules import spread
 
 from retrieval.configs import laptop
 from retrieval.errors import UserError
+from retrieval.models.dropout import row_keys
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -129,12 +130,19 @@ def test_every_dropout_has_a_mask_of_its_own(monkeypatch, model):
     """After the embeddings, on the attention probabilities, and on both sublayers' outputs: 1 + 3 per layer."""
     keys = []
 
-    def recorded(x, rate, key):
+    def record(key):
         jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
+
+    def recorded(x, rate, key):
+        record(key)
         return x
 
-    for module in ("transformer", "attention"):
-        monkeypatch.setattr(f"retrieval.models.{module}.dropout", recorded)
+    def recorded_rows(x, key):
+        record(key)
+        return row_keys(x, key)
+
+    monkeypatch.setattr("retrieval.models.transformer.dropout", recorded)
+    monkeypatch.setattr("retrieval.models.cpu_attention.row_keys", recorded_rows)
     model(from_ids(*batch((8,), 8)), dropout_key=jax.random.key(0))
     jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 1 + 3 * CONFIG.num_layers

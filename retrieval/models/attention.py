@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.models.dropout import dropout, kept, row_keys
+from retrieval.models.dropout import dropout, left, row_keys
 
 
 def attend(
@@ -89,7 +89,7 @@ def _forward(
     # Their sum stays in the same barrier: the compiler then makes it as it makes the powers.
     power_RNLM, total_RNL = _made_once((power_RNLM.astype(query_RNDL.dtype), power_RNLM.sum(axis=-1)))
     # What dropout scales up is not the weights, but what was seen, which is less.
-    seen_RNDL = _seen(_left(power_RNLM, rows_R, rate), value_RNDM, total_RNL * (1 - rate))
+    seen_RNDL = _seen(left(power_RNLM, rows_R, rate), value_RNDM, total_RNL * (1 - rate))
     return seen_RNDL, (query_RNDL, key_RNDM, value_RNDM, rows_R, power_RNLM, total_RNL, seen_RNDL)
 
 
@@ -99,9 +99,9 @@ def _backward(rate: float, residuals: tuple, gradient_RNDL: jax.Array) -> tuple:
     gradient_RNDL = _made_once(gradient_RNDL).astype(jnp.float32) / total_RNL[:, :, None]
     of_total_RNL = -(gradient_RNDL * seen_RNDL).sum(axis=2)
     gradient_RNDL = (gradient_RNDL / (1 - rate)).astype(dtype)
-    of_value_RNDM = jnp.einsum("rnlm,rndl->rndm", _left(power_RNLM, rows_R, rate), gradient_RNDL)
+    of_value_RNDM = jnp.einsum("rnlm,rndl->rndm", left(power_RNLM, rows_R, rate), gradient_RNDL)
     of_power_RNLM = jnp.einsum("rndl,rndm->rnlm", gradient_RNDL, value_RNDM, preferred_element_type=jnp.float32)
-    of_power_RNLM = _left(of_power_RNLM, rows_R, rate) + of_total_RNL[..., None]
+    of_power_RNLM = left(of_power_RNLM, rows_R, rate) + of_total_RNL[..., None]
     of_score_RNLM = _made_once((power_RNLM * of_power_RNLM).astype(dtype))
     of_query_RNDL = jnp.einsum("rnlm,rndm->rndl", of_score_RNLM, _scaled(key_RNDM))
     of_key_RNDM = jnp.einsum("rnlm,rndl->rndm", of_score_RNLM, _scaled(query_RNDL))
@@ -123,11 +123,6 @@ def _seen(weight_RNLM: jax.Array, value_RNDM: jax.Array, total_RNL: jax.Array) -
     """The mean of the values. The softmax divides what was seen, not the weights: those are many times as many."""
     seen_RNDL = jnp.einsum("rnlm,rndm->rndl", weight_RNLM, value_RNDM, preferred_element_type=jnp.float32)
     return (seen_RNDL / total_RNL[:, :, None]).astype(value_RNDM.dtype)
-
-
-def _left(x_RNLM: jax.Array, rows_R: jax.Array | None, rate: float) -> jax.Array:
-    """What dropout leaves, by the keys of the rows, and does not scale up; None: all."""
-    return x_RNLM if rows_R is None else jnp.where(kept(rows_R, x_RNLM.shape, rate), x_RNLM, 0)
 
 
 def _scaled(x_RNDL: jax.Array) -> jax.Array:

@@ -38,6 +38,11 @@ def kept(rows_R: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     return _mixed(places) >= jnp.uint32(round(rate * 2**32))
 
 
+def left(x_R: jax.Array, rows_R: jax.Array | None, rate: float) -> jax.Array:
+    """What dropout leaves, by the keys of the rows, and does not scale up; None: all."""
+    return x_R if rows_R is None else jnp.where(kept(rows_R, x_R.shape, rate), x_R, 0)
+
+
 def split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
     """As many keys as are needed; None for each where there is no key."""
     return [None] * count if key is None else jax.random.split(key, count)

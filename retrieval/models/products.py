@@ -38,30 +38,38 @@ def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.
       dtype: of the computation, 'float32' or 'bfloat16'.
       products: a name in `FACTORS`.
     """
-    factor = _factor(dtype, products)
-    if _platform() == "cpu":
+    factor = factor_type(dtype, products)
+    if is_on_cpu():
         return _on_cpu(factor, x, kernel_IO)
     return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype)
 
 
 def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
     """[R, L, I] times a matrix to [R, O, L]: as `times`, with the tokens last."""
-    if _platform() == "cpu":
+    if is_on_cpu():
         return times(x_RLI, kernel_IO, dtype, products).swapaxes(1, 2)
-    factor = _factor(dtype, products)
+    factor = factor_type(dtype, products)
     factors = x_RLI.astype(factor), kernel_IO.astype(factor)
     return jnp.einsum("rli,io->rol", *factors, preferred_element_type=dtype)
 
 
-def _factor(dtype: str, products: str) -> str:
-    """The type that factors are rounded to."""
+def factor_type(dtype: str, products: str) -> str:
+    """The type that factors are rounded to. Args are those of `times`."""
     if products == AUTO:
-        return "bfloat16" if _platform() == "cpu" and _has_amx() else dtype
+        return "bfloat16" if is_on_cpu() and _has_amx() else dtype
     return dtype if products == SAME else products
 
 
-def _platform() -> str:
-    return traced_device().platform
+def is_on_cpu() -> bool:
+    """Whether a program is traced for CPUs."""
+    return traced_device().platform == "cpu"
+
+
+def rounded(x: jax.Array, factor: str) -> jax.Array:
+    """The values in `factor`; in float32 where a CPU has no unit for bfloat16, and float32 is what is fast."""
+    if factor == "bfloat16" and not _has_amx():
+        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+    return x.astype(factor)
 
 
 @functools.cache
@@ -78,26 +86,19 @@ def _on_cpu(factor: str, x: jax.Array, kernel_IO: jax.Array) -> jax.Array:
 
 def _forward(factor: str, x: jax.Array, kernel_IO: jax.Array) -> tuple[jax.Array, tuple]:
     # A sum in bfloat16 would not only be worse: XLA has no fast product for it.
-    y = jnp.dot(_rounded(x, factor), _rounded(kernel_IO, factor), preferred_element_type=jnp.float32)
+    y = jnp.dot(rounded(x, factor), rounded(kernel_IO, factor), preferred_element_type=jnp.float32)
     return y, (x, kernel_IO)
 
 
 def _backward(factor: str, residuals: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel_IO = residuals
-    of_x = _product("...o,io->...i", _rounded(gradient, factor), _rounded(kernel_IO, factor), x)
+    of_x = _product("...o,io->...i", rounded(gradient, factor), rounded(kernel_IO, factor), x)
     # Over tokens a product of bfloat16 is no faster than this one.
     of_kernel_IO = _product("ti,to->io", _tokens(x).astype(jnp.float32), _tokens(gradient), kernel_IO)
     return of_x, of_kernel_IO
 
 
 _on_cpu.defvjp(_forward, _backward)
-
-
-def _rounded(x: jax.Array, factor: str) -> jax.Array:
-    """The values in `factor`; in float32 where a CPU has no unit for bfloat16, and float32 is what is fast."""
-    if factor == "bfloat16" and not _has_amx():
-        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
-    return x.astype(factor)
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, primal: jax.Array) -> jax.Array:

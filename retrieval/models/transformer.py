@@ -19,13 +19,13 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
-from retrieval.models import fused_attention
+from retrieval.models import cpu_attention, fused_attention
 from retrieval.models.attention import attend
 from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import FORMS, Segments
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.products import FACTORS, SAME, columns, times
+from retrieval.models.products import FACTORS, SAME, columns, factor_type, is_on_cpu, times
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -257,17 +257,24 @@ class Attention(nnx.Module):
         Args:
           sees: whom each token sees, a mask as `attention.attend` has it; or the segments of a row and their kernel.
         """
-        query_RNDL = self._heads(self.query, x_RLH)
+        config, query_RNDL = self.config, self._heads(self.query, x_RLH)
+        given = query_RNDL, key_RNDM, value_RNDM
         if isinstance(sees, Segments):
-            seen_RNDL = fused_attention.attend(query_RNDL, key_RNDM, value_RNDM, sees)
+            seen_RNDL = fused_attention.attend(*given, sees)
+        elif config.dtype == "float32" and is_on_cpu():
+            factor = factor_type(config.dtype, config.products)
+            seen_RNDL = cpu_attention.attend(*given, sees, config.attention_rate, dropout_key, factor)
         else:
-            seen_RNDL = attend(query_RNDL, key_RNDM, value_RNDM, sees, self.config.attention_rate, dropout_key)
-        return self.output(seen_RNDL.reshape(x_RLH.shape[0], -1, x_RLH.shape[1]).swapaxes(1, 2))
+            seen_RNDL = attend(*given, sees, config.attention_rate, dropout_key)
+        return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(x_RLH.shape))
 
     def _heads(self, layer: "Linear", x_RLH: jax.Array) -> jax.Array:
         """Each head's part of what a layer makes, [R, N, D, L]; a TPU would fill up a last axis as short as D."""
+        heads = self.config.num_heads
+        if is_on_cpu():
+            return layer(x_RLH).reshape(*x_RLH.shape[:2], heads, -1).transpose(0, 2, 3, 1)
         y_RHL = layer.columns(x_RLH)
-        return y_RHL.reshape(len(y_RHL), self.config.num_heads, -1, y_RHL.shape[2])
+        return y_RHL.reshape(len(y_RHL), heads, -1, y_RHL.shape[2])
 
 
 def stack(layers: list[nnx.Module]) -> nnx.Module:
