@@ -36,10 +36,8 @@ def attend(
     kept = 1.0 if rows_R is None else 1 - rate
     query_RNLD, key_RNMD, value_RNMD = (jnp.swapaxes(x, 2, 3) for x in (query_RNDL, key_RNDM, value_RNDM))
     query_RNLD = query_RNLD / query_RNLD.shape[3] ** 0.5
-    if factor == "float32":
-        seen_RNLD = _exact(query_RNLD, key_RNMD, value_RNMD, mask_R1LM, rows_R, kept)
-    else:
-        seen_RNLD = _rounded(query_RNLD, key_RNMD, value_RNMD, mask_R1LM, rows_R, kept, factor)
+    given = query_RNLD, key_RNMD, value_RNMD, mask_R1LM, rows_R, kept
+    seen_RNLD: Any = _exact(*given) if factor == "float32" else _rounded(*given, factor)
     return seen_RNLD.swapaxes(2, 3)
 
 
