@@ -23,6 +23,11 @@ def traced_device() -> Any:
     return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
+def is_on_cpu() -> bool:
+    """Whether a program is traced for CPUs."""
+    return traced_device().platform == "cpu"
+
+
 def on_every_device(tree: Any) -> Any:
     """The all-gather of arrays whose rows are sharded over devices; without a mesh, the identity."""
     return tree if jax.sharding.get_abstract_mesh().empty else jax.reshard(tree, P())

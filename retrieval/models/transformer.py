@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from retrieval.arrays import is_on_cpu
 from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.models import cpu_attention, fused_attention
@@ -25,7 +26,7 @@ from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import FORMS, Segments
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.products import FACTORS, SAME, columns, factor_type, is_on_cpu, times
+from retrieval.models.products import FACTORS, SAME, columns, factor_type, times
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -87,7 +88,7 @@ class TransformerConfig:
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
-      products: a name in `FACTORS`, of what is multiplied with weights.
+      products: a name in `FACTORS`, of what is multiplied with weights, and in attention on a CPU.
       attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
