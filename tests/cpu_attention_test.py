@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
+from support.modules import products_of
 
 from retrieval.models import attention, cpu_attention, products
 
@@ -97,15 +98,6 @@ def test_each_form_is_the_same_on_any_mesh(factor):
         return jax.grad(lambda given: jnp.sin(form(*given, mask, 0.25, jax.random.key(0))).mean())(tuple(given))
 
     assert_same_on_any_mesh(gradients, {}, (*(drawn(R, N, D, 40) for _ in range(3)), packed(40)))
-
-
-def products_of(jaxpr):
-    """The equations of all products of a program, whatever calls them."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            yield equation
-        for value in equation.params.values():
-            yield from products_of(value) if hasattr(value, "eqns") else ()
 
 
 def test_all_six_products_are_ones_that_xla_has_in_bfloat16(monkeypatch):

@@ -1,4 +1,4 @@
-"""Modules with parameters that all matter, texts of one a row, and gradients against differences."""
+"""Modules with parameters that all matter, texts of one a row, gradients against differences, products of a program."""
 
 import jax
 import jax.numpy as jnp
@@ -32,3 +32,12 @@ def assert_finite_differences(grads, arrays, value_of, atol):
                 values.append(value_of(*wide))
                 array[index] -= step
             assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=atol)
+
+
+def products_of(jaxpr):
+    """The equations of all products of a program, whatever calls them."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for value in equation.params.values():
+            yield from products_of(value) if hasattr(value, "eqns") else ()
