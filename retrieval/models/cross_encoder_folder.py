@@ -20,6 +20,7 @@ from retrieval.errors import UserError
 from retrieval.models import bert_tensors, export_files, hugging_face
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.
@@ -66,8 +67,8 @@ def load_cross_encoder(folder: BertFolder, config: TransformerConfig) -> CrossEn
             raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
         classes, sigmoid = kinds[last]
     make = functools.partial(CrossEncoder, config, classes, sigmoid=sigmoid)
-    params = read_cross_encoder(folder, nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
-    model = make(rngs=nnx.Rngs(0))
+    params = read_cross_encoder(folder, nnx.eval_shape(lambda: make(rngs=Rngs(0))))
+    model = make(rngs=Rngs(0))
     state = nnx.state(model, nnx.Param)
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)

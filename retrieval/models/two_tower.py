@@ -12,6 +12,7 @@ from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text, first, mean
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 from retrieval.models.warm_start import copy_encoder
@@ -124,7 +125,7 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
     """
     if config.encoder not in ENCODERS:
         raise unknown_name("encoder", config.encoder, ENCODERS)
-    rngs = nnx.Rngs(seed)
+    rngs = Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
     return TwoTower(towers[0], None if config.tied else towers[1], config.normalize, config.token_types)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 
 from retrieval.arrays import reshape_rows
 from retrieval.config.fields import NOT_NEGATIVE, Field, declare
 from retrieval.models.autoencoder import Autoencoder, DecoderConfig, following, unmasked
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -39,7 +39,7 @@ class AutoencoderRecipe(MlmRecipe):
         """A masked language model and its decoder."""
         self.check()
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return Autoencoder(sizes, DecoderConfig(**self.config.model.decoder), rngs=nnx.Rngs(self.config.seed))
+        return Autoencoder(sizes, DecoderConfig(**self.config.model.decoder), rngs=Rngs(self.config.seed))
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """MLM and reconstruction, added up (Lu et al. 2021, equation 10), and the divergence of a latent variable."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.libraries import seqio
 from retrieval.models.next_sentence import NextSentenceModel
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import next_sentence_validation
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
@@ -36,7 +36,7 @@ class BertRecipe(MlmRecipe):
         """A Transformer with both of BERT's heads."""
         self.check()
         return NextSentenceModel(
-            TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=nnx.Rngs(self.config.seed)
+            TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=Rngs(self.config.seed)
         )
 
     def lengths(self, positives: int = 0) -> dict[str, int]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 
 from retrieval.data.examples import feature_lengths
 from retrieval.libraries import seqio
 from retrieval.models.deepct import DeepCT
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -30,7 +30,7 @@ class DeepCtRecipe(Recipe):
     def build(self, vocab_size: int) -> DeepCT:
         """A Transformer with one number per token."""
         self.check()
-        return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=nnx.Rngs(self.config.seed))
+        return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=Rngs(self.config.seed))
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""

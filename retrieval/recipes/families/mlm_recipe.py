@@ -13,6 +13,7 @@ from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.libraries import seqio
 from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -34,7 +35,7 @@ class MlmRecipe(Recipe):
         """A Transformer with BERT's head."""
         self.check()
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return MaskedLanguageModel(sizes, rngs=nnx.Rngs(self.config.seed))
+        return MaskedLanguageModel(sizes, rngs=Rngs(self.config.seed))
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of a model of another kind with BERT's head, what both have."""

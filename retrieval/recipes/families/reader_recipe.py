@@ -13,6 +13,7 @@ from retrieval.config.fields import Field, declare, whole
 from retrieval.data.examples import feature_lengths
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
+from retrieval.models.rngs import Rngs
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import question_tower
@@ -68,7 +69,7 @@ class ReaderRecipe(Recipe):
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
         selects = loss.selects(self.loss_options())
         retriever = question_tower.build(config, vocab_size) if self.retrieves else None
-        return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=nnx.Rngs(config.seed))
+        return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=Rngs(config.seed))
 
     @property
     def retrieves(self) -> bool:

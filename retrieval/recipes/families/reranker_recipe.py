@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 
 from retrieval.arrays import reshape_rows
 from retrieval.config.fields import Field, Kind, declare
@@ -14,6 +13,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.cross_encoder import CrossEncoder, relevance
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import reranker_validation
 from retrieval.recipes.batch_fields import embed, token_count
@@ -54,7 +54,7 @@ class RerankerRecipe(PairRecipe):
         """A cross-encoder."""
         self.check()
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return CrossEncoder(sizes, self.config.model.classes, rngs=nnx.Rngs(self.config.seed))
+        return CrossEncoder(sizes, self.config.model.classes, rngs=Rngs(self.config.seed))
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 
 from retrieval.config.fields import SHARE_BELOW, SWITCH, Field, declare, whole
 from retrieval.data.examples import feature_lengths
@@ -17,6 +16,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import writing_validation
 from retrieval.recipes.batch_fields import text_of, token_count
@@ -57,7 +57,7 @@ class Seq2SeqRecipe(Recipe):
         config, writer = self.config, self.config.model.writer
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size), pre_norm=writer.pre_norm)
         decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
-        return EncoderDecoder(sizes, decoder, rngs=nnx.Rngs(config.seed))
+        return EncoderDecoder(sizes, decoder, rngs=Rngs(config.seed))
 
     @property
     def pre_norm(self) -> bool:
