@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from retrieval.data.examples.batches import as_written
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
@@ -93,7 +94,8 @@ def held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
     recipe = recipe_of(run.config)
     lengths, converter = recipe.lengths(), recipe.converter(vocabulary.sep_id)
     name, _ = examples.register_tasks(run, vocabulary, validation=True)
-    drawn = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=False, seed=0, num_epochs=1)
-    rows = converter(drawn, task_feature_lengths=lengths).as_numpy_iterator()
+    open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
+    drawn = open_dataset(lengths, "train", shuffle=False, seed=0, num_epochs=1)
+    rows = as_written(converter)(drawn, task_feature_lengths=lengths).as_numpy_iterator()
     pairs = list(itertools.islice(rows, run.config.loop.validate_queries))
     return {name: np.stack([pair[name] for pair in pairs]) for name in pairs[0]} if pairs else {"text": np.zeros(0)}

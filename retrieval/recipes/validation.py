@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from retrieval import hashing
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.examples import feature_lengths
+from retrieval.data.examples.batches import as_written
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -131,7 +132,8 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     name, _ = examples.register_tasks(run, vocabulary, validation=True)
     lengths = feature_lengths.pair_lengths(config.data.query_length, config.data.document_length)
     # One draw of every task for a held-out passage, in an order that is the same in every run.
-    dataset = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
+    open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
+    dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
     pool = Pool({}, {}, {}, {})
     for example in dataset.as_numpy_iterator():
         document = str(example["document_id"][0])

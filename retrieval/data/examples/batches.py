@@ -11,7 +11,7 @@ like that of the examples, so a device has the rows of its own examples and of n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -118,8 +118,7 @@ def _opened(
     seed: int,
 ) -> _Lane:
     tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-    # AutoGraph would rewrite every function that is mapped, to no end: tasks have no Python control flow over tensors.
-    dataset = tf.autograph.experimental.do_not_convert(seqio.get_dataset)(
+    dataset = as_written(seqio.get_dataset)(
         task,
         lengths,
         converter,
@@ -131,6 +130,14 @@ def _opened(
         trim_output_features=False,  # the tasks cut, and keep the last [SEP]
     )
     return _Lane(lane_name(number), dataset, rows, _position_suffix(task))
+
+
+def as_written(function: Callable) -> Callable:
+    """A function that opens a dataset, without AutoGraph.
+
+    That would rewrite every function that is mapped, to no end: tasks have no Python control flow over tensors.
+    """
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 class _Lane:
@@ -219,8 +226,8 @@ def abstract(
     """
     _check(batch_size, lanes, sharding, packing)
     features = {name: tf.TensorSpec([None] * spec.rank, spec.dtype) for name, spec in converter.TASK_FEATURES.items()}
-    empty = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=features)
-    specs = converter(empty, lengths).element_spec
+    empty = as_written(tf.data.Dataset.from_generator)(lambda: iter(()), output_signature=features)
+    specs = as_written(converter)(empty, lengths).element_spec
     part = {
         name: np.zeros((batch_size // lanes, *spec.shape), spec.dtype.as_numpy_dtype) for name, spec in specs.items()
     }
