@@ -11,8 +11,8 @@ from retrieval.models.transformer import Transformer, TransformerConfig
 @pytest.mark.parametrize("seed", [0, 7])
 def test_keys_are_those_of_flax(seed):
     ours, flax_own = Rngs(seed), nnx.Rngs(seed)
-    for _ in range(3):
-        assert ours.params() == flax_own.params()
+    for draw in (lambda rngs: rngs.params(), lambda rngs: rngs.other(), lambda rngs: rngs()):
+        assert draw(ours) == draw(flax_own)
 
 
 def test_a_traced_model_has_the_parameters_that_flax_would_draw():

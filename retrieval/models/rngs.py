@@ -12,9 +12,14 @@ class Rngs(nnx.Rngs, pytree=False):
     """
 
     def __init__(self, seed: int):
+        self.default = _Stream(seed)  # of every name
+
+
+class _Stream:
+    def __init__(self, seed: int):
         self._key, self._count = jax.random.key(seed), 0
 
-    def params(self) -> jax.Array:
+    def __call__(self) -> jax.Array:
         """The next key."""
         key = jax.random.fold_in(self._key, self._count)
         self._count += 1
