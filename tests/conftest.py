@@ -1,13 +1,11 @@
 """Eight CPU devices, of which a module may take one, and the place of the optional real data."""
 
-import atexit
 import gc
 import gzip
 import os
 import pathlib
 import pickle
-import shutil
-import tempfile
+from importlib import metadata
 
 import pytest
 from support import children
@@ -18,11 +16,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
     )
-    # The same small programs are compiled by many tests.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
+    # Many tests compile the same small programs, and so does the next call.
+    kept = pathlib.Path(__file__).resolve().parents[1] / ".jax_cache" / metadata.version("jaxlib")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(kept))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-
 else:
     import tensorflow
 
