@@ -2,13 +2,12 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from types import TracebackType
+from typing import Any
+
+from retrieval.errors import UserError
+from retrieval.runtime import pod
 
 _log = logging.getLogger(__name__)
-
-# The module in which JAX starts platforms. Its errors have no type of their own.
-_STARTS = "jax._src.xla_bridge"
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops"
 
@@ -26,26 +25,39 @@ def tell_of_bits(platform: str) -> None:
 
 
 def explained(error: BaseException) -> str | None:
-    """What to tell people about an error, if JAX raised it because it cannot start a platform. None for others."""
-    if not any(_is_of_start(cause.__traceback__) for cause in _causes(error)):
-        return None
-    wanted = os.environ.get("JAX_PLATFORMS")
-    what = f"what JAX_PLATFORMS={wanted} names" if wanted else "any platform"
-    said = next(iter(str(error).strip().splitlines()), "there is no such device, or JAX was installed without it")
-    why = said.partition(" (set JAX_PLATFORMS")[0][:200]
-    return f"JAX cannot start {what} ({why}): set JAX_PLATFORMS=cpu, or unset it, and JAX takes what there is"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _is_of_start(trace: TracebackType | None) -> bool:
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == _STARTS:
-            return True
+    """What to tell people about an error that JAX raised because it cannot start a platform. None for others."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
         trace = trace.tb_next
-    return False
+    if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("jax."):
+        return None
+    try:
+        _start()
+    except UserError as reason:
+        return str(reason)
+    return None
+
+
+def check(_: Any) -> None:
+    """Checks that there is a device to compute on, for a stage; the hosts of a pod start theirs together.
+
+    Raises:
+      UserError: JAX cannot start what JAX_PLATFORMS names.
+    """
+    if pod.current() is None:
+        _start()
+
+
+def _start() -> None:
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # of several types, of which one is an AssertionError without a text
+        wanted = os.environ.get("JAX_PLATFORMS")
+        what = f"what JAX_PLATFORMS={wanted} names" if wanted else "any platform"
+        said = next(iter(str(error).strip().splitlines()), "there is no such device, or JAX was installed without it")
+        why = said.partition(" (set JAX_PLATFORMS")[0][:200]
+        raise UserError(
+            f"JAX cannot start {what} ({why}): set JAX_PLATFORMS=cpu, or unset it, and JAX takes what there is"
+        ) from error

@@ -9,10 +9,14 @@ Where identifiers are asked for, `zipfile.ZipFile` is the words `zipfile`, `zipf
 """
 
 import dataclasses
+import functools
+import importlib.machinery
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
+from types import ModuleType
 
 import Stemmer
 
@@ -205,9 +209,16 @@ def stop_words_by_language() -> dict[str, frozenset[str]]:
 
 
 def _stop_words(name: str) -> list[str]:
-    """The list that a name stands for. bm25s is imported late: its import runs JAX, and a pod could not begin then."""
-    if name == NONE:
-        return []
-    from bm25s import stopwords
+    """The list that a name stands for."""
+    return [] if name == NONE else list(getattr(_lists(), _LISTS[name]))
 
-    return list(getattr(stopwords, _LISTS[name]))
+
+@functools.cache
+def _lists() -> ModuleType:
+    """The module of bm25s with the lists, alone: importing the package starts JAX's devices, and BM25 needs none."""
+    package = importlib.util.find_spec("bm25s")
+    spec = importlib.machinery.PathFinder.find_spec("stopwords", package and package.submodule_search_locations)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

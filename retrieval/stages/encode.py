@@ -13,6 +13,7 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
+from retrieval.runtime import platforms
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs, repeated
@@ -89,7 +90,7 @@ STAGES.register(
     "encode",
     Stage(
         encode,
-        check=(Run.check_vocabulary, check_towers),
+        check=(Run.check_vocabulary, check_towers, platforms.check),
         reads="checkpoint, sets, passages",
         writes="`embeddings/`",
         settings=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),

@@ -25,6 +25,7 @@ from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.recipes.written_judges import READER, RERANKER, AnswerJudge, QueryJudge
+from retrieval.runtime import platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
@@ -321,7 +322,7 @@ STAGES.register(
     Stage(
         generate,
         check_settings=(of_fields(check_settings, "generate", "seed"),),
-        check=(check,),
+        check=(check, platforms.check),
         reads="checkpoint, sets, passages",
         writes="`generated/NAME.jsonl`: queries of the passages of each set",
         settings=("seed", "generate", "encode.corpus", "data.query_length", "data.document_length", "model.dtype"),

@@ -60,11 +60,13 @@ def index(run: Run) -> dict[str, Any]:
     large dense indexes, of which each builds a shard.
     """
     words, dense = built_by(run.config)
-    has_dense = bool(needs(run.config.stages)) and _is_available(dense.kind)
+    searched = collections(run)
+    embedded = needs(run.config.stages) and any(collection.has_embeddings() for collection in searched)
+    has_dense = bool(embedded) and _is_available(dense.kind)  # which imports TensorFlow for ScaNN
     built: dict[str, str] = {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
     read = _read_of(run.config)
-    for collection in collections(run):
+    for collection in searched:
         hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
         for kind, options in words:
             texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)

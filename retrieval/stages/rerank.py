@@ -22,7 +22,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
-from retrieval.runtime import hosts
+from retrieval.runtime import hosts, platforms
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, evaluated_runs, run_files
@@ -356,7 +356,7 @@ STAGES.register(
     Stage(
         rerank,
         check_settings=(of_fields(check_settings, "rerank"),),
-        check=(check,),
+        check=(check, platforms.check),
         reads="runs, a reranker's checkpoint or folder, texts of sets",
         writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
         settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),

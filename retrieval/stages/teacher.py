@@ -15,7 +15,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
-from retrieval.runtime import hosts
+from retrieval.runtime import hosts, platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups
 from retrieval.stages.scored_pairs import Scorer
@@ -83,7 +83,7 @@ STAGES.register(
     Stage(
         teach,
         check_settings=(of_fields(check_model, "teacher.model"),),
-        check=(lambda run: rerankers.check(run, run.config.teacher.model, _MODEL),),
+        check=(lambda run: rerankers.check(run, run.config.teacher.model, _MODEL), platforms.check),
         reads="`training/`, `negatives/`, labelled examples, a reranker",
         writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",
         settings=(

@@ -15,6 +15,7 @@ from retrieval.models.deepct import DeepCT
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.term_weigher import Scale, TermWeigher
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
+from retrieval.runtime import platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
@@ -68,6 +69,7 @@ STAGES.register(
         check=(
             lambda run: check_kind(run, "terms", "stage 'weigh' needs a model that weighs words", "deepct"),
             Run.check_vocabulary,
+            platforms.check,
         ),
         reads="checkpoint, sets, passages",
         writes="`term_weights/NAME.jsonl`: how often each word of a passage counts",
