@@ -20,6 +20,7 @@ from retrieval.api.document_index import DocumentIndex
 from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.pipeline import records
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
@@ -74,6 +75,14 @@ def test_embeddings_are_those_of_the_stage_encode(run, model):
     assert [text["_id"] for text in texts] == ids
     np.testing.assert_allclose(model.encode_documents(texts), embedded, atol=1e-6)
     assert len(model.encode_documents([{"id": "1", "text": "a"}, "b", {"id": "1", "text": "c"}])) == 3
+
+
+def test_a_run_whose_training_has_not_ended_is_refused(run, tmp_path):
+    """Its checkpoints can be read already."""
+    begun = Run(run.config, shutil.copytree(run.folder, tmp_path / "begun"), run.lock)
+    records.write_record(begun, "train", records.record_of(begun, "train") | {"done": False})
+    with pytest.raises(UserError, match=r"/begun: the training has not ended: `.* --workdir=.*/begun` goes on with it"):
+        FinishedRun(begun.folder).load()
 
 
 def test_few_and_many_texts_give_the_same_vectors(model):

@@ -31,7 +31,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.models.hugging_face import is_bert
-from retrieval.pipeline import downloads, preflight, runner
+from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.recipes import exported_towers, initial_parameters, rerankers, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
@@ -88,6 +88,12 @@ def load(path: str | Path) -> "Model":
     experiment.load_plugins(config.plugins)
     run = Run(config, folder, Path(), copy=copy)
     downloads.bring(run, [_READS_THE_MODEL])
+    trained = run.holder("train")
+    if "train" in trained.config.stages and not records.is_done(trained, "train"):
+        raise UserError(
+            f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` goes on "
+            "with it"
+        )
     return of_run(run)
 
 
