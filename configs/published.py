@@ -46,14 +46,17 @@ def get_config(model: str = "") -> ConfigDict:
 
 
 def _set_sizes(model: str, config: ConfigDict) -> None:
-    from retrieval.errors import UserError
+    from retrieval.errors import UserError, hub_hint
     from retrieval.recipes import exported_towers
     from retrieval.runtime import hub
 
     folder: Path = hub.path(model)
     if not exported_towers.is_export(folder):
+        if not folder.exists():
+            raise UserError(f"--config=published:{model}: no such folder{hub_hint(model)}")
         raise UserError(
-            f"--config=published:{model}: no modules.json there; a folder of sentence-transformers is needed"
+            f"--config=published:{model}: no modules.json there, which says how a model pools its vectors; name a "
+            "folder that sentence-transformers saved, or train it: --config=dpr --config.train.init_from=FOLDER"
         )
     exported_towers.set_sizes(folder, config)
     if config.model.embed_dim or config.model.embed_norm:

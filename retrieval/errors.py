@@ -1,6 +1,7 @@
 """The one exception that is meant for the person at the shell."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from retrieval import terminal
 
 # Characters of a list of names, and of what a library says: a message is to be read at a glance.
 _LONGEST, _SAID = 400, 300
+_MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
 
 
 class UserError(Exception):
@@ -43,7 +45,14 @@ def no_path(path: Path, field: str = "", words: Sequence[str] = ()) -> UserError
     remedy = f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts"
     if path.parts[:1] == ("~",):  # which a shell expands at the beginning of a word alone
         remedy = "'~' is no folder here; write $HOME, or the whole path"
+    remedy += hub_hint(str(path)) if field == "config.vocab" else ""
     return UserError(f"{path}: no such file or folder{f', in {field}' if field else ''}; {remedy}")
+
+
+def hub_hint(value: str) -> str:
+    """The end of an error about a path: how it is written, where it may be the name of a model. Nothing is there."""
+    may_be = _MODEL.fullmatch(value) and Path(value).suffix not in (".json", ".txt") and not Path(value).exists()
+    return f"; a model of Hugging Face's hub is written hf:{value}" if may_be else ""
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from retrieval.data.corpora import source_paths
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
+from retrieval.errors import UserError, hub_hint
 from retrieval.pipeline.work_directory import WorkDirectory
 
 
@@ -49,7 +49,7 @@ class Run(WorkDirectory):
             if not path.is_file():
                 raise UserError(
                     f"{path}: {'a folder without a vocabulary' if path.is_dir() else 'no such file'}, in config.vocab; "
-                    "put it back, or set config.vocab to where it is"
+                    f"put it back, or set config.vocab to where it is{hub_hint(str(path))}"
                 )
         return paths
 

@@ -102,6 +102,10 @@ FLAGS = mistakes(
   no such file | did you mean --config=configs/ict_bfs_wlp.py
 --config=studies/parts --workdir={run}
   configs/studies/parts.py: no get_config in it | such as configs/ict_bfs_wlp.py:local
+--config=published:me/model --workdir={run}
+  --config=published:me/model: no such folder; a model of Hugging Face's hub is written hf:me/model
+--config=published:{beir} --workdir={run}
+  --config=published:{beir}: no modules.json there, which says how a model pools its vectors | --config=dpr
 --config=dpr:locl --workdir={run}
   'locl' | did you mean local?
 --config={raises.py} --workdir={run}
@@ -275,7 +279,9 @@ $OLDER --config.stages="('mine', 'pairs')"
 --config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
   leads back to | take another base
 $REQA --config.train.init_from=bert-base-uncased
-  config.train.init_from=bert-base-uncased: no such folder | a work directory | hf:OWNER/NAME
+  config.train.init_from=bert-base-uncased: no such folder | a work directory | written hf:bert-base-uncased
+$DUMP --config.vocab=google-bert/bert-base-uncased
+  google-bert/bert-base-uncased: no such file or folder, in config.vocab; | written hf:google-bert/bert-base-uncased
 $REQA --config.train.init_from={untrained}
   config.train.init_from={untrained} | finished train stage
 $REQA --config.train.init_from={finished} --config.data.document_length=160

@@ -29,7 +29,7 @@ from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.errors import UserError, first_line, unknown_name
+from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.recipes import exported_towers, initial_parameters, rerankers, towers
@@ -81,8 +81,8 @@ def load(path: str | Path) -> "Model":
         return Model(exported_towers.read(folder, experiment.defaults()), path)
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):
         raise UserError(
-            f"{path}: neither the work directory of a run (it has no {preflight.CONFIG}) nor an export of towers; name "
-            "the --workdir of a run"
+            f"{path}: neither the work directory of a run nor an export of towers, which has a modules.json; name the "
+            f"--workdir of a run, or a folder that sentence-transformers saved{hub_hint(path)}"
         )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
@@ -91,8 +91,8 @@ def load(path: str | Path) -> "Model":
     trained = run.holder("train")
     if "train" in trained.config.stages and not records.is_done(trained, "train"):
         raise UserError(
-            f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` goes on "
-            "with it"
+            f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` "
+            "goes on with it"
         )
     return of_run(run)
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
-from retrieval.errors import UserError
+from retrieval.errors import UserError, hub_hint
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
@@ -48,7 +48,10 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
         )
     for name in filter(None, names):
         if not is_bert(hub.path(name)):
-            raise UserError(f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)")
+            raise UserError(
+                f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)"
+                f"{hub_hint(name)}"
+            )
     return {tower: BertFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from retrieval.config import fields
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import prefixes, vocabularies
-from retrieval.errors import UserError
+from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
 from retrieval.models.hugging_face import CONFIGS
 from retrieval.models.two_tower import TwoTower
@@ -62,7 +62,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
-            "(config.json beside model.safetensors), or the name of such a model on Hugging Face's hub, hf:OWNER/NAME"
+            f"(config.json beside model.safetensors){hub_hint(folder)}"
         )
     start = Run.opened(folder, _FIELD, run.lock)
     record = records.read_own_record(start, "train")

@@ -11,7 +11,7 @@ from typing import Any
 
 from retrieval import extras, files, hashing
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, first_line
+from retrieval.errors import UserError, first_line, hub_hint
 from retrieval.recipes.writer import BEAM, SAMPLE, Decoding, WrittenText
 
 _CONFIG = "config.json"
@@ -94,7 +94,7 @@ def check(folder: Path, tokens: int) -> None:
     if not (folder / _CONFIG).is_file():
         raise UserError(
             f"config.generate.model={folder}: no {_CONFIG} there; a folder of a T5 or BART is needed, as transformers "
-            "saves it; names of Hugging Face's hub are not downloaded"
+            f"saves it{hub_hint(str(folder))}"
         )
     config = files.read_json(folder / _CONFIG)
     if not isinstance(config, dict) or not config.get("is_encoder_decoder"):

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
+from retrieval.errors import UserError, hub_hint
 from retrieval.models import cross_encoder_folder
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder, is_bert
@@ -16,7 +16,7 @@ from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import bert_weights
 from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.trained_model import TrainedKind
-from retrieval.runtime import store_copy
+from retrieval.runtime import hub, store_copy
 from retrieval.stage_outputs import Run
 
 KIND = TrainedKind(
@@ -41,8 +41,7 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
     Raises:
       UserError: there is no reranker.
     """
-    if _is_folder_of_weights(value):
-        folder = BertFolder.open(Path(value))
+    if folder := _weights(value, field):
         return [
             *folder.files,
             *cross_encoder_folder.settings(folder),
@@ -57,8 +56,8 @@ def check(run: Run, value: str, field: str) -> None:
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if _is_folder_of_weights(value):
-        _check_folder(BertFolder.open(Path(value)), run.config, field)
+    if folder := _weights(value, field):
+        _check_folder(folder, run.config, field)
     else:
         KIND.check(run, value, field)
 
@@ -70,15 +69,28 @@ def open_reranker(run: Run, value: str, field: str) -> Reranker:
       UserError: as `check`, or its parameters cannot be read.
     """
     check(run, value, field)
-    if _is_folder_of_weights(value):
-        return _of_folder(BertFolder.open(Path(value)), run.config)
+    if folder := _weights(value, field):
+        return _of_folder(folder, run.config)
     config, vocabulary, model = KIND.load(run, value, field)
     assert isinstance(model, CrossEncoder), "`check` has looked at the recipe"
     return Reranker(model, vocabulary, Lengths(config.data.query_length, config.data.document_length))
 
 
-def _is_folder_of_weights(value: str) -> bool:
-    return bool(value) and is_bert(store_copy.local(value))
+def _weights(value: str, field: str) -> BertFolder | None:
+    """The folder of weights that a field names, be it on the hub; None for a work directory.
+
+    Raises:
+      UserError: there is neither.
+    """
+    folder = hub.local(value) if hub.is_name(value) else store_copy.local(value)
+    if value and is_bert(folder):
+        return BertFolder.open(folder)
+    if hub.is_name(value) or not folder.exists():
+        raise UserError(
+            f"{field}={value}: no cross-encoder of BERT's kind; name a work directory of a reranker, or a folder that "
+            f"sentence_transformers.CrossEncoder loads{hub_hint(value)}"
+        )
+    return None
 
 
 def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "hf:"
 # Configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
-_FILES = ["*.json", "*.txt", "model*.safetensors", "[0-9]_*/*", "query/*", "document/*"]
+_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/*", "query/*", "document/*"]
 _OLDER_WEIGHTS = ["pytorch_model*.bin"]
 
 

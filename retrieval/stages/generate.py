@@ -25,7 +25,7 @@ from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.recipes.written_judges import READER, RERANKER, AnswerJudge, QueryJudge
-from retrieval.runtime import platforms
+from retrieval.runtime import hub, platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
@@ -71,7 +71,9 @@ class Judges(NamedTuple):
 
 declare(
     "generate",
-    model=Field("", TEXT, "folder of a published T5 or BART, for transformers; '': the model of the run or its base"),
+    model=Field(
+        "", TEXT, "folder or hf:NAME of a published T5 or BART, for transformers; '': the model of the run or its base"
+    ),
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field(
         "",
@@ -112,7 +114,7 @@ def generate(run: Run) -> dict[str, Any]:
     @functools.cache
     def writer_of_run() -> Writer | PublishedWriter:  # none where all is written
         if fields.model:
-            return PublishedWriter(Path(fields.model), _decoding(fields, config.seed), config.data.document_length)
+            return PublishedWriter(hub.path(fields.model), _decoding(fields, config.seed), config.data.document_length)
         return _writer(open_trained(run), fields, config.seed)
 
     def write(passages: Sequence[Candidate]) -> list[list[WrittenText]]:
@@ -284,7 +286,7 @@ def check(run: Run) -> None:
     if name := run.config.generate.reranker:
         rerankers.check(run, name, RERANKER)
     if folder := run.config.generate.model:
-        published_writer.check(Path(folder), _decoding(run.config.generate, run.config.seed).tokens)
+        published_writer.check(hub.path(folder), _decoding(run.config.generate, run.config.seed).tokens)
         return
     run.check_vocabulary()
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
@@ -314,7 +316,7 @@ def fetch(run: Run) -> None:
 
 def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
     """The files of the published model; without one those of the vocabulary."""
-    return published_writer.inputs(Path(model)) if model else vocabulary()
+    return published_writer.inputs(hub.path(model)) if model else vocabulary()
 
 
 STAGES.register(

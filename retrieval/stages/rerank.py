@@ -22,7 +22,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import hosts, hub, platforms
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, evaluated_runs, run_files
@@ -42,8 +42,8 @@ declare(
     model=Field(
         "",
         TEXT,
-        "work directory of a reranker, which reads at its own lengths, folder of a cross-encoder, or a system whose "
-        "ranks count",
+        "work directory of a reranker, which reads at its own lengths, folder or hf:NAME of a cross-encoder, or a "
+        "system whose ranks count",
     ),
     depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
     measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
@@ -124,7 +124,8 @@ def check(run: Run) -> None:
 
 def is_system(model: str) -> bool:
     """Whether `rerank.model` names a system, whose ranks take the place of a model's."""
-    return bool(model) and "/" not in model and not is_url(model) and not Path(model).is_dir()
+    is_place = "/" in model or is_url(model) or hub.is_name(model) or Path(model).is_dir()
+    return bool(model) and not is_place
 
 
 def inputs(run: Run) -> Sequence[Path]:

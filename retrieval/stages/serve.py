@@ -40,7 +40,7 @@ declare(
     port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
     hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
     reranker=Field(
-        "", TEXT, "a work directory or a cross-encoder's folder; '': the run's own reranker, if any", was=""
+        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any", was=""
     ),
     k=Field(100, whole(1), "most hits of a list", was=100),
     characters=Field(1000, whole(1), "most characters of a query", was=1000),

@@ -29,7 +29,7 @@ _LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
 
 declare(
     "teacher",
-    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder of a cross-encoder"),
+    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder or hf:NAME of a cross-encoder"),
     shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
 )
 
