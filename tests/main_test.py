@@ -1,6 +1,7 @@
 """The command line: what it says to people who make mistakes."""
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -219,8 +220,6 @@ def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
 
 
 def test_a_full_disk_is_named():
-    import errno
-
     assert "disk is full" in command_line._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
 
 
@@ -441,7 +440,10 @@ def test_a_model_of_a_base_reads_texts_that_it_has_not_learnt_from(tmp_path, sta
 
 
 def test_what_only_reads_needs_no_permission_to_write(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    def refused(folder, mode=0o777):
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+
+    monkeypatch.setattr(os, "mkdir", refused)
     for stages, told in ((["search"], "which has not run"), (["search", "report"], "no permission to write")):
         with pytest.raises(UserError, match=told):
             preflight.check(make_run(tmp_path), stages)
@@ -517,12 +519,20 @@ def test_no_half_written_file_of_a_killed_run_stays(tmp_path, stages):
 
 
 def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
-    source = tmp_path / "dump.xml"
-    source.write_text("one")
+    source = tmp_path / "docs"
+    source.mkdir()
+    for name in "abc":
+        (source / name).write_text("one")
     stages["prepare"] = Stage(Counter(), ("corpus",), fixed=True, inputs=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
-    source.write_text("another")
-    with pytest.raises(UserError, match="what it reads has changed"):
+    (source / "b").write_text("another")
+    with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):
+        run_all(make_run(tmp_path / "run"), stages)
+    (source / "c").unlink()
+    with pytest.raises(UserError, match=r"docs/b has changed, and 1 more of its files have changed since"):
+        run_all(make_run(tmp_path / "run"), stages)
+    (source / "b").write_text("one")
+    with pytest.raises(UserError, match="docs/c has gone since"):
         run_all(make_run(tmp_path / "run"), stages)
 
 

@@ -308,7 +308,7 @@ $REQA --stage=prepare
 --stage=search --query=zip
   'search' reads what stage 'index' writes | --stage=prepare,sets,train,encode,index,search
 --workdir=/proc/run
-  /proc/run | --workdir
+  --workdir=/proc/run: nothing can be written to /proc; use another --workdir
 --workdir=gss://bucket/run
   unknown scheme of gss://bucket/run | 'gss' | did you mean gs
 --workdir=az://bucket/run

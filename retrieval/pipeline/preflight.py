@@ -3,12 +3,13 @@
 What is about one stage its own checks say; here is what is about runs.
 """
 
-import os
+import errno
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.config import experiment
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
@@ -96,12 +97,22 @@ def _check_folders(run: WorkDirectory, is_read: bool) -> None:
         place = place.parent
     if not place.is_dir():
         raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
-    if not (is_read or os.access(place, os.W_OK)):
-        raise UserError(
-            f"--workdir={run.folder}: no permission to write to {place}; use another --workdir, or change its mode"
-        )
+    if not is_read:
+        _check_writable(place, run.folder)
     check_kept_config(run.folder, "--workdir")
     if run.config.base:
         check_kept_config(store_copy.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
+
+
+def _check_writable(place: Path, folder: Path) -> None:
+    """By writing: of /proc, or as root, the mode of a folder says too much."""
+    try:
+        with files.scratch(place):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        why = "no permission to write" if error.errno in (errno.EACCES, errno.EPERM) else "nothing can be written"
+        raise UserError(f"--workdir={folder}: {why} to {place}; use another --workdir, or change its mode") from error

@@ -166,10 +166,10 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
     goes_further = _goes_further(stage, before, inputs)
-    if has_begun and not same and stage.fixed and goes_on and not goes_further:
+    if before and has_begun and not same and stage.fixed and goes_on and not goes_further:
         raise UserError(
-            f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
-            f"delete {run.place} to start afresh"
+            f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.place}; use another "
+            f"--workdir, or delete {run.place} to start afresh"
         )
     if not (same and good):  # nobody knows what is there without a record, either
         for output in stage.outputs:
@@ -181,6 +181,18 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
         record["before"] = before["before"]
     write_record(run, name, record)
     return record
+
+
+def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str, Any]]) -> str:
+    """Which of the files that a stage reads is another one now, in words."""
+    old, new = ({file["name"]: file for file in files_read} for files_read in (before, now))
+    names = [name for name in {**old, **new} if old.get(name, {}).get("sum") != new.get(name, {}).get("sum")]
+    if not names:
+        return "what it reads has changed"
+    first = new.get(names[0]) or old[names[0]]
+    what = "has changed" if names[0] in old and names[0] in new else "is new" if names[0] in new else "has gone"
+    more = f", and {len(names) - 1} more of its files have changed" if len(names) > 1 else ""
+    return f"{first['path']} {what}{more}"
 
 
 def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
