@@ -1,7 +1,12 @@
 """Installs the package; `requirements.lock` has the exact versions that it is tested with."""
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+
+VERSION = re.search('^__version__ = "(.*)"', Path("retrieval/__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
 
 class BuildWithLock(build_py):
@@ -14,8 +19,8 @@ class BuildWithLock(build_py):
 
 
 setup(
-    name="retrieval",
-    version="0.1.0",
+    name="retrieval-jax",  # "retrieval" on the package index is another program
+    version=VERSION,
     description="Dense retrievers, pre-trained and fine-tuned at scale in JAX and Flax",
     license="Apache-2.0",
     license_files=["LICENSE"],

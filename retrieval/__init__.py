@@ -12,6 +12,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+__version__ = "0.1.0"  # setup.py reads it
+
 _PACKAGE = Path(__file__).resolve().parent
 REPOSITORY = _PACKAGE.parent  # of a checkout
 # The versions whose packages make up the pydocs corpus; a wheel has the file inside.

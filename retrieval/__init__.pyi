@@ -9,5 +9,6 @@ from retrieval.api.finished_run import run as run
 from retrieval.api.loaded_model import Model as Model
 from retrieval.api.loaded_model import load as load
 
+__version__: str
 LOCK: Path
 REPOSITORY: Path

@@ -3,8 +3,8 @@
 from retrieval import REPOSITORY
 from retrieval.errors import UserError
 
-# A checkout may be used without being installed, and an index may have another package of its name.
-_WHOSE = "." if (REPOSITORY / "setup.py").exists() else "retrieval"
+# A checkout may be used without being installed. On the package index "retrieval" is another program.
+_WHOSE = "." if (REPOSITORY / "setup.py").exists() else "retrieval-jax"
 
 
 def install(extra: str) -> str:

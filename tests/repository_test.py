@@ -8,6 +8,8 @@ import subprocess
 import yaml
 from conftest import REPOSITORY
 
+import retrieval
+
 
 def test_git_ignores_an_environment_that_is_a_link(tmp_path):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
@@ -24,3 +26,8 @@ def test_the_workflow_has_every_python_that_setup_allows():
     versions = workflow["jobs"]["ci"]["strategy"]["matrix"]["python"]
     assert versions == [f"3.{minor}" for minor in range(int(first), int(beyond))]
     assert {"run": "./.ci/run", "env": {"PYTHON": "python"}} in workflow["jobs"]["ci"]["steps"]
+
+
+def test_the_citation_has_the_version():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == retrieval.__version__

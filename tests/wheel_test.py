@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
+import retrieval
+
 SOURCES = ("retrieval", "configs", "setup.py", "pyproject.toml", "requirements.lock", "LICENSE", "MANIFEST.in")
 
 
@@ -76,6 +78,9 @@ def test_a_wheel_holds_configs_and_the_lock(wheel):
     assert {f"retrieval/{name}" for name in ours} <= names
     assert {"retrieval/requirements.lock", "retrieval/py.typed", "retrieval/serving/page/page.js"} <= names
     assert not any(name.startswith(("tests/", "configs/")) for name in names)
+    assert (
+        wheel.name == f"retrieval_jax-{retrieval.__version__}-py3-none-any.whl"
+    )  # the package index has a "retrieval"
 
 
 def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
@@ -113,7 +118,7 @@ def test_a_missing_package_is_told_with_its_extra(programs, elsewhere, monkeypat
     done = call(programs / "python", "-c", hidden, *options)
     assert done.returncode == 2
     wanted = "config.prepare.runner=DirectRunner needs the package apache-beam, which is not installed"
-    assert f"{wanted}: pip install 'retrieval[beam]'" in done.stderr
+    assert f"{wanted}: pip install 'retrieval-jax[beam]'" in done.stderr
 
 
 @pytest.mark.long  # it downloads what the wheel needs
