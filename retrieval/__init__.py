@@ -9,8 +9,12 @@ What these need is imported when they are first called. `__init__.pyi` has their
 """
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
+
+# Read when TensorFlow and JAX are imported, which is later. What matters comes as an exception.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __version__ = "0.1.0"  # setup.py reads it
 

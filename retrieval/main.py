@@ -1,14 +1,16 @@
 """A run: the stages that a config lists, in one work directory.
 
     python -m retrieval.main --config=configs/ict_bfs_wlp.py:local --workdir=runs/quickstart
-    python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
-    python -m retrieval.main --workdir=runs/quickstart --stage=serve
+    python -m retrieval.main search --workdir=runs/quickstart --query='how do I read a zip archive'
+    python -m retrieval.main serve --workdir=runs/quickstart
 
+A word before the flags is a stage: `search` is --stage=search, and `evaluate report` is --stage=evaluate,report.
 Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """
 
 import importlib
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import LOCK
+from retrieval import LOCK, __version__
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror, store_copy
@@ -115,25 +117,33 @@ def _config_of(folder: Path, workdir: str) -> ConfigDict:
     return read_config(folder)
 
 
-def manual() -> str:
+def manual(word: str = "") -> str:
     """What --help says."""
     from retrieval.cli import help_text
 
-    return help_text.text(__doc__ or "")
+    return help_text.text(__doc__ or "", word)
 
 
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is `python -m retrieval.compare`, and `retrieval score` likewise.
+    `retrieval compare` is `python -m retrieval.compare`, and `retrieval score` likewise. Other words are stages.
     """
     sys.path.insert(0, "")
-    if (name := "".join(sys.argv[1:2])) in _OTHERS:
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
+    if words[:1] and words[0] in _OTHERS:
         del sys.argv[1]
-        importlib.import_module(f"retrieval.{name}").program()
-        return
-    command_line.run(main, manual, computes=True)
+        importlib.import_module(f"retrieval.{words[0]}").program()
+    elif len(sys.argv) == 1:
+        from retrieval.cli import help_text
+
+        print(help_text.first("python -m retrieval.main" if sys.argv[0].endswith(".py") else "retrieval"))
+    elif sys.argv[1:] == ["--version"]:
+        print(f"retrieval {__version__}")
+    else:
+        sys.argv[1 : 1 + len(words)] = [f"--stage={','.join(words)}"] if words else []
+        command_line.run(main, manual, computes=True)
 
 
 if __name__ == "__main__":
-    command_line.run(main, manual, computes=True)
+    program()

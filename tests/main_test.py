@@ -99,6 +99,24 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
     assert not any(helper in str(refused.value) for helper in helpers)
 
 
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        (["search", "--query=fox"], ["search"]),
+        (["evaluate", "report"], ["evaluate", "report"]),
+        (["--stage=plan"], ["plan"]),
+        ([], None),
+    ],
+)
+def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
+    seen = []
+    monkeypatch.setattr(command_line, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
+    monkeypatch.setattr(sys, "argv", ["retrieval", *words, "--workdir=run"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    main.program()
+    assert seen == [["main"]] and flags.FLAGS.stage == stages and flags.FLAGS.workdir == "run"
+
+
 def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
     command = [sys.executable, "-m", "retrieval.main", "--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}"]
     environment = os.environ | {"JAX_PLATFORMS": "abacus"}

@@ -145,6 +145,33 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
         assert form.what in told and form.setting in told
 
 
+def test_the_first_help_is_a_screen(monkeypatch, capsys):
+    """Its commands are ones that there are."""
+    monkeypatch.setattr(sys, "argv", ["/env/bin/retrieval"])
+    main.program()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 120
+    commands = [shlex.split(line) for line in lines if line.startswith("  retrieval ")]
+    assert {words[1] for words in commands if not words[1].startswith("-")} - {"compare"} <= set(STAGES)
+    for words in commands:
+        if words[1].startswith("--config="):
+            forget_flags()
+            command_line.parse_flags(["main", *(word.replace(":hf:NAME", "") for word in words[1:])])
+
+
+def test_help_of_a_word_is_what_has_it():
+    told = main.manual("learning_rate")
+    assert "Fields (--config.FIELD=VALUE):\n  config." in told and "config.train.learning_rate=" in told
+    assert "config.search.k" not in told and "Stages" not in told
+    assert main.manual("xyzzy") == "nothing about 'xyzzy'"
+
+
+def test_names_that_a_field_may_have_are_in_its_table():
+    page = (REPOSITORY / "docs" / "reference" / "fields.md").read_text(encoding="utf-8")
+    assert "| `model.pooling` | `'cls'` | cls, mean |" in page
+    assert "| `generate.answers` | `''` | '', rules, spacy |" in page
+
+
 def test_the_reference_pages_are_what_the_code_declares():
     """`python -m retrieval.cli.reference` writes them, here without plugins' fields."""
     program = (

@@ -91,7 +91,7 @@ FLAGS = mistakes(
 --config=configs/ict.py --workdir={run} --batch_size=64
   did you mean | --config.train.batch_size
 --config=configs/ict.py --workdir={run} train
-  unexpected argument 'train' | --config.train.steps=100
+  unexpected argument 'train' | stages come before all flags | --config.train.steps=100
 --config=configs/ict.py
   --workdir is missing | such as --workdir=runs/quickstart
 --workdir={run}

@@ -8,6 +8,7 @@ import sys
 import pytest
 from conftest import REPOSITORY
 
+import retrieval
 from retrieval.config import experiment, fields, source_cache
 
 HEAVY = {"tensorflow", "seqio", "jax", "flax", "orbax", "optax", "scipy", "matplotlib", "clu"}
@@ -40,7 +41,11 @@ def warm(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
+        ([], 0, "retrieval.main search --workdir="),
+        (["--version"], 0, f"retrieval {retrieval.__version__}"),
         (["--help"], 0, "config.train.steps=100000"),
+        (["--help=learning_rate"], 0, "config.train.learning_rate=0.0001"),
+        (["serve", "report"], 2, "--workdir is missing"),
         (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
         (["--config=dpr", "--config.train.steps=x"], 2, "a whole number is needed"),
         (["--config=dpt"], 2, "did you mean --config=configs/dpr.py"),

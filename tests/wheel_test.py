@@ -94,6 +94,7 @@ def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
 
 
 def test_an_installed_program_knows_its_configs(programs, elsewhere):
+    assert call(programs / "retrieval", "--version").stdout == f"retrieval {retrieval.__version__}\n"
     done = call(programs / "retrieval", "--help")
     assert "configs/dpr.py\n" in done.stdout and "configs/studies/seed_encoder.py\n" in done.stdout
     for config in ("dpr:locl", "configs/dpr.py:locl"):

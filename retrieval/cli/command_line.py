@@ -3,14 +3,11 @@
 import contextlib
 import errno
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -37,6 +34,8 @@ _KEPT = Path(__file__).parent / "workdir_config.py"
 _CONFIG = re.compile(r"--?config(=|$)")
 _OVERRIDE = re.compile(r"--?(no)?config\.")
 _FIELD = re.compile(r"--?config\.[^=]+")  # without its value
+
+_HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
 
 _CTRL_C = 130  # what a shell gives for a program that SIGINT ends
 
@@ -94,19 +93,22 @@ def refuse_arguments(argv: Sequence[str]) -> None:
       UserError: there is an argument that is none.
     """
     if len(argv) > 1:
-        raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
+        raise UserError(
+            f"unexpected argument '{argv[1]}'; stages come before all flags, as in `retrieval search --workdir=X`, and "
+            "every setting is a flag such as --config.train.steps=100"
+        )
 
 
 def run(
     main: Callable[[Sequence[str]], int | None],
-    manual: Callable[[], str] | None = None,
+    manual: Callable[[str], str] | None = None,
     has_flags: bool = True,
     computes: bool = False,
 ) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75, Ctrl-C 130.
 
     Args:
-      manual: what --help says, where that is more than the flags.
+      manual: what --help=WORD says, where that is more than the flags; without a word everything.
       has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
       computes: whether it is to have large pages of memory.
     """
@@ -117,9 +119,10 @@ def run(
             large_pages.restart_with()
         return rest
 
-    if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
+    asked = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
+    if manual and asked:
         with terminal.while_read():
-            print(manual(), flush=True)
+            print(manual(asked[0]), flush=True)
         return
     _set_up_logging()
     ending.heed_sigterm()

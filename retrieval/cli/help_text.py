@@ -1,23 +1,60 @@
 """What --help says: the stages, the configs, the formats and the flags, as the code has them."""
 
+import re
+import textwrap
 from collections.abc import Iterator
 
 from absl import flags
 
+from retrieval import __version__
 from retrieval.cli import config_files
 from retrieval.config import source_cache
 
+_FIRST = """\
+retrieval {version}: trains embedding models for search, and measures them
 
-def text(introduction: str) -> str:
-    """The manual of `retrieval.main`, after an introduction."""
+Your own documents, then a search among them, and a page with an API:
+  {retrieval} --config=own:local --workdir=runs/own --config.corpus=DATA/docs
+  {retrieval} search --workdir=runs/own --query='how do I reset my password'
+  {retrieval} serve --workdir=runs/own
+A published model on a BEIR folder, beside BM25:
+  {retrieval} --config=published:hf:NAME --workdir=runs/published --config.sets.beir=DATA/nfcorpus
+Finished runs side by side:
+  {retrieval} compare runs/one runs/two
+
+{experiments}
+
+A run that was cut off goes on with the same command, or with --workdir alone. Every stage is a word, as search is.
+
+  {retrieval} --help         stages, experiments, formats and all fields
+  {retrieval} --help=WORD    what of that has the word
+  {retrieval} --version"""
+
+
+def first(retrieval: str) -> str:
+    """The first commands, a screen of them; `retrieval` is how the program is called."""
+    names = [path.removeprefix("configs/").removesuffix(".py") for path in config_files.described()]
+    listed = f"Experiments (NAME, or NAME:local for a laptop): {', '.join(n for n in names if '/' not in n)}"
+    return _FIRST.format(version=__version__, retrieval=retrieval, experiments=textwrap.fill(listed, 100))
+
+
+def text(introduction: str, word: str = "") -> str:
+    """The manual of `retrieval.main`, after an introduction; of a word the entries that have it."""
     described = [f"{name}\n      {what}" for name, what in config_files.described().items()]
     sections = [
-        introduction.strip(),
         _section("Experiments (--config)", described),
         *source_cache.cached("help", _of_tables),
         _section("Flags", _flags()),
     ]
-    return "\n\n".join(sections)
+    if word:
+        return "\n\n".join(filter(None, (_about(word, section) for section in sections))) or f"nothing about {word!r}"
+    return "\n\n".join([introduction.strip(), *sections])
+
+
+def _about(word: str, section: str) -> str:
+    title, *entries = re.split(r"\n {2}(?! )", section)
+    found = [entry for entry in entries if word.lower() in entry.lower()]
+    return "\n  ".join([title, *found]) if found else ""
 
 
 def _section(title: str, lines: Iterator[str] | list[str]) -> str:

@@ -158,7 +158,9 @@ def _cell(text: str) -> str:
 
 
 def _needed(kind: fields.Kind) -> str:
-    return kind.needed if kind.names is None else f"the name of a {kind.needed}"
+    if kind.names is None:
+        return kind.needed
+    return ", ".join(name or "''" for name in sorted([*kind.names, *kind.made[3:]]))  # others of `fields.one_of`
 
 
 def _needs(loss: Loss) -> str:

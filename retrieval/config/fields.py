@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, listed, unknown_name
 
 
 class Kind(NamedTuple):
@@ -183,7 +183,7 @@ def check_value(path: str, value: Any, kind: Kind) -> None:
     """
     if kind.names is not None:
         if not isinstance(value, str):
-            raise UserError(f"config.{path}={value!r}: a text is needed, the name of a {kind.needed}")
+            raise UserError(f"config.{path}={value!r}: a text is needed, one of {listed(sorted(kind.names))}")
         if not kind.fits(value):
             raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names)
     shown = value if isinstance(value, str) and value else repr(value)
