@@ -1,10 +1,19 @@
-"""Text of unknown origin, made safe to show: nothing in it moves the cursor, sets a colour or turns a line around."""
+"""What people see of a run: text of unknown origin, made safe to show, and how far long work is.
+
+Nothing in a safe text moves the cursor, sets a colour or turns a line around.
+"""
 
 import contextlib
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+_SECONDS = 60  # between two lines of the log about the same work
 
 # Control characters but for tab and line feed, what changes the direction of writing or begins a line in some other
 # way, and halves of surrogate pairs, which cannot be printed at all.
@@ -28,3 +37,28 @@ def while_read() -> Iterator[None]:
         yield
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would say it at the end
+
+
+def progress(items: Iterable | None = None, **options: Any) -> Any:
+    """A bar of progress on a terminal; where standard error is a file or a pipe, a line of the log every minute.
+
+    Args:
+      options: of tqdm, such as `desc` and `total`.
+    """
+    import tqdm  # late: what `runtime.hosts` says to it in the environment counts until then
+
+    if sys.stderr.isatty():
+        return tqdm.tqdm(items, mininterval=2, **options)
+    lines = {"mininterval": _SECONDS, "maxinterval": _SECONDS, "delay": _SECONDS, "ascii": True, "ncols": 0}
+    return tqdm.tqdm(items, file=_Lines(), **lines, **options)
+
+
+class _Lines:
+    """A file for tqdm, whose states are lines of the log."""
+
+    def write(self, text: str) -> None:
+        if state := text.strip():
+            _log.info("%s", state)
+
+    def flush(self) -> None:
+        """Nothing is held back."""

@@ -1,9 +1,15 @@
 """Text of any kind, in reports and on a terminal: it reads as what it is, and does nothing."""
 
 import logging
+import os
+import pty
 import re
+import subprocess
+import sys
+import termios
 
 import pytest
+from conftest import REPOSITORY
 
 from retrieval import terminal
 from retrieval.api.document_index import Hit
@@ -20,6 +26,38 @@ def plots():
 
 ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b5A\u202eesrever"
 NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** _u_ \\| a\n# heading\r\n{ESCAPES}"
+
+
+WORK = """import logging
+from retrieval import terminal
+from retrieval.cli import command_line
+command_line._set_up_logging()
+for step in terminal.progress(range(3), desc="train"):
+    logging.getLogger("retrieval.x").info("step %s", step)
+"""
+
+
+def test_a_bar_is_one_line_of_a_terminal_and_the_log_stands_above():
+    reads, writes = pty.openpty()
+    termios.tcsetwinsize(writes, (24, 80))
+    subprocess.run([sys.executable, "-c", WORK], cwd=REPOSITORY, stderr=writes, check=True)
+    os.close(writes)
+    *lines, rest = os.read(reads, 1 << 16).decode().split("\r\n")
+    os.close(reads)
+    shown = [line.rpartition("\r")[2] for line in lines]
+    assert [line.partition(" ")[2] for line in shown[:3]] == ["step 0", "step 1", "step 2"]
+    assert shown[3].startswith("train: 100%") and rest == ""
+
+
+def test_elsewhere_progress_is_now_and_then_a_line_of_the_log(monkeypatch, caplog, capsys):
+    monkeypatch.setattr(logging.getLogger("retrieval"), "propagate", True)
+    with caplog.at_level(logging.INFO, logger="retrieval"):
+        assert list(terminal.progress(range(3), desc="brief")) == [0, 1, 2]
+        assert not caplog.messages
+        monkeypatch.setattr(terminal, "_SECONDS", 0)
+        assert list(terminal.progress(range(3), desc="train")) == [0, 1, 2]
+    assert "\r" not in capsys.readouterr().err + caplog.text
+    assert len(caplog.messages) >= 3 and caplog.messages[-1].startswith("train: 100% 3/3")
 
 
 def test_text_of_any_kind_leaves_a_terminal_alone():

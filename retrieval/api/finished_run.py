@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,11 @@ def run(
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
-            for line, is_passing in _lines(process):
-                lines = lines if is_passing else [*lines[-20:], line]
+            assert process.stdout
+            for text in io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace"):
+                lines = [*lines[-20:], text.rstrip("\n")]
                 if not quiet:
-                    print(line, end="\r" if is_passing else "\n", flush=True)
+                    print(lines[-1], flush=True)
         except BaseException:
             process.terminate()  # it saves where it is, and the same call goes on from there
             process.wait()
@@ -110,15 +111,6 @@ def run(
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
     return FinishedRun(workdir if is_url(workdir) else Path(workdir))
-
-
-def _lines(process: subprocess.Popen) -> Iterator[tuple[str, bool]]:
-    """What the program writes, and whether the next line takes its place, as the states of a bar of progress do."""
-    assert process.stdout
-    for line in io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline=""):
-        text = line.rstrip("\r\n")
-        if text or line.endswith("\n"):
-            yield text, not line.endswith("\n")
 
 
 def _listed(stages: str | Iterable[str]) -> str:

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-import tqdm
 
-from retrieval import files
+from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.search.exact import finite_embeddings
 
@@ -103,7 +102,7 @@ def encode(
             yield from _batches(_rows(members, tokens, ids), batch_tokens, longest, multiple)
             yield _Complete(paths[shard], ids)
 
-    progress = tqdm.tqdm(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2)
+    progress = terminal.progress(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}")
     embedded, writing = [], None
     with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
         for item in _embedded(embed, made, _at_once(multiple)):

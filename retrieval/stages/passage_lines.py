@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import tqdm
 
-from retrieval import files
+from retrieval import files, terminal
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
@@ -67,7 +66,7 @@ def write(
     shards = [folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)]
     of_this_host = range(jax.process_index(), count, jax.process_count())
     passages = collection.candidates()
-    for number, shard in enumerate(tqdm.tqdm(shards, desc=f"{path.parent.name} {path.stem}", mininterval=2)):
+    for number, shard in enumerate(terminal.progress(shards, desc=f"{path.parent.name} {path.stem}")):
         members = list(itertools.islice(passages, shard_size))
         if number in of_this_host and not shard.exists():
             files.write_json(shard, make(members)._asdict())

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tqdm
 
-from retrieval import files
+from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.ending import PreemptedError
@@ -193,7 +192,7 @@ def train(
     if not settings.steps:
         checkpointer.save(0, state, progress, validate and validate(state.params))
     steps, last = range(first + 1, settings.steps + 1), settings.steps
-    for step in tqdm.tqdm(steps, desc="train", initial=first, total=last, mininterval=2):
+    for step in terminal.progress(steps, desc="train", initial=first, total=last):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
         if refresh and step > 1:

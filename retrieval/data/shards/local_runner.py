@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgpack
-import tqdm
 
-from retrieval import files, hashing
+from retrieval import files, hashing, terminal
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
 from retrieval.runtime import ending
@@ -57,7 +56,7 @@ def run_tasks(
     pending: set[concurrent.futures.Future] = set()
     with (
         concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent) as pool,
-        tqdm.tqdm(desc=name, total=total, unit="task", mininterval=2) as progress,
+        terminal.progress(desc=name, total=total, unit="task") as progress,
     ):
         try:
             for output, arguments in tasks:
