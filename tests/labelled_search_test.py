@@ -13,6 +13,7 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
@@ -112,6 +113,19 @@ def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
 def test_a_query_that_matches_nothing_says_so(searched, capsys):
     said = ask(searched, capsys, query="zebra")
     assert "\nBM25\n  nothing: no passage matches the query\n" in said
+
+
+def test_what_is_nearly_the_same_stands_below_its_first():
+    text = "the red fox sleeps below the old tree at the river"
+    texts = [text, "a blue whale", f"{text}.", text.upper()]
+    hits = [Hit(f"d{place}", "", text, 1.0) for place, text in enumerate(texts)]
+    lines = search.listed({"bm25": hits, "dense": hits[1:2]}, {"bm25": "BM25", "dense": "dense"}).splitlines()
+    assert [line.split()[:3] for line in lines if "[" in line] == [
+        ["1.", "1.0000", "[d0]"],
+        ["2.", "1.0000", "[d1]"],
+        ["1.", "1.0000", "[d1]"],
+    ]
+    assert lines[4] == "     nearly the same: d2, d3" and "".join(lines).count("nearly") == 1
 
 
 def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):

@@ -16,6 +16,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.search.alike import first_alike
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -109,11 +110,23 @@ def _typed() -> Iterator[Sequence[str]]:
 
 
 def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str:
-    """The hits of each system for a terminal; a system that finds nothing says so."""
+    """The hits of each system for a terminal: a text once, with the ids of those that are nearly the same below it.
+
+    A system that finds nothing says so.
+    """
     lines: list[str] = []
     for system, hits in lists.items():
         lines += ["", titles[system]]
-        lines += [hit(rank, each) for rank, each in enumerate(hits, 1)] or ["  nothing: no passage matches the query"]
+        groups: dict[int, list[int]] = {}
+        for place, first in enumerate(first_alike([each.text for each in hits])):
+            groups.setdefault(first, []).append(place)
+        for first, (_, *others) in groups.items():
+            lines.append(hit(first + 1, hits[first]))
+            if others:
+                ids = ", ".join(hits[place].id for place in others)
+                lines.append(f"     nearly the same: {terminal.one_line(ids)}")
+        if not hits:
+            lines.append("  nothing: no passage matches the query")
     return "\n".join(lines)
 
 

@@ -152,7 +152,7 @@ async function searchQuick(query, mine) {
     if (!query) return clear(), say("");
     show(found.systems);
     const whole = performance.now() - began;
-    say(`${found.milliseconds.toFixed(1)} ms to search, ${whole.toFixed(1)} ms with the way here and back`);
+    say(`${found.milliseconds.toFixed(1)} ms to search, ${whole.toFixed(1)} ms round trip`);
   } catch (error) {
     if (mine === turn) clear(); // hits of an earlier query are no answer to this one
     throw error;
