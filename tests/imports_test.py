@@ -26,6 +26,7 @@ SHARED = tuple(
         "hashing",
         "identifiers",
         "libraries",
+        "numbers",
         "registry",
         "runtime",
         "terminal",

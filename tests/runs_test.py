@@ -1,11 +1,14 @@
 """TREC run files: written, read by ir_measures and by us, and refused where they would be wrong."""
 
+import gzip
+
 import ir_measures
 import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.evaluation.runs import ids_in_runs, read_run, write_run
+from retrieval.evaluation import metrics
+from retrieval.evaluation.runs import check_beginning, ids_in_runs, read_run, write_run
 from retrieval.text_files import lines
 
 QUERIES, CANDIDATES = ["q1", "q2", "q3"], ["a", "b", "c", "d"]
@@ -107,6 +110,53 @@ def test_the_form_of_ms_marco(tmp_path):
     assert scores.tolist() == [[-1, -2], [-np.inf] * 2, [-1, -2]]
 
 
+# Runs of one query whose best is b, then d, then a, and c last, as tools write them.
+FORMS = {
+    "a constant rank, as BEIR": "q1 Q0 a 0 1.5 x\nq1 Q0 b 0 12.5 x\nq1 Q0 c 0 -3e-1 x\nq1 Q0 d 0 2 x\n",
+    "no rank at all": "q1 q0 c - -.5 x\nq1 q0 b - 9. x\nq1 q0 a - 1.5 x\nq1 q0 d - 2 x\n",
+    "no tag": "q1 0 b 1 4\nq1 0 d 2 3\nq1 0 a 3 2\nq1 0 c 4 1\n",
+    "Tevatron": "q1\tb\t5.4774\nq1\td\t5.45\nq1\ta\t1E-3\nq1\tc\t-4.25\n",
+    "integers as scores": "q1 b 12\nq1 d 9\nq1 a 9\nq1 c -1\n",
+    "whole scores": "q1 b 12\nq1 d 9\nq1 a 7\nq1 c 1\n",
+    "floats as ranks": "q1 b 1.0\nq1 d 2.0\nq1 a 3.0\nq1 c 4.0\n",
+    "ColBERT": "q1\tb\t1\t9.5\nq1\td\t2\t9\nq1\ta\t3\t9\nq1\tc\t4\t1\n",
+    "a mark, and lines of Windows": "\ufeffq1 Q0 b 0 4 x\r\nq1 Q0 d 0 3 x\r\nq1 Q0 a 0 2 x\r\nq1 Q0 c 0 1 x\r\n",
+    "ties without ranks, as trec_eval has them": "q1 Q0 a 0 2 x\nq1 Q0 b 0 9 x\nq1 Q0 c 0 1 x\nq1 Q0 d 0 2 x\n",
+    "ties with ranks": "q1 Q0 c 4 2 x\nq1 Q0 a 3 2 x\nq1 Q0 d 2 2 x\nq1 Q0 b 1 2 x\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("opened", [open, gzip.open])
+def test_runs_as_tools_write_them(tmp_path, form, opened):
+    with opened(tmp_path / "x", "wt", encoding="utf-8", newline="") as file:
+        file.write(FORMS[form])
+    check_beginning(tmp_path / "x", lines)
+    _, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES)
+    assert rows.tolist() == [[1, 3, 0, 2], [-1] * 4, [-1] * 4]
+
+
+def test_a_run_without_ranks_has_the_metrics_of_trec_eval(tmp_path):
+    random = np.random.default_rng(0)
+    written = [f"{q} Q0 {c} 0 {random.integers(3)} x\n" for q in QUERIES for c in random.permutation(CANDIDATES)]
+    (tmp_path / "x").write_text("".join(written))
+    _, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES)
+    qrels = {query: {"b": 1, "d": 2} for query in QUERIES}
+    expected = ir_measures.pytrec_eval.calc_aggregate(
+        [ir_measures.RR, ir_measures.nDCG, ir_measures.AP], qrels, ir_measures.read_trec_run(str(tmp_path / "x"))
+    )
+    found = metrics.evaluate(rows, QUERIES, CANDIDATES, qrels, ["RR", "nDCG", "AP"])
+    assert found == pytest.approx({str(measure): value for measure, value in expected.items()})
+
+
+def test_a_flag_says_what_the_third_column_is(tmp_path):
+    (tmp_path / "x").write_text("q1 b 3\nq1 d 2\nq1 a 1\n")
+    scores, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES, "rank")
+    assert rows[0].tolist() == [0, 3, 1] and scores[0].tolist() == [-1, -2, -3]
+    scores, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES, "score")
+    assert rows[0].tolist() == [1, 3, 0] and scores[0].tolist() == [3, 2, 1]
+
+
 GOOD = "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\n"
 
 
@@ -117,14 +167,14 @@ GOOD = "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\n"
         (GOOD + "q2 a 1\n", "x, line 3: 3 columns, expected 6"),
         ("q2 a 1\n" + GOOD, "x, line 2: 6 columns, expected 3"),
         ("q1 a\n", "x, line 1: 2 columns, expected 6"),
-        ("q1\ta\t0.5\n", "x, line 1: the rank '0.5' is not a whole number"),
-        (GOOD + "q1 Q0 c 3rd 1 x\n", "x, line 3: the rank '3rd' is not a whole number"),
-        (GOOD + "q1 Q0 c -3 1 x\n", "x, line 3: the rank '-3' is not a whole number"),
-        (GOOD + "q1 Q0 c 9999999999999999999999 1 x\n", "x, line 3: the rank '9+' is not a whole number"),
-        (GOOD + "q1 Q0 c 3 best x\n", "x, line 3: the score 'best' is not a number"),
-        (GOOD + "q1 Q0 c 3 nan x\n", "x, line 3: the score is nan"),
-        (GOOD + "q1 Q0 c 3 -inf x\n", "x, line 3: the score is -inf"),
-        (GOOD + "q1 Q0 c 3 1e39 x\n", "x, line 3: the score is 1e39"),
+        *(
+            (GOOD + f"q1 Q0 c {rank} 1 x\n", "x, line 3: query 'q1' has a rank that is not a whole number from 0 on")
+            for rank in ("3rd", "-3", "3.0", "1_0", "٣", 22 * "9")
+        ),
+        *(
+            (GOOD + f"q1 Q0 c 3 {score} x\n", "x, line 3: the score is '.*'; it must be a finite number of 32 bits")
+            for score in ("best", "nan", "-inf", "1e39", "1_0", "٣", "0x1", 5000 * "9")
+        ),
         (GOOD + "q9 Q0 c 3 1 x\n", "x, line 3: the query 'q9' is unknown"),
         (GOOD + "q1 Q0 e 3 1 x\n", "x, line 3: the candidate 'e' is unknown"),
         (GOOD + "\nq1 Q0 a 3 1 x\n", "x, line 4: query 'q1' has this candidate twice"),
@@ -132,7 +182,12 @@ GOOD = "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\n"
         (GOOD + "q1 Q0 c 4 1 x\n", "x, line 3: query 'q1' has no rank 3; number its results 1, 2, 3"),
         (GOOD + "q2 Q0 c 2 1 x\n", "x, line 3: query 'q2' has no rank 1"),
         (GOOD + "q2 Q0 c 0 1 x\n", "x, line 1: query 'q1' has no rank 0; number its results 0, 1, 2"),
-        ("q1 Q0 a 0 2 x\nq1 Q0 c 0 2 x\n", "x, line 2: query 'q1' has rank 0 twice"),
+        ("q1 Q0 a 0 2 x\nq1 Q0 c 0 2 x\nq1 Q0 b 1 1 x", "x, line 2: query 'q1' has rank 0 twice"),
+        ("q1 a 3\nq1 b 4\nq1 c 6\n", "x, line 1: query 'q1' has no rank 1"),
+        ("q1 a 3\nq1 b 2\nq1 c 1\n", "x: its third column may be ranks or scores: set config.runs.third=rank if"),
+        ("q1 a 7\nq1 b 7\n", "x: its third column may be ranks or scores"),
+        ("q1 a 7\nq2 b 9\n", "x: its third column may be ranks or scores"),
+        ("q1 a 1.0\nq1 b 3.0\nq1 c 2.0\nq1 d 9.0\n", "x: its third column may be ranks or scores"),
         (GOOD + "q1 Q0 c 3 1.5 x\n", "x, line 3: query 'q1' has a better score at rank 3 than at rank 2"),
         ("\n", "x: no result in it"),
     ],

@@ -100,8 +100,8 @@ def test_lists_of_questions_that_are_not_trained_on_are_counted(folder, caplog):
     run = folder / "r.trec"
     run.write_text("q1 Q0 d1 1 2.0 s\nq1 Q0 d0 2 1.0 s\nq2 Q0 d0 1 1.0 s\n")
     questions = [spans._Question(id, id, KNOWN) for id in ("q0", "q1")]
-    lists = list(spans._of_run(run, questions, folder, depth=1))
+    lists = list(spans._of_run(run, questions, folder, depth=1, third=""))
     np.testing.assert_array_equal([rows for _, rows in lists], [[-1], [1]])
     assert "1 are of questions that are not trained on" in caplog.text and "1 questions have none" in caplog.text
     with pytest.raises(UserError, match=r"r\.trec: no list of any question that is trained on"):
-        list(spans._of_run(run, questions[:1], folder, depth=1))
+        list(spans._of_run(run, questions[:1], folder, depth=1, third=""))

@@ -5,6 +5,7 @@ Blanks in an id are written as in an address: `my notes.md` is `my%20notes.md`.
 
 import array
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,17 +13,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrieval import numbers
 from retrieval.errors import UserError
 from retrieval.files import atomic
 from retrieval.identifiers import SEVERAL, in_run_file, numbered
 
-# Columns of a line -> what they are.
-_FORMS = {6: "query id, Q0, candidate id, rank, score, tag", 3: "query id, candidate id, rank (MS MARCO)"}
+RANK, SCORE = "rank", "score"  # what the third of three columns may be
+
+# Columns of a line -> what they are, and the places of candidate, rank and score among them; -1 where there is none.
+_FORMS = {
+    6: ("query id, Q0, candidate id, rank, score, tag", (2, 3, 4)),
+    5: ("query id, Q0, candidate id, rank, score", (2, 3, 4)),
+    4: ("query id, candidate id, rank, score (ColBERT)", (1, 2, 3)),
+    3: ("query id, candidate id, and a rank (MS MARCO) or a score (Tevatron)", (1, -1, 2)),
+}
+
+_RANK = re.compile(r"[0-9]{1,8}")
+_RANKS = 10**8
+_LOOKED_AT = 1000  # lines that are enough to look at before a run
 
 # Reads a file's lines, each after the place where it stands, as `data.text_files.lines` does.
 Lines = Callable[[Path], Iterable[tuple[str, str]]]
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def write_run(
@@ -67,37 +78,54 @@ def write_run(
 
 
 def read_run(
-    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str]
+    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str], third: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the run of any system, in TREC's six columns or in MS MARCO's three: query, candidate and rank.
+    """Reads the run of any system, in a form of _FORMS. Lines may come in any order.
 
-    Lines may come in any order: ranks decide, also between equal scores. The ranks of every query go 1, 2, 3 ... or, in
-    the whole file, 0, 1, 2 ...
+    Where a column has ranks, they decide, also between equal scores. They go 1, 2, 3 ... for every query or, in the
+    whole file, 0, 1, 2 ... A column that is the same on all lines has none (BEIR writes 0): then scores decide, and
+    between equal ones the id, the last first, as trec_eval has it.
 
     Args:
       query_ids, candidate_ids: all that the file may name.
+      third: RANK or SCORE, what the third of three columns is; '' for what its numbers tell.
 
     Returns:
       scores [Q, K] float32 and rows [Q, K] int32, as a search gives them; -inf and -1 where a query has fewer than K
-      results, or none. MS MARCO's form has no scores: minus the rank stands for them.
+      results, or none. Where there are no scores, minus the rank stands for them.
 
     Raises:
       UserError: the file has no result, or a line is not a result, names an unknown id or one that may be either of
         two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
-        of the rank before.
+        of the rank before; or the third of three columns may be ranks or scores.
     """
     results = _numbered(_results(lines(path)), query_ids, candidate_ids)
     if not len(results.query):
-        raise UserError(f"{path}: no result in it; a line has {_FORMS[6]}")
-    fault = _repeated_candidate(results) or _wrong_rank(results) or _rising_score(results)
+        raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
+    is_ranked = _third_has_ranks(results, third, path) if results.is_alone else results.has_ranks
+    fault = _repeated_candidate(results)
+    if is_ranked:
+        fault = fault or _no_rank(results) or _wrong_rank(results)
+        fault = fault or (None if results.is_alone else _rising_score(results))
     if fault:
         at, _ = next(itertools.islice(lines(path), fault.line, None))
         raise UserError(f"{at}: query '{query_ids[results.query[fault.line]]}' has {fault.problem}")
-    place = results.rank - results.rank.min()
+    place = results.rank - results.rank.min() if is_ranked else _places_by_score(results, candidate_ids)
+    score = -results.rank if is_ranked and results.is_alone else results.score
     shape = (len(query_ids), place.max() + 1)
     scores_QK, rows_QK = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
-    scores_QK[results.query, place], rows_QK[results.query, place] = results.score, results.row
+    scores_QK[results.query, place], rows_QK[results.query, place] = score, results.row
     return scores_QK, rows_QK
+
+
+def check_beginning(path: Path, lines: Lines) -> None:
+    """Checks the first lines of a run.
+
+    Raises:
+      UserError: one is not a result.
+    """
+    for result in itertools.islice(_results(lines(path)), _LOOKED_AT):
+        numbers.score(result.score, "score", result.at)
 
 
 def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[str]]:
@@ -125,17 +153,25 @@ class _Result(NamedTuple):
     at: str
     query: str
     candidate: str
-    rank: int
-    score: float
+    rank: str | None
+    score: str
 
 
 class _Numbered(NamedTuple):
-    """One value for every line of a run file: positions among the queries and the candidates, rank and score."""
+    """One value for every line of a run file: positions among the queries and the candidates, rank and score.
+
+    Attributes:
+      rank: -1 where it is no whole number from 0 on; of a lone column that of the score.
+      is_alone: whether ranks and scores are one column.
+      has_ranks: whether the column of ranks has two different values.
+    """
 
     query: np.ndarray
     row: np.ndarray
     rank: np.ndarray
     score: np.ndarray
+    is_alone: bool
+    has_ranks: bool
 
 
 def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
@@ -143,14 +179,11 @@ def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
     width = 0
     for at, line in lines:
         fields = line.split()
-        width = width or (3 if len(fields) == 3 else 6)
+        width = width or (len(fields) if len(fields) in _FORMS else 6)
         if len(fields) != width:
-            raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width]}")
-        if width == 6:
-            yield _Result(at, fields[0], fields[2], _rank(fields[3], at), _score(fields[4], at))
-        else:
-            rank = _rank(fields[2], at)
-            yield _Result(at, fields[0], fields[1], rank, float(-rank))
+            raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}")
+        candidate, rank, score = _FORMS[width][1]
+        yield _Result(at, fields[0], fields[candidate], fields[rank] if rank >= 0 else None, fields[score])
 
 
 def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
@@ -162,31 +195,59 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
     return names
 
 
-def _rank(text: str, at: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserError(f"{at}: the rank '{text}' is not a whole number from 0 on")
-    return int(text)
-
-
-def _score(text: str, at: str) -> float:
-    try:
-        score = float(text)
-    except ValueError as error:
-        raise UserError(f"{at}: the score '{text}' is not a number") from error
-    if not abs(score) <= _LARGEST:
-        raise UserError(f"{at}: the score is {text}; it must be a finite number of 32 bits")
-    return score
-
-
 def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
     queries, rows = numbered(query_ids), numbered(candidate_ids)
     query, row, rank, score = (array.array(code) for code in "iiif")
+    first, is_alone, has_ranks = None, False, False
     for result in results:
         query.append(_known(queries, result.query, "query", result.at))
         row.append(_known(rows, result.candidate, "candidate", result.at))
-        rank.append(result.rank)
-        score.append(result.score)
-    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score))
+        number = numbers.score(result.score, "score", result.at)
+        score.append(number)
+        if is_alone := result.rank is None:
+            rank.append(int(number) if number.is_integer() and 0 <= number < _RANKS else -1)
+        else:
+            first = result.rank if first is None else first
+            has_ranks = has_ranks or result.rank != first
+            rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
+    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), is_alone, has_ranks)
+
+
+def _third_has_ranks(results: _Numbered, third: str, path: Path) -> bool:
+    """Whether a lone column has ranks and not scores.
+
+    Raises:
+      UserError: it may have either.
+    """
+    if third or (results.rank < 0).any():
+        return third == RANK
+    order = np.argsort(results.query, kind="stable")
+    steps = np.diff(results.rank[order])[np.diff(results.query[order]) == 0]
+    rises, falls = (steps > 0).any(), (steps < 0).any()
+    if rises and not falls:
+        return True
+    if _wrong_rank(results) is None:
+        if not falls or rises:
+            return True
+    elif falls and not rises:
+        return False
+    raise UserError(
+        f"{path}: its third column may be ranks or scores: set config.runs.third={RANK} if the lowest is the best, or "
+        f"{SCORE} if the highest is"
+    )
+
+
+def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:
+    """The place of each result among those of its query, from 0 on; of equal scores the last id comes first."""
+    rows, of_row = np.unique(results.row, return_inverse=True)
+    names = [in_run_file(candidate_ids[int(row)]) for row in rows]
+    by_name = np.empty(len(rows), np.int64)
+    by_name[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
+    order = np.lexsort((-by_name[of_row], -results.score, results.query))
+    _, starts, counts = np.unique(results.query[order], return_index=True, return_counts=True)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(starts, counts)
+    return place
 
 
 def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
@@ -212,6 +273,12 @@ def _repeated_candidate(results: _Numbered) -> _Fault | None:
     query, row = results.query[order], results.row[order]
     for at in np.flatnonzero((query[1:] == query[:-1]) & (row[1:] == row[:-1])) + 1:
         return _Fault(order[at], "this candidate twice; keep one of the lines")
+    return None
+
+
+def _no_rank(results: _Numbered) -> _Fault | None:
+    for at in np.flatnonzero(results.rank < 0).tolist():
+        return _Fault(at, "a rank that is not a whole number from 0 on")
     return None
 
 

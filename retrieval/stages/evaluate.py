@@ -73,6 +73,7 @@ class _Search(NamedTuple):
       options: gives those of a kind of index.
       step: of training; None where nothing was trained.
       unknown: what is done about candidates in run files that a set lacks.
+      third: what the third column of run files with three is.
       of_files: systems that have a run file.
       weight: of the dense list in the hybrid, where no validation questions choose it.
     """
@@ -83,6 +84,7 @@ class _Search(NamedTuple):
     options: Callable[[IndexKind], Options]
     step: int | None
     unknown: str
+    third: str
     of_files: frozenset[str]
     fusing: Fusing
     weight: float
@@ -146,6 +148,7 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         options=functools.partial(indexes.options_of, config=indexed),
         step=(details(run, "train") or {}).get("step"),
         unknown=run.config.runs.unknown,
+        third=run.config.runs.third,
         of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),
         fusing=fused.fusing(run.config.fuse),
         weight=run.config.fuse.dense_weight,
@@ -201,7 +204,7 @@ def _rankings(
     Args:
       held_out: gives validation questions of the set that is divided for training; None for any other set.
     """
-    whole, read = run_files.read(outside, value, search.unknown)  # before a search, which may take long
+    whole, read = run_files.read(outside, value, search.unknown, search.third)  # before a search, which may take long
     is_weighed = collection.has_embeddings() or search.fusing.systems
     validation = _validation(held_out, collection, value) if held_out and is_weighed else None
     lists = rankings.rank(
@@ -366,6 +369,7 @@ STAGES.register(
     Stage(
         evaluate,
         check_settings=(check,),
+        check_inputs=(lambda run: run_files.check_beginnings(run.config.runs.files),),
         reads="indexes, run files of other systems",
         writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
         inputs=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],

@@ -23,6 +23,12 @@ REFUSE, ALLOW = "refuse", "allow"
 declare(
     "runs",
     files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
+    third=Field(
+        "",
+        one_of("kind of third column", (runs.RANK, runs.SCORE), ""),
+        "what the third column of files with three is, rank or score; '': what its numbers tell",
+        was="",
+    ),
     set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
     unknown=Field(
         REFUSE,
@@ -104,7 +110,17 @@ def set_of(name: str, names: Sequence[str]) -> str:
     return names[0]
 
 
-def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged, list[Lists]]:
+def check_beginnings(values: Sequence[str]) -> None:
+    """Checks the first lines of the files that `config.runs.files` names.
+
+    Raises:
+      UserError: one is not a result.
+    """
+    for file in run_files(values):
+        runs.check_beginning(file.path, text_files.lines)
+
+
+def read(files: Sequence[RunFile], value: Judged, unknown: str, third: str = "") -> tuple[Judged, list[Lists]]:
     """Reads run files for a set. With ALLOW the set gets the candidates that they name, behind its own.
 
     Raises:
@@ -124,7 +140,7 @@ def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged,
     lists = []
     for file in files:
         try:
-            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates)
+            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates, third)
         except runs.UnknownIdError as error:
             raise UserError(f"{error} With config.runs.unknown=allow such ids are counted") from error
         left_out, without = int((rows[count:, 0] >= 0).sum()), int((rows[:count, 0] < 0).sum())
