@@ -293,6 +293,26 @@ $REQA $BERT
   config.train.init_from={bert} | another vocabulary than {finished}/corpus/vocab.txt | --config.vocab={bert}
 $LABELLED --config.vocab={vocab.txt} --config.data.negatives=0 --config.data.rates.ict=1
   task 'ict' is drawn from a prepared corpus | config.base | config.data.rates.ict=0
+$LABELLED --config.vocab={vocab.txt}
+  config.pairs.files={dpr.json}: none of 1 labelled pairs has a negative | config.data.negatives=1: set that to 0
+$LABELLED --config.vocab={vocab.txt} --config.data.negatives=0
+  config.pairs.files={dpr.json}: 1 labelled pairs | config.train.batch_size=32 | a smaller batch
+$LABELLED --config.vocab={vocab.txt} --config.pairs.teacher={text.txt}
+  {text.txt}, line 1: 3 columns | a teacher's scores
+$BM25 --config.sets.labelled={bad_dpr.json}
+  {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
+$BM25,index,evaluate --config.sets.beir={beir} --config.runs.files={text.txt}
+  {text.txt}, line 1: the score is 'words.' | a finite number
+$BM25,index --config.sets.beir={beir} --config.index.words="('deepct',)" --config.index.term_weights={nq.jsonl}
+  {nq.jsonl}, line 1: not the words of a passage | "frequencies"
+$BM25,index --config.sets.beir={beir} --config.index.words="('doc2query',)" --config.index.expansions={array.json}
+  {array.json}, line 1: not a text of a document | "text"
+$BM25,index,spans --config.sets.beir={beir} --config.vocab={vocab.txt} --config.spans.questions={ids.tsv}
+  {ids.tsv}, line 1: no format of questions
+$DUMP --config.sets.trec={beir}/corpus.jsonl,{ids.tsv},{ids.tsv}
+  {ids.tsv}, line 1: 3 fields, expected 2
+$DUMP --config.sets.beir={columns}
+  {columns}/qrels/test.tsv, line 1: 4 fields, expected 3
 $REQA --config.train.init_from={bert_relative}
   {bert_relative}/config.json: position_embedding_type is 'relative_key' | 'absolute'
 --config.model.embed_dim=0 --config.model.encoder=bow_mlp
@@ -348,8 +368,6 @@ IN_A_STAGE = mistakes(
     r"""
 $BM25 --config.sets.beir={same_ids}
   {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
-$BM25 --config.sets.labelled={bad_dpr.json}
-  {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
 $BM25 --config.sets.reqa={squad.json} --config.split.set=reqa --config.split.ratio=0.01
   config.split.ratio=0.01 | 0 train | choose others, or a larger set
 $BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
@@ -447,6 +465,7 @@ def write_sets(folder):
     bad = {
         "beir": {},
         "two/beir": {},
+        "columns": {"qrels/test.tsv": "q1\t0\td1\t1\n"},
         "same_ids": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'},
     }
     for name, changes in bad.items():

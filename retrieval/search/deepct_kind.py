@@ -37,6 +37,10 @@ class DeepCt(Bm25Kind):
     def inputs(self, options: Options) -> Sequence[Path]:
         return passage_files.inputs("config.index.term_weights", options["index.term_weights"])
 
+    def check(self, options: Options) -> None:
+        for path in self.inputs(options):
+            next(read(path), None)
+
     def parameters(self, options: Options) -> tuple[float, float]:
         return options["index.deepct_k1"], options["index.deepct_b"]
 

@@ -37,6 +37,10 @@ class Doc2Query(Bm25Kind):
         named = options["index.expansions"]
         return passage_files.inputs("config.index.expansions", named) if named else []
 
+    def check(self, options: Options) -> None:
+        for path in self.inputs(options):
+            next(expansions.read(path), None)
+
     def stages(self, options: Options) -> Sequence[str]:
         return () if options["index.expansions"] else ("generate",)
 

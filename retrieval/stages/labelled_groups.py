@@ -13,7 +13,10 @@ from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
 from retrieval.stage_outputs import Run
+
+_LOOKED_AT = 1000  # examples that are enough to look at before a run
 
 
 @contextlib.contextmanager
@@ -41,6 +44,40 @@ def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
     paths = map(Path, source_paths.split(config.pairs.files))
     return source_paths.existing([*paths, *settings(config).text_files])
+
+
+def check_files(writer: Run, negatives: int, batch_size: int) -> None:
+    """Checks that files of labelled examples give a negative and a batch, as far as their first records tell.
+
+    Where none of many has a negative, all are read. What a set gives beside files is known when it is divided.
+
+    Args:
+      writer: the run whose stage makes shards of them.
+      negatives: of an example in a batch.
+      batch_size: 0 where other examples fill batches too.
+
+    Raises:
+      UserError: none has a negative, there are fewer than a batch takes, or one of the first is broken.
+    """
+    config, positives, has_negative = writer.config, 0, not negatives or writer.config.pairs.keep_lone
+    if writer.holder("sets").config.split.set or not config.pairs.files:
+        return
+    for path in map(Path, source_paths.split(config.pairs.files)):
+        for example in labelled_format.sample(path, settings(config)):
+            positives += len(example.positives)
+            has_negative = has_negative or bool(example.negatives)
+            if has_negative and positives >= min(batch_size, _LOOKED_AT):
+                return
+    if not has_negative:
+        raise UserError(
+            f"config.pairs.files={config.pairs.files}: none of {positives} labelled pairs has a negative, and "
+            f"config.data.negatives={negatives}: set that to 0, or name files with negatives"
+        )
+    if positives < batch_size:
+        raise UserError(
+            f"config.pairs.files={config.pairs.files}: {positives} labelled pairs, fewer than "
+            f"config.train.batch_size={batch_size}: more data or a smaller batch is needed"
+        )
 
 
 def of_pages(config: ConfigDict) -> bool:

@@ -129,8 +129,7 @@ def check_questions(run: Run) -> None:
             "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
             "evaluation set to divide, such as reqa"
         )
-    written = (run.training / beir.ANSWERS).is_file()
-    if run.config.mine.answers and not (written or sets.has_answers(sets.formats(run.holder("sets").config), name)):
+    if run.config.mine.answers and not has_answers(run, name):
         raise UserError(
             f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
             f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
@@ -140,6 +139,12 @@ def check_questions(run: Run) -> None:
             f"config.mine.refresh_every={run.config.mine.refresh_every} mines for the questions of config.split.set "
             f"alone, and config.pairs.files={paths} has others: set one of the two to nothing"
         )
+
+
+def has_answers(run: Run, name: str) -> bool:
+    """Whether the questions of the set that is divided, or is to be, have answers."""
+    written = (run.training / beir.ANSWERS).is_file()
+    return written or sets.has_answers(sets.formats(run.holder("sets").config), name)
 
 
 def _candidates(record: dict[str, Any] | None, name: str) -> str | None:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, one_of, values_of, whole
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, labelled_format, pair_shards
+from retrieval.data.labelled import grouping, labelled_format, pair_shards, teacher_scores
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, msmarco, splits
@@ -143,6 +143,8 @@ def check_inputs(run: Run) -> None:
         paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
         for path in paths if field == "files" else ():
             labelled_format.check(path, labelled_groups.settings(config))
+    for path in teacher_inputs(config.pairs.teacher):
+        teacher_scores.check_beginning(path)
     if config.pairs.in_order:
         check_by_query("config.pairs.in_order=True keeps the order of", divided_set, config.pairs.positives)
     elif labelled_groups.of_pages(config):

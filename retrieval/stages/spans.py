@@ -121,11 +121,6 @@ def _set(name: str, names: Sequence[str]) -> str:
 def _of_set(training: Path) -> list[_Question]:
     """The training questions of the divided set, with their judged passages."""
     judged = beir.read_judged(training)
-    if not judged.answers:
-        raise UserError(
-            f"{training}: its questions have no answers to look for: split a set that has them, such as squad, or name "
-            "files in config.spans.questions"
-        )
     return [
         _Question(id, judged.queries[id], judged.answers[id], list(golds))
         for id, golds in judged.qrels[splits.TRAIN].items()
@@ -293,13 +288,24 @@ def check(run: Run) -> None:
     config, source = run.config, run.before(FOLDER)
     if config.spans.early:
         early_candidates.check(source, config.spans.early, config.spans.depth)
-    if not (config.spans.questions or run.holder("sets").config.split.set):
+    divided = run.holder("sets").config.split.set
+    if not (config.spans.questions or divided):
         raise UserError(
             "stage 'spans' needs questions with answers: set config.split.set to an evaluation set that has them, such "
             "as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
         )
+    if not (config.spans.questions or mine.has_answers(run, divided)):
+        raise UserError(
+            f"config.split.set={divided}: its questions have no answers to look for: split a set that has them, such "
+            "as squad, or name files in config.spans.questions"
+        )
     for field in ("questions", "run"):
         source_paths.checked(f"config.spans.{field}", source_paths.split(config.spans[field]))
+    for path in inputs(config.spans):
+        if str(path) == config.spans.run:
+            runs.check_beginning(path, text_files.lines)
+        else:
+            qa.check_beginning(path, config.sets.qa_patterns)
     needed = needs(config.spans.system, config.spans.run, config.spans.early)
     for need in needed:
         if need not in source.holder(need).config.stages:

@@ -29,7 +29,17 @@ from retrieval.runtime import ending, hosts, platforms
 from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, metric_writers, mine, prepare, refresh, training_steps, training_time, versions
+from retrieval.stages import (
+    findings,
+    labelled_groups,
+    metric_writers,
+    mine,
+    prepare,
+    refresh,
+    training_steps,
+    training_time,
+    versions,
+)
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.text_sizes import TextSizes
@@ -278,6 +288,9 @@ def check_data(run: Run) -> None:
         # A refresh writes as many as the stage.
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
+    if given and stage == "pairs" and not is_done(writer, stage):
+        least = 0 if others else config.train.batch_size
+        labelled_groups.check_files(writer, config.data.negatives, least)
     if config.mine.refresh_every:
         kind_of(config.mine.refresh_makes).check_run(run)
     if recipe_of(config).has_teacher and not writer.teacher_scores:

@@ -90,6 +90,13 @@ class LabelledFormat:
         """
         return self.read(path, counts, settings, folder, sys.maxsize)
 
+    def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
+        """The examples one after the other, to look at the first before a run. Errors are those of `read`.
+
+        A format that has to read all before it gives the first overrides this. Texts may be missing then.
+        """
+        return self.read_in_order(path, Counts(), settings, path.parent)
+
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         """Whether a file without a named format is of this one.
 
@@ -148,12 +155,19 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
 
 
 def check(path: Path, settings: Settings) -> None:
-    """Checks that the format of a file is known, and that the settings are enough to read it.
+    """Checks that the format of a file is known, that the settings are enough to read it, and the first example.
 
     Raises:
-      UserError: it is not, or they are not.
+      UserError: it is not, they are not, or that is broken.
     """
-    format_of(path, settings).check(path, settings)
+    next(sample(path, settings), None)
+
+
+def sample(path: Path, settings: Settings) -> Iterator[Example]:
+    """The examples of a file, as `LabelledFormat.sample` gives them."""
+    form = format_of(path, settings)
+    form.check(path, settings)
+    return form.sample(path, settings)
 
 
 @contextlib.contextmanager

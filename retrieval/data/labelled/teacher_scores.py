@@ -43,6 +43,16 @@ def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
     return count
 
 
+def check_beginning(path: Path) -> None:
+    """Checks the first line of a file of scores.
+
+    Raises:
+      UserError: it is none.
+    """
+    for at, line in itertools.islice(text_files.lines(path), 1):
+        _of_json(line, at) if _is_json(line) else _of_run(line, at, {})
+
+
 class TeacherScores:
     """The scores of a file: 12 bytes a pair, whatever the texts."""
 
@@ -112,7 +122,7 @@ class TeacherScores:
         is_run = None
         for at, line in text_files.lines(self._path):
             if is_run is None:
-                is_run = not line.lstrip().startswith("{")
+                is_run = not _is_json(line)
             key, score = _of_run(line, at, self._queries) if is_run else _of_json(line, at)
             yield key, score, at
 
@@ -144,6 +154,10 @@ class TeacherScores:
         keys_N = np.array(keys, np.uint64)
         places_N = np.minimum(np.searchsorted(self._keys, keys_N), len(self._keys) - 1)
         return np.where(self._keys[places_N] == keys_N, self._scores[places_N], np.nan).astype(np.float32)
+
+
+def _is_json(line: str) -> bool:
+    return line.lstrip().startswith("{")
 
 
 def _of_json(line: str, at: str) -> tuple[int, float]:

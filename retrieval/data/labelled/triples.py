@@ -58,6 +58,9 @@ class IdTriples(LabelledFormat):
         queries, collection = settings.text_files
         return msmarco.read_id_triples_in_order(path, queries, collection, folder, counts)
 
+    def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
+        return (triple for _, triple in msmarco.read_ids(path))
+
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         return bool(_IDS.fullmatch(line))
 

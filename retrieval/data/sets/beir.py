@@ -132,6 +132,18 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
     return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
 
 
+def check_beginning(folder: Path) -> None:
+    """Reads the first records of a BEIR folder's files.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        next(read_candidates(_either(folder, name)), None)
+    for path in judgement_files(folder).values():
+        next(relevance.judgements(path), None)
+
+
 def read_judged(folder: Path) -> Judged:
     """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten.
 

@@ -35,6 +35,10 @@ class BeirFolders(SetFormat):
         if not (beir.judgement_files(path) or beir.answers_file(path)):
             raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
 
+    def preview(self, value: str) -> None:
+        for folder in map(Path, split(value)):
+            beir.check_beginning(folder)
+
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         folders = map(Path, split(value))
         return any(path.resolve().name == name and beir.answers_file(path) for path in folders)

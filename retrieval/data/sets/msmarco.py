@@ -128,6 +128,18 @@ def read_id_triples_in_order(
                 yield triple
 
 
+def read_ids(path: Path) -> Iterator[tuple[str, Example]]:
+    """The triples of ids without their texts, each after the place where it stands.
+
+    Raises:
+      UserError: as `read_collection`, for three fields.
+    """
+    for at, line in text_files.lines(path):
+        query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
+        positives, negatives = ((Candidate(id, "", ""),) for id in ids)
+        yield at, Example(query, positives, negatives)
+
+
 class Distinct:
     """Whether the ids of a file are, without a set of them, which would take a gigabyte of MS MARCO's 8.8 million."""
 
@@ -236,18 +248,17 @@ def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
 
 
 def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:
-    """Triples of ids: texts that have nothing but an id."""
-    for at, line in text_files.lines(path):
-        query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
-        if query not in queries:
+    """Those of `read_ids`, whose ids must be known."""
+    for at, triple in read_ids(path):
+        if (query := triple.query) not in queries:
             raise UserError(f"{at}: the query '{query}' is not in {names}; name its file in config.pairs.queries")
-        for id in ids:
-            if id not in passages:
+        for passage in (*triple.positives, *triple.negatives):
+            if passage.id not in passages:
                 raise UserError(
-                    f"{at}: the passage '{id}' is not in the collection; name its file in config.pairs.collection"
+                    f"{at}: the passage '{passage.id}' is not in the collection; name its file in "
+                    "config.pairs.collection"
                 )
-        positives, negatives = ((Candidate(id, "", ""),) for id in ids)
-        yield Example(query, positives, negatives)
+        yield triple
 
 
 def _fields(line: str, names: Sequence[str], at: str) -> list[str]:

@@ -154,6 +154,15 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
     return asked, answers
 
 
+def check_beginning(path: Path, are_patterns: bool = False) -> None:
+    """Reads the first question of a file.
+
+    Raises:
+      UserError: as `read_questions`.
+    """
+    next(_records(path, are_patterns), None)
+
+
 def read_together(paths: Iterable[Path], are_patterns: bool = False) -> tuple[dict[str, str], dict[str, Answers]]:
     """As `read_questions`, of several files: a question that is in two has its first id, and the answers of both.
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from retrieval import text_files
@@ -43,12 +43,7 @@ def read(
     """
     qrels: dict[str, dict[str, int]] = {}
     with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
-    for at, line in text_files.lines(path):
-        fields = line.split("\t")
-        if fields[-1].strip().lower() in HEADER:
-            _check_header(fields, at, is_first=not qrels)
-            continue
-        query, candidate, score = _judgement(fields, at)
+    for at, query, candidate, score in judgements(path):
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
         if candidate not in candidates:
@@ -70,6 +65,22 @@ def read(
     if dropped is not None and (lost := len(with_unknown - qrels.keys())):
         dropped[LOST] += lost
     return qrels
+
+
+def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    """Place, query id, candidate id and grade of each line of a qrels file of BEIR; the header is passed over.
+
+    Raises:
+      UserError: the file is broken; with the line.
+    """
+    is_first = True
+    for at, line in text_files.lines(path):
+        fields = line.split("\t")
+        if fields[-1].strip().lower() in HEADER:
+            _check_header(fields, at, is_first)
+        else:
+            yield at, *_judgement(fields, at)
+        is_first = False
 
 
 def grade(text: str, at: str) -> int:

@@ -202,6 +202,12 @@ class TrecFiles(SetFormat):
         candidates, queries, judgements = map(Path, split(value))
         yield read_set(self.name, candidates, queries, judgements, given.options[relevance.UNKNOWN])
 
+    def preview(self, value: str) -> None:
+        candidates, queries, judgements = map(Path, split(value))
+        next(read_candidates(candidates), None)
+        read_queries(queries)
+        read_qrels(judgements)
+
 
 @register
 class MsMarcoFiles(TrecFiles):
