@@ -7,26 +7,18 @@ judgements    lines of query id, iteration (not read), candidate id and grade, w
 """
 
 import collections
-import html
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from retrieval import text_files
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, msmarco, relevance
+from retrieval.data.sets import beir, msmarco, relevance, topics
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, SetFormat, register
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
-
-_TOPIC = re.compile(r"<top(?:ic)?(\s[^<>]*)?>", re.IGNORECASE)
-_NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""", re.IGNORECASE)
-_TAG = re.compile(r"</?(\w+)>")
-_OF_LETTERS = re.compile(r"</?(?:b|i|u|em|strong|sub|sup)>", re.IGNORECASE)  # within a title: 'H<sub>2</sub>O'
-_LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
 
 
 def read_set(
@@ -45,8 +37,8 @@ def read_set(
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
         that is judged; with the file and the line.
     """
-    topics, qrels = read_queries(queries), read_qrels(judgements)
-    known = {query: grades for query, (_, grades) in qrels.items() if query in topics}
+    asked, qrels = read_queries(queries), read_qrels(judgements)
+    known = {query: grades for query, (_, grades) in qrels.items() if query in asked}
     if not known:
         raise UserError(
             f"{judgements}: none of its {len(qrels)} queries is in {queries}, so no query is left to evaluate; are the "
@@ -54,7 +46,7 @@ def read_set(
         )
     relevance.check_relevant(known.values(), judgements)
     left_out = collections.Counter({"judged queries that are not asked": len(qrels) - len(known)})
-    left_out["queries without a judgement"] = len(topics) - len(known)
+    left_out["queries without a judgement"] = len(asked) - len(known)
     wanted = {id: at for query in known for id, at in qrels[query][0].items()}
     count = 0
     for candidate in read_candidates(candidates):
@@ -81,7 +73,7 @@ def read_set(
     for what, number in left_out.items():
         if number:
             _log.warning("set %s: %d %s", name, number, what)
-    asked = {id: text for id, text in topics.items() if id in known}
+    asked = {id: text for id, text in asked.items() if id in known}
     found = Stream(lambda: read_candidates(candidates), count)
     return RetrievalSet(name, asked, found, {"test": known}, left_out=dropped)
 
@@ -107,33 +99,9 @@ def read_queries(path: Path) -> dict[str, str]:
     """Query id -> text, of lines with a tab, or of TREC topics, which are told by their first character.
 
     Raises:
-      UserError: as `msmarco.read_queries` or `read_topics`.
+      UserError: as `msmarco.read_queries` or `topics.read`.
     """
-    return read_topics(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
-
-
-def read_topics(path: Path) -> dict[str, str]:
-    """The number and the title of each topic: what TREC calls a short query. In XML it is the <query>.
-
-    Tags may be closed or not, and "Number:" or "Topic:" may stand before what they hold.
-
-    Raises:
-      UserError: a topic has no number or no title, or two have the same number; with the line where it begins.
-    """
-    topics: dict[str, str] = {}
-    for at, fields in _topics(path):
-        if "query" in fields:
-            fields.setdefault("title", fields["query"])
-        for name in ("num", "title"):
-            if not fields.get(name):
-                raise UserError(f"{at}: the topic has no <{name}>, or nothing in it; write one, or drop the topic")
-        id = beir.check_id(fields["num"], "number", at)
-        if id in topics:
-            raise UserError(f"{at}: the number '{id}' is there twice; numbers must be distinct")
-        topics[id] = fields["title"]
-    if not topics:
-        raise UserError(f"{path}: no topic in it; <top> <num> Number: 1 <title> words </top> is needed")
-    return topics
+    return topics.read(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
 
 
 def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
@@ -161,30 +129,6 @@ def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
     if not qrels:
         raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
     return qrels
-
-
-def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
-    began, block = "", []
-    for at, line in text_files.lines(path):
-        before, *topics = _TOPIC.split(line)
-        block.append(before)
-        for attributes, rest in zip(topics[::2], topics[1::2]):
-            if began:
-                yield began, _tagged("\n".join(block))
-            number = _NUMBER.search(attributes or "")
-            began, block = at, [f"<num>{number[1]}</num>" if number else "", rest]
-    if began:
-        yield began, _tagged("\n".join(block))
-
-
-def _tagged(text: str) -> dict[str, str]:
-    _, *parts = _TAG.split(_OF_LETTERS.sub("", text))
-    fields: dict[str, str] = {}
-    for tag, value in zip(parts[::2], parts[1::2]):
-        if value := " ".join(html.unescape(_LABEL.sub("", value, count=1)).split()):
-            fields.setdefault(tag.lower(), value)
-    return fields
 
 
 @register
