@@ -16,7 +16,7 @@ from support.tiny import execute, fine_tuning, make_run
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import examples, packed_rows
+from retrieval.recipes import examples, packed_rows, validation
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, train
@@ -69,6 +69,14 @@ def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
     preflight.check(run, ("encode", "export"))
     made = {name: records.is_current(run, name) for name in ("sets", "pairs", "train", "encode", "export")}
     assert all(made.values()), made
+
+
+def test_a_collapsed_tower_does_not_find_what_the_order_of_a_pool_tells(without_corpus):
+    """Of equal scores the first candidate counts, so what is relevant must not stand first."""
+    pool = validation.labelled_pool(without_corpus)
+    golds = {id for grades in pool.qrels.values() for id in grades}
+    places = [row for row, candidate in enumerate(pool.candidates) if candidate.id in golds]
+    assert places != list(range(len(golds))) and len(places) == len(golds) < len(pool.candidates)
 
 
 def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus, monkeypatch):

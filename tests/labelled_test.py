@@ -336,6 +336,13 @@ def test_an_evaluation_set_of_labelled_files(tmp_path):
     assert beir.read_folder(tmp_path / "dev") == value
 
 
+def test_the_order_of_candidates_does_not_tell_what_is_relevant():
+    examples = [Example(f"q{i}", (Candidate("", "", f"yes {i}"),), (Candidate("", "", f"no {i}"),)) for i in range(200)]
+    value = grouping.evaluation_set("x", examples)
+    first = sum(candidate.text.startswith("yes") for candidate in value.candidates[::2])
+    assert [c.text.split()[1] for c in value.candidates[::2]] == [str(i) for i in range(200)] and 70 < first < 130
+
+
 def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
     examples = [
         Example("q", texts("a"), answers=("A", "b")),

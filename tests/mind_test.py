@@ -1,6 +1,7 @@
 """MIND: news and impressions as a set, as labelled examples, and as pages to rank."""
 
 import datetime
+import itertools
 import json
 import shutil
 import sys
@@ -56,9 +57,9 @@ def test_impressions_from_the_split_on_are_the_set(files, tmp_path, caplog):
     value = read_set(files, tmp_path)
     assert value.queries == {"4": f"the owl {SEPARATOR} the dog {SEPARATOR} the fox", "5": SEPARATOR}
     assert value.qrels == {"test": {"4": {"N5": 1}, "5": {"N2": 1}}}
-    assert [(item.id, item.title, item.text) for item in value.candidates][:2] == [
+    assert [(item.id, item.title, item.text) for item in value.candidates][:2] == [  # as news.tsv has them
+        ("N2", "", "the owl"),
         ("N3", "the hen", "of a hen"),
-        ("N5", "the pig", "of a pig"),
     ]
     for counted in (
         "3 impressions before",
@@ -191,7 +192,7 @@ def test_the_tests_own_clicks_tell_nothing_from_another_file(files, tmp_path, sp
     assert split or not read_pages(*files, [], split)[1].users
 
 
-def brute_force(ranks, clicked):
+def of_order(ranks, clicked):
     """The metrics as the official evaluation's formulas have them, one by one."""
     score = 1 / ranks
     pairs = [(a, b) for a in score[clicked] for b in score[~clicked]]
@@ -212,11 +213,26 @@ def test_metrics_equal_the_official_formulas():
     for _ in range(100):
         count = random.integers(2, 30)
         clicked = random.permutation(np.arange(count) < random.integers(1, count))
-        ranks = impressions.ranks(random.normal(size=count).round(1))
-        assert sorted(ranks) == list(range(1, count + 1))
-        expected = brute_force(ranks, clicked)
-        found = impressions.of_impression(ranks, clicked)
-        assert found == pytest.approx(expected) and list(found) == list(impressions.METRICS)
+        scores = random.normal(size=count)
+        ranks = impressions.ranks(scores, [str(place) for place in range(count)])
+        assert (np.argsort(ranks) == np.argsort(-scores)).all() and sorted(ranks) == list(range(1, count + 1))
+        found = impressions.of_impression(scores, clicked)
+        assert found == pytest.approx(of_order(ranks, clicked)) and list(found) == list(impressions.METRICS)
+
+
+@pytest.mark.parametrize(
+    "scores", [[1, 1, 1, 1, 1, 1, 1], [2, 0, 2, 0, 0, 2, 1], [-np.inf, 3, -np.inf, 3, 3, -np.inf, 3]]
+)
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_equal_scores_have_the_mean_over_all_their_orders(scores, count):
+    scores, clicked = np.array(scores, float), np.arange(7) < count  # on a page that has the clicked ones first
+    orders = {
+        tuple(np.argsort(np.lexsort((order, -scores))) + 1) for order in map(list, itertools.permutations(range(7)))
+    }
+    of_all = [of_order(np.array(ranks), clicked) for ranks in orders]
+    expected = {name: np.mean([metrics[name] for metrics in of_all]) for name in impressions.METRICS}
+    assert impressions.of_impression(scores, clicked) == pytest.approx(expected)
+    assert len(set(scores)) > 1 or expected["AUC"] == 0.5
 
 
 def test_a_single_impression_has_no_interval():
@@ -224,8 +240,21 @@ def test_a_single_impression_has_no_interval():
     assert _in_percent(0.5, None) == "50.00" and _in_percent(0.5, 0.125) == "50.00 ± 12.50"
 
 
-def test_equal_scores_keep_the_order_of_the_page():
-    assert impressions.ranks(np.array([0.0, 2.0, 0.0, -np.inf])).tolist() == [2, 1, 3, 4]
+def test_predictions_of_equal_scores_do_not_go_by_the_page():
+    scores, names = np.array([0.0, 2.0, 0.0, -np.inf]), ["p N1", "p N2", "p N3", "p N4"]
+    assert sorted(impressions.ranks(scores, names)[[0, 2]]) == [2, 3]
+    first = [impressions.ranks(np.zeros(2), [f"{page} N1", f"{page} N2"])[0] for page in range(100)]
+    assert 30 < first.count(1) < 70
+
+
+def test_impressions_without_ids_are_counted(files, tmp_path):
+    files[1].write_text("".join("\t".join(row[1:]) + "\n" for row in ROWS))
+    assert mind.is_behavior(files[1].read_text().partition("\n")[0])
+    assert list(read_set(files, tmp_path).queries) == ["4", "5"]
+    with files[1].open("a") as file:
+        file.write("\t".join(ROWS[0]) + "\n")
+    with pytest.raises(UserError, match="line 7: 6 columns"):
+        read_set(files, tmp_path)
 
 
 def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):

@@ -114,7 +114,8 @@ def labelled_pool(run: Run) -> LabelledPool:
     room = max(0, run.config.loop.validate_candidates - len(golds))
     candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
     candidates += heapq.nsmallest(room, others, lambda c: hashing.digest(c.id))
-    return LabelledPool(queries, qrels, candidates)
+    # Equal scores keep the order of candidates, which must not tell what is relevant.
+    return LabelledPool(queries, qrels, sorted(candidates, key=lambda c: hashing.digest(c.id)))
 
 
 def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:

@@ -68,7 +68,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
         lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
         name = system.replace(" ", "_")
         files.write_text(run.folder / "impressions" / f"{name}.txt", "".join(f"{line}\n" for line in lines))
-        measured = [(item, impressions.ranks(of)) for item, of in zip(shown, scores) if item.is_judged]
+        measured = [(item, of) for item, of in zip(shown, scores) if item.is_judged]
         rows += list(_rows(system, measured, history))
     files.write_json(run.folder / "impressions" / "impressions.json", rows)
     files.write_text(run.folder / "impressions" / "impressions.md", _markdown(rows))
@@ -87,11 +87,13 @@ def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) 
     News that news.tsv does not have come last. A page that is not asked for keeps its order.
     """
     for page in pages:
-        scores_N = np.full(len(page.known), -np.inf)
+        ranks_N = np.arange(1, len(page.known) + 1)
         if page.id in scores:
-            # By rank: a system may score some of what it knows as low as that.
-            scores_N[list(page.known)] = -impressions.ranks(scores[page.id])
-        yield impressions.prediction_line(page.id, impressions.ranks(scores_N))
+            is_known_N = np.array(page.known)
+            names = [f"{page.id} {id}" for id in page.shown]
+            ranks_N[~is_known_N] = np.arange(len(names) + 1, len(ranks_N) + 1)
+            ranks_N[is_known_N] = impressions.ranks(scores[page.id], names)
+        yield impressions.prediction_line(page.id, ranks_N)
 
 
 def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: str) -> tuple[list[Impression], History]:
@@ -193,7 +195,7 @@ def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history:
     """The metrics over all impressions, and over those of users and of news that were not seen before.
 
     Args:
-      ranked: judged impressions, each with the ranks of what was shown.
+      ranked: judged impressions, each with the scores of what was shown.
     """
     shown = [item for item, _ in ranked]
     measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in ranked]

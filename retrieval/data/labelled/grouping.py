@@ -237,7 +237,8 @@ def grouped(
 def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> RetrievalSet:
     """The queries of `groups`, to be answered from all their positives and negatives; held in memory.
 
-    Texts that are the same are one candidate. Ids come from the texts. Answers are those that the examples have.
+    Texts that are the same are one candidate. Ids come from the texts, and order those of a query: equal scores keep
+    the order of candidates, which must not tell what is relevant. Answers are those that the examples have.
     """
     candidates: list[Candidate] = []
     value = RetrievalSet(name, {}, candidates, {rule: {}})
@@ -248,8 +249,8 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
         if (found := answer.of_texts(answers)).values:
             value.answers[id] = found
         value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
-        for text in (*positives, *negatives):
-            if (sum := digest(text)) not in seen:
+        for sum, text in sorted({digest(text): text for text in (*positives, *negatives)}.items()):
+            if sum not in seen:
                 seen.add(sum)
                 candidates.append(dataclasses.replace(text, id=sum.hex()))
     return value

@@ -2,7 +2,8 @@
 
     news.tsv        news id, category, sub-category, title, abstract, URL, entities of title and of abstract
     behaviors.tsv   impression id, user, time, ids of the news that the user clicked before, news shown with -1 or -0
-                    (-1: clicked). The official test half has none of these labels; its first line tells
+                    (-1: clicked). The official test half has none of these labels; its first line tells. Older files
+                    have no impression id, for which the number of the line stands
 
 A query is a user's history: the titles that they clicked, with `SEPARATOR` between them. The newest is first, so that a
 cut loses the oldest (Lu et al. 2021, section 4.4). A candidate is a news article, its title and its abstract.
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _NEWS = 8  # columns
 _BEHAVIORS = ("impression id", "user", "time", "history", "impressions")
+_OLDER = len(_BEHAVIORS) - 1
 _TIME = "%m/%d/%Y %I:%M:%S %p"
 _SHOWN = re.compile(r"(\S+)-([01])")
 
@@ -116,8 +118,10 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
     counts = Counts() if counts is None else counts
     seen: set[str] = set()
     is_labelled: bool | None = None  # the first line tells
-    for at, line in text_files.lines(path):
-        id, user, time, history, shown = _fields(line, at)
+    width = 0
+    for number, (at, line) in enumerate(text_files.lines(path), 1):
+        width = width or (_OLDER if line.count("\t") + 1 == _OLDER else len(_BEHAVIORS))
+        id, user, time, history, shown = _fields(f"{number}\t{line}" if width == _OLDER else line, at)
         if beir.check_id(id, "impression id", at) in seen:
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
         seen.add(id)
@@ -137,7 +141,7 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
 def is_behavior(line: str) -> bool:
     """Whether a line looks like one of behaviors.tsv."""
     *_, shown = fields = line.split("\t")
-    return len(fields) == len(_BEHAVIORS) and bool(shown) and all(map(_SHOWN.fullmatch, shown.split()))
+    return len(fields) in (_OLDER, len(_BEHAVIORS)) and bool(shown) and all(map(_SHOWN.fullmatch, shown.split()))
 
 
 def history_of(impression: Impression, news: Mapping[str, Candidate]) -> str:
@@ -192,11 +196,13 @@ class Mind(SetFormat):
             raise UserError(f"{behaviors}: no impression is left to evaluate; look at config.sets.mind_split")
         if not qrels:
             _log.warning("%s: does not tell what was clicked, so pages are ranked and not measured", behaviors)
-        yield RetrievalSet(self.name, queries, [news[id] for id in shown], {"test": qrels} if qrels else {})
+        # In the order of news.tsv: equal scores keep that of candidates, and a page may list what was clicked first.
+        candidates = [candidate for id, candidate in news.items() if id in shown]
+        yield RetrievalSet(self.name, queries, candidates, {"test": qrels} if qrels else {})
 
     def check_path(self, path: Path, options: Options) -> None:
         at, line = next(text_files.lines(path), (str(path), ""))
-        if len(line.split("\t")) not in (_NEWS, len(_BEHAVIORS)):
+        if len(line.split("\t")) not in (_NEWS, _OLDER, len(_BEHAVIORS)):
             raise UserError(f"{at}: no file of MIND; {self.setting} is needed")
 
 

@@ -91,12 +91,12 @@ def early_loss(scores: Mapping[str, jax.Array], batch: Batch, temperature: float
     Returns:
       The loss [B], and each [B]:
       'early': the same.
-      'retriever@1': 1 where the candidate with the highest score holds an answer.
+      'retriever@1': 1 where a candidate that holds an answer has a higher score than all others; a tie is a miss.
     """
     retriever_BN, holds_BN = _retriever(scores, batch, temperature), batch["holds"] > 0
     loss_B = _negative_log_sum(jax.nn.log_softmax(retriever_BN), holds_BN)
-    best_B1 = retriever_BN.argmax(axis=1)[:, None]
-    is_right_B = jnp.take_along_axis(holds_BN, best_B1, axis=1)[:, 0]
+    right_B, wrong_B = (jnp.where(is_in, retriever_BN, -jnp.inf).max(axis=1) for is_in in (holds_BN, ~holds_BN))
+    is_right_B = right_B > wrong_B
     return loss_B, {"early": loss_B, "retriever@1": is_right_B.astype(jnp.float32)}
 
 
