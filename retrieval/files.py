@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
 
+from retrieval import foreign_json
 from retrieval.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,12 +131,14 @@ def read_json(path: Path) -> Any:
         file and the line.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unambiguous)
+        return json.loads(
+            Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unambiguous, **foreign_json.NUMBERS
+        )
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except foreign_json.ERRORS as error:
         raise UserError(f"{path}: not valid JSON ({error})") from error
 
 

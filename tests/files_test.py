@@ -7,8 +7,10 @@ import json
 import os
 
 import pytest
+from conftest import write
 
-from retrieval import files
+from retrieval import files, foreign_json
+from retrieval.data.labelled import json_array
 from retrieval.errors import UserError, unknown_name
 
 
@@ -70,6 +72,23 @@ def test_json_errors_name_the_file_and_the_place(tmp_path):
     path.write_text('{"a": [{"b": 1, "b": 2}]}')
     with pytest.raises(UserError, match=r"a\.json: not valid JSON .*'b' is there twice"):
         files.read_json(path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" + 400 * "0", "1e999", "-1e999", "NaN", "-Infinity"])
+def test_numbers_that_no_float_holds_are_refused(tmp_path, number):
+    path = write(tmp_path / "a.json", f'[{{"a": {number}}}]')
+    for read in (
+        files.read_json,
+        lambda path: foreign_json.parse(path.read_bytes(), str(path)),
+        lambda path: list(json_array.read(path)),
+    ):
+        with pytest.raises(UserError, match=r"a\.json.*: not valid JSON"):
+            read(path)
+
+
+def test_numbers_within_a_floats_range_are_read(tmp_path):
+    value = [10**30, -7, 1e-400, 1.5, 1e308]
+    assert files.read_json(write(tmp_path / "a.json", json.dumps(value))) == value
 
 
 def test_no_flipped_bit_of_a_manifest_hides_a_file(tmp_path):

@@ -23,6 +23,7 @@ SHARED = tuple(
         "expansions",
         "extras",
         "files",
+        "foreign_json",
         "hashing",
         "identifiers",
         "libraries",

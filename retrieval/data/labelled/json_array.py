@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
+from retrieval import foreign_json, text_files
 from retrieval.errors import UserError
 
 _LARGEST = 1 << 28  # characters of an element
@@ -97,7 +97,7 @@ class _Text:
 
     def value(self, at: str) -> Any:
         """The JSON value that begins here."""
-        decoder = json.JSONDecoder()
+        decoder = json.JSONDecoder(**foreign_json.NUMBERS)
         while True:
             before = self._before
             try:
@@ -106,6 +106,8 @@ class _Text:
                 if end < len(self._buffer) or not self._grow():  # else it may be a number that goes on
                     self._start += size
                     return value
+            except foreign_json.BadNumberError as error:
+                raise UserError(f"{at}: not valid JSON ({error})") from error
             except (ValueError, RecursionError) as error:
                 size = len(self._buffer) - self._start
                 if size > _LARGEST or isinstance(error, RecursionError) or not self._grow(max(size, _PIECE)):

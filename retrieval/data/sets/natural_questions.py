@@ -10,14 +10,13 @@ Documents come as tokens, some of them HTML tags, and spans as token numbers, in
 
 import collections
 import dataclasses
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
+from retrieval import foreign_json, text_files
 from retrieval.data.corpora import entities, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
@@ -174,10 +173,7 @@ def _json_records(path: Path) -> Iterator[_Record]:
 
 
 def _json_record(line: bytes, at: str) -> _Record:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not valid JSON ({error}); is it Natural Questions?") from error
+    record = foreign_json.parse(line, at, "is it Natural Questions?")
     if not isinstance(record, dict) or type(record.get("example_id")) not in (int, str):
         raise UserError(f"{at}: the field 'example_id' is missing or not a JSON integer; is it Natural Questions?")
     at = f"{at}, example_id {record['example_id']}"

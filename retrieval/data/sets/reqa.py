@@ -6,13 +6,12 @@ A question is to find, among all (sentence, paragraph) pairs, the pair whose sen
 import bisect
 import collections
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval import hashing, text_files
+from retrieval import foreign_json, hashing, text_files
 from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
@@ -192,12 +191,8 @@ def paragraphs(path: Path | str) -> Iterator[Paragraph]:
     if tfds_source.is_source(path):
         yield from _tfds_paragraphs(str(path))
         return
-    try:
-        root = json.loads(b"".join(text_files.byte_lines(Path(path))))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not valid JSON ({error}); a file of SQuAD is needed, such as dev-v1.1.json"
-        ) from error
+    content = b"".join(text_files.byte_lines(Path(path)))
+    root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         at = f"{path}: article {i} ('{_name(article, 'title')}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
