@@ -6,19 +6,21 @@ A file has a line for each text, those of a document one after the other:
     {"_id": "d7", "text": "how tall is mount everest", "answer": "8,849 m", "log_probability": -2.1187}
 
 `_id` is the document's. `answer` is that of a question that was asked for it, and `score` what a reranker gives to text
-and document. Files of others may do without these and `log_probability`.
+and document. Files of others may do without these and `log_probability`. Those of docTTTTTquery have all of a document:
+
+    {"id": "7", "predicted_queries": ["how tall is mount everest", "everest height"]}
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import text_files
+from retrieval import foreign_json, identifiers, numbers, text_files
 from retrieval.errors import UserError
 
-_LARGEST = sys.float_info.max  # JSON may hold greater numbers, and NaN
+_LIST = "predicted_queries"
+_NEEDED = 'a line such as {"_id": "d7", "text": "a query"} is needed'
 _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 
@@ -52,24 +54,22 @@ def read(path: Path) -> Iterator[Expansion]:
       UserError: there is no such file, or a line is not what it should be.
     """
     for at, line in text_files.lines(path):
-        yield _expansion(line, at)
+        yield from _expansions(line, at)
 
 
-def _expansion(line: str, at: str) -> Expansion:
-    try:
-        record = json.loads(line)
-        document, text, log = record["_id"], record["text"], record.get("log_probability")
-        answer, score = record.get("answer", ""), record.get("score")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f'{at}: not a text of a document; a line such as {{"_id": "d7", "text": "a query"}} is needed'
-        ) from error
-    if not all(isinstance(value, str) for value in (document, text, answer)):
-        raise UserError(f"{at}: '_id', 'text' and 'answer' must be texts")
-    for name, value in (("_id", document), ("text", text), ("answer", answer)):
-        text_files.refuse_surrogates(value, name, at)
-    if log is not None and (type(log) not in (int, float) or not -_LARGEST <= log <= 0):
+def _expansions(line: str, at: str) -> Iterator[Expansion]:
+    record = foreign_json.parse(line, at, _NEEDED)
+    if isinstance(record, dict) and _LIST in record:
+        id = identifiers.of_value(record.get("id"), "id", at)
+        yield from (Expansion(id, text, None) for text in text_files.strings(record, _LIST, at))
+        return
+    if not isinstance(record, dict) or not {"_id", "text"} <= record.keys():
+        raise UserError(f"{at}: not a text of a document; {_NEEDED}")
+    log, score = (
+        None if record.get(name) is None else numbers.score(record[name], name, at)
+        for name in ("log_probability", "score")
+    )
+    if log is not None and log > 0:
         raise UserError(f"{at}: log_probability is {log!r}; a number of at most 0 is needed")
-    if score is not None and (type(score) not in (int, float) or not abs(score) <= _LARGEST):
-        raise UserError(f"{at}: score is {score!r}; a number is needed")
-    return Expansion(document, text, log, answer, score)
+    text, answer = text_files.string(record, "text", at), text_files.string(record, "answer", at, default="")
+    yield Expansion(identifiers.of_value(record["_id"], "_id", at), text, log, answer, score)

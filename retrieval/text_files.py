@@ -17,7 +17,6 @@ _PACKED = re.compile(  # what files begin with that are packed in another way, a
 )
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
@@ -116,17 +115,6 @@ def required(text: str, name: str, at: str) -> str:
 def names_ids(field: str) -> bool:
     """Whether the first field of a file is what people call a column of ids, so that its line names the columns."""
     return bool(_ID_NAME.fullmatch(field.strip()))
-
-
-def integer(text: str) -> int:
-    """The integer that a field of a file is: `int` takes 1_0 as well, and digits of other scripts.
-
-    Raises:
-      ValueError: it is none.
-    """
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(text)
-    return int(text)
 
 
 def string(record: Any, field: str, at: str, default: str | None = None) -> str:

@@ -52,6 +52,33 @@ def test_judgements_of_other_candidates_are_refused_or_counted(folder):
         beir.read_folder(folder, relevance.DROP)
 
 
+def test_lines_that_come_again_count_once(folder, caplog):
+    for name, text in (("corpus.jsonl", CORPUS), ("queries.jsonl", QUERIES), ("qrels/test.tsv", QRELS)):
+        last = text.strip("\n").rpartition("\n")[2]
+        (folder / name).write_text(f"{text.rstrip()}\n{last}\n", encoding="utf-8")
+    for _ in range(2):
+        assert beir.read_folder(folder) == EXPECTED
+        assert beir.read_judged(folder).candidates == ["d1", "2"]
+    for name, what in (("corpus.jsonl", "lines"), ("queries.jsonl", "lines"), ("qrels/test.tsv", "judgements")):
+        assert caplog.text.count(f"{folder / name}: 1 {what} are there again, and count once") == 1
+    (folder / "corpus.jsonl").write_text(CORPUS + '{"_id": "d1", "text": "other"}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 4: the _id .d1. is there twice, with something else at .*line 1; ids"):
+        beir.read_folder(folder)
+
+
+def test_whole_numbers_are_ids_however_they_are_written(folder):
+    (folder / "corpus.jsonl").write_text(
+        '{"_id": 1.0, "text": "a"}\n{"_id": 2, "text": "b"}\n{"_id": "3.0", "text": "c"}'
+    )
+    (folder / "queries.jsonl").write_text('{"_id": 7.0, "text": "q"}')
+    (folder / "qrels" / "test.tsv").write_text("7\t1\t1\n7\t2\t0\n7\t3.0\t-2\n")
+    assert beir.read_folder(folder).qrels == {"test": {"7": {"1": 1, "2": 0, "3.0": -2}}}
+    for wrong in ("1.5", "true", "1e300", "[1]", "null", "9007199254740993.0"):
+        (folder / "corpus.jsonl").write_text(f'{{"_id": {wrong}, "text": "a"}}')
+        with pytest.raises(UserError, match="line 1: the field '_id' is missing or not a string"):
+            beir.read_folder(folder)
+
+
 def test_reads_a_folder_without_its_texts(folder):
     own = '{"_id": "q1", "title": "t", "text": "a"}\n{"_id": "q2", "text": "not the query"}\n'
     own += '{"_id": "q3", "text": "not judged"}\n'

@@ -1,5 +1,6 @@
 """BM25 over passages with queries that a model wrote of them, and over words that a model weighed."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_weighed_words_are_term_frequencies(tmp_path):
     )
 
 
+def test_ids_may_be_numbers_and_lines_those_of_doc_t5_query(tmp_path):
+    numbered = [dataclasses.replace(passage, id=str(row)) for row, passage in enumerate(PASSAGES)]
+    path = write(tmp_path / "toy.jsonl", [{"_id": 1, "text": "dolphin"}, {"_id": 0.0, "text": "wild cat"}])
+    lists = write(
+        tmp_path / "lists.jsonl",
+        [{"id": 1, "predicted_queries": ["dolphin"]}, {"id": "0", "predicted_queries": ["wild", "cat"]}],
+    )
+    for name in (path, lists):
+        index = INDEXES["doc2query"].build(texts(numbered), SETTINGS | {"index.expansions": str(name)})
+        assert [int(index.search([query], 1)[1][0, 0]) for query in ("dolphin", "wild")] == [1, 0]
+    weights = [{"_id": 1, "frequencies": {"dolphin": 3}}, {"id": 0, "contents": "wild"}, {"id": 0, "contents": "wild"}]
+    options = FREQUENCIES | {"index.term_weights": str(write(tmp_path / "weights.jsonl", weights))}
+    index = INDEXES["deepct"].build(texts(numbered), options)
+    assert [int(index.search([query], 1)[1][0, 0]) for query in ("dolphin", "wild")] == [1, 0]
+
+
 def test_queries_of_low_scores_are_left_out(tmp_path):
     scored = zip(written(("d1", "whale"), ("d0", "wild"), ("d1", "dolphin"), ("d2", "dark")), (3.0, -1.0, 2.0, -2.0))
     path = write(tmp_path / "toy.jsonl", [record | {"score": score} for record, score in scored])
@@ -120,10 +137,28 @@ def test_scores_of_a_sure_reranker_are_not_alike(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "lines", "message"),
     [
-        ("doc2query", ['{"_id": "d0", "text": "x"}', "whale"], r"toy\.jsonl, line 2: not a text of a document"),
+        (
+            "doc2query",
+            ['{"_id": "d0", "text": "x"}', "whale"],
+            r"toy\.jsonl, line 2: not valid JSON .*; a line such as",
+        ),
+        ("doc2query", ['{"_id": "d0"}'], r"toy\.jsonl, line 1: not a text of a document"),
         ("doc2query", ['{"_id": "e0", "text": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
-        ("doc2query", ['{"_id": "d0", "text": "x", "score": 1' + "0" * 400 + "}"], r"line 1: score is 10+; a number"),
-        ("doc2query", ['{"_id": "d0", "text": "x", "log_probability": NaN}'], r"line 1: log_probability is nan; a"),
+        (
+            "doc2query",
+            ['{"_id": "d0", "text": "x", "score": 1' + "0" * 400 + "}"],
+            r"line 1: not valid JSON .an integer of 401 d",
+        ),
+        (
+            "doc2query",
+            ['{"_id": "d0", "text": "x", "score": 1e39}'],
+            r"line 1: the score is '1e.39'; it must be a finite",
+        ),
+        (
+            "doc2query",
+            ['{"_id": "d0", "text": "x", "log_probability": 1e999}'],
+            r"line 1: not valid JSON .1e999 is out",
+        ),
         ("deepct", ['{"_id": "d0", "text": "x"}'], r"toy\.jsonl, line 1: not the words of a passage"),
         ("deepct", ['{"_id": "d0", "frequencies": [[1, 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
         ("deepct", ['{"_id": "d0", "frequencies": [["x", 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
@@ -140,7 +175,11 @@ def test_scores_of_a_sure_reranker_are_not_alike(tmp_path):
         ),
         ("deepct", ['{"_id": "d0", "contents": "\\ud800"}'], r"line 1: the field '_id or a word' has half of a surr"),
         ("doc2query", ['{"_id": "d0", "text": "\\ud800"}'], r"line 1: the field 'text' has half of a surrogate pair"),
-        ("deepct", ['{"_id": "d0", "contents": "x"}'] * 2, r"passage 'd0' has 2 lines; keep one"),
+        (
+            "deepct",
+            ['{"_id": "d0", "contents": "x"}', '{"_id": "d0", "contents": "y"}'],
+            r"'d0' has 2 lines that differ",
+        ),
         ("deepct", ["\udcff"], r"toy\.jsonl, line 1: not UTF-8 .*; convert the file to UTF-8"),
     ],
 )

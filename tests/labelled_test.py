@@ -76,6 +76,29 @@ def test_the_fields_of_json_lines(tmp_path, row):
     assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a", "b"), texts("c"))]
 
 
+def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
+    """A negative '0' that is another text than the positive '0' stays; cut or whole, one text has one id."""
+    row = {"query": "q", "positives": [{"docid": 0, "text": "a b"}], "negatives": [{"docid": 0.0, "text": "c"}]}
+    same = {"query": "r", "positives": [{"docid": "0", "text": "a b"}], "negatives": [{"docid": "0", "text": "a"}]}
+    counts = Counts()
+    found = list(jsonl_pairs.read(write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, (row, same)))), counts))
+    assert found[0] == Example("q", texts("a b"), texts("c"))
+    assert found[1].negatives == (Candidate("0", "", "a"),)
+    assert counts.left_out == {"ids of examples in which one is of two texts": 1}
+    groups, _ = group(found, tmp_path)
+    assert {each.query: len(each.negatives) for each in groups} == {"q": 1, "r": 0}
+
+
+def test_fields_that_are_not_read_are_named(tmp_path, caplog):
+    row = {"query_id": 3, "query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1.5], "prompt": "p"}
+    path, counts = write(tmp_path / "x.jsonl", json.dumps(row) + "\n" + json.dumps(row)), Counts()
+    assert len(list(jsonl_pairs.read(path, counts))) == 2
+    counts.log_left_out("pairs")
+    for field in ("pos_scores", "prompt"):
+        assert f"pairs: left out 2 values of the field '{field}', which is not read, the first at {path}" in caplog.text
+    assert "query_id" not in caplog.text
+
+
 def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     ctxs = [
         {"title": "", "text": "a", "hasanswer": True},
@@ -241,6 +264,16 @@ COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
 QUERIES = "1\tfirst?\n2\tsecond?\n"
 
 
+def test_lines_of_tables_that_come_again_count_once(tmp_path, caplog):
+    collection, queries = write(tmp_path / "c.tsv", COLLECTION + "p2\t\u2028two\x85\rand\n"), QUERIES + "1\tfirst?\n"
+    for _ in range(2):
+        assert [each.id for each in msmarco.read_collection(collection)] == ["p1", "p2", "p3"]
+    assert msmarco.read_queries(write(tmp_path / "q.tsv", queries)) == {"1": "first?", "2": "second?"}
+    with msmarco.Passages(collection, tmp_path) as passages:
+        assert passages["p3"].text == "three"
+    assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 queries are there a") == 1
+
+
 @pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz", "collection.utf-16"])
 def test_triples_of_ids(tmp_path, name):
     """Of the lines of a query one example is made, with the texts of its ids."""
@@ -270,7 +303,11 @@ def test_triples_of_ids(tmp_path, name):
         ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not in .*q\.tsv"),
         ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the passage 'p9' is not in the collection"),
         ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
-        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its passage id is there twice"),
+        (
+            "c.tsv",
+            "p1\ta\n\np2\tb\np1\tc\n",
+            r"c\.tsv, line 4: its passage id is there twice, with something else at line 1",
+        ),
     ],
 )
 def test_broken_files_of_ids(tmp_path, name, text, message):

@@ -12,6 +12,7 @@ import pytest
 from retrieval.data.corpora import articles, corpus_kind, links, sources
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
+from retrieval.data.corpora.documents import parquet_rows
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
@@ -189,6 +190,24 @@ def test_sections_and_links_of_documents_become_pairs(shards):
 
 RECORDS = [{"_id": "d1", "title": "T", "text": "First.\n\nSecond."}, {"_id": "d2", "text": "Alone."}]
 EXPECTED = {"d1": ("T", [("", ["First.", "Second."])]), "d2": ("", [("", ["Alone."])])}
+
+
+def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    text = ["Bread is in the town.", "A river is in the north."]
+    for name, columns, fields in (
+        ("float", {"id": [1.0, 2.0], "text": text}, {}),
+        ("binary", {"id": ["1", "2"], "text": [value.encode() for value in text]}, {}),
+        ("dotted", {"id": [1, 2], "a.text": text}, {"text": "a.text"}),
+    ):
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+        found = list(parquet_rows.ParquetRows().read(tmp_path / f"{name}.parquet", name, fields))
+        assert [(each.id, each.text) for each in found] == list(zip(["1", "2"], text)), name
+    parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match=r"x\.parquet: a text is not UTF-8"):
+        list(parquet_rows.ParquetRows().read(tmp_path / "x.parquet", "x", {}))
 
 
 def test_records_of_json_lines_csv_and_parquet_are_documents(tmp_path):

@@ -42,11 +42,16 @@ PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"
     [
         (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
         (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
+        (NQ_OPEN.replace("answer", "answers"), {"q 1": ("a", "b"), "q 2": ("é",)}),
+        (
+            '[{"question": "q 1", "answers": ["a"]}, {"qId": 2, "qText": "q 2", "answers": ["b"]}]',
+            {"q 1": ("a",), "q 2": ("b",)},
+        ),
         (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
         (TRIVIA_QA, {"q 1": ("a", "A a"), "q 2": ("b", "c")}),
         (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",), "In?": ("a|b\\\tc",)}),
     ],
-    ids=["dpr", "nq_open", "web_questions", "trivia_qa", "curated_trec"],
+    ids=["dpr", "nq_open", "fid", "entity_questions", "web_questions", "trivia_qa", "curated_trec"],
 )
 def test_questions(tmp_path, text, expected, ending):
     queries, answers = qa.read_questions(write(tmp_path / f"file{ending}", "\ufeff" + text.replace("\n", "\r\n")))

@@ -63,6 +63,13 @@ def test_an_empty_id_is_none(tmp_path, id):
         scores.of("q", [Candidate("", "", "four")])
 
 
+def test_ids_of_numbers_are_those_of_the_examples(tmp_path):
+    lines = [{"query": "q", "docid": 1, "score": 3}, {"query": "q", "docid": 2.0, "score": 1.5}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    scores = TeacherScores(tmp_path / "x.jsonl")
+    assert scores.of("q", [Candidate("2", "", "b"), Candidate("1", "", "a")]).tolist() == [1.5, 3]
+
+
 def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
     write(tmp_path / "x.jsonl", [("a question", TEXTS[0], 1.0)])
     scores = TeacherScores(tmp_path / "x.jsonl")
@@ -79,8 +86,10 @@ def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
         ("{", "line 2: not valid JSON"),
         ('{"query": "q", "score": 1}', 'line 2: .*or "text" in place of an id'),
         ('{"query": "q", "docid": "", "score": 1}', 'line 2: .*or "text" in place of an id'),
-        ('{"query": "q", "docid": 7, "text": "x", "score": 1}', "line 2: the field 'docid' is missing or not a string"),
-        ('{"query": "q", "docid": "d", "score": NaN}', "line 2: the score is nan"),
+        ('{"query": "q", "docid": [7], "text": "x", "score": 1}', "line 2: the field 'docid' is missing or not a str"),
+        ('{"query": "q", "docid": 1.5, "text": "x", "score": 1}', "line 2: the field 'docid' is missing or not a str"),
+        ('{"query": "q", "docid": "d", "score": NaN}', "line 2: not valid JSON .NaN is no number of JSON"),
+        ('{"query": "q", "docid": "d", "score": 1e39}', "line 2: the score is '1e.39'; it must be a finite number"),
         ('{"query": "q", "docid": "d1", "score": 2}', "line 2: this pair has another score above"),
     ],
 )
@@ -103,8 +112,8 @@ def test_a_trec_run_is_a_teacher(tmp_path, caplog):
         TeacherScores(path, {"7": "q"})
     for line, message in (
         ("1 d1 1", "line 4: 3 columns; a teacher's scores are JSON lines, or a TREC run of 6"),
-        ("1 Q0 d1 1 high tag", "line 4: the score is 'high'; a number is needed"),
-        ("1 Q0 d1 1 nan tag", "line 4: the score is nan"),
+        ("1 Q0 d1 1 high tag", "line 4: the score is 'high'; it must be a finite number"),
+        ("1 Q0 d1 1 nan tag", "line 4: the score is 'nan'"),
         ("1 Q0 d3 1 7 tag", "line 4: this pair has another score above"),
     ):
         other = tmp_path / "wrong.trec"

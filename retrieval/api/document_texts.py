@@ -164,7 +164,9 @@ def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> 
     value = document[name] if name else ""
     if isinstance(value, bool) or not isinstance(value, str | numbers.Number):
         raise UserError(f"document {place}: '{name}' is {value!r}, where a text belongs"[:300])
-    return checked_text(str(value), f"document {place}: '{name}'")
+    value = value.item() if hasattr(value, "item") else value  # of numpy
+    is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes integers beside a gap
+    return checked_text(str(int(value) if is_whole else value), f"document {place}: '{name}'")
 
 
 def _is_missing(value: object) -> bool:

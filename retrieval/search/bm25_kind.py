@@ -72,7 +72,10 @@ class Bm25Kind(IndexKind):
     def build(self, contents: Texts, options: Options) -> Bm25Index:
         k1, b = self.parameters(options)
         texts = self.texts(contents, options)
-        return Bm25Index.build(texts, self.document, k1, b, words(contents, options))
+        try:
+            return Bm25Index.build(texts, self.document, k1, b, words(contents, options))
+        except UserError as error:
+            raise UserError(f"the collection '{contents.name}': {error}") from error
 
     def cost(self, planned: Planned, options: Options) -> Cost | None:
         if planned.sample is None:

@@ -6,18 +6,19 @@
 A line has the words of a passage, each with how often it counts, or so many times over, as the authors' files have it.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval import text_files
+from retrieval import foreign_json, identifiers, text_files
 from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare
 from retrieval.errors import UserError
 from retrieval.search import passage_files
 from retrieval.search.bm25 import MOST, Bm25Index
 from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register
+
+_NEEDED = 'a line such as {"_id": "d7", "frequencies": {"bomb": 6}} is needed'
 
 declare(
     "index",
@@ -48,8 +49,8 @@ class DeepCt(Bm25Kind):
         path = passage_files.path_of(options["index.term_weights"], contents.name)
         weighted, counts = passage_files.by_passage(path, read(path), contents)
         for id, passages in weighted.items():
-            if len(passages) > 1:
-                raise UserError(f"{path}: passage '{id}' has {len(passages)} lines; keep one")
+            if any(passage != passages[0] for passage in passages):
+                raise UserError(f"{path}: passage '{id}' has {len(passages)} lines that differ; keep one")
         frequencies = [weighted[id][0] if weighted[id] else {} for id in passage_files.ids(contents)]
         settings = (f"weighted words ({counts})", *self.parameters(options), words(contents, options))
         try:
@@ -70,17 +71,14 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
 
 def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
     try:
-        record = json.loads(line)
+        record = foreign_json.parse(line, at, _NEEDED)
         id = record["_id"] if "_id" in record else record["id"]
         frequencies = record["frequencies"] if "frequencies" in record else dict(Counter(record["contents"].split()))
         if not isinstance(frequencies, dict):
             raise TypeError("frequencies are no object")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f'{at}: not the words of a passage; a line such as {{"_id": "d7", "frequencies": {{"bomb": 6}}}} is needed'
-        ) from error
-    if not isinstance(id, str):
-        raise UserError(f"{at}: the _id must be a text")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{at}: not the words of a passage; {_NEEDED}") from error
+    id = identifiers.of_value(id, "_id", at)
     text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
     for word, count in frequencies.items():
         if type(count) is not int or not 1 <= count <= MOST:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import text_files
+from retrieval import identifiers, text_files
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.data.corpora import links, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
@@ -191,11 +191,12 @@ class Columns(NamedTuple):
         """
         values = [record.get(name) if name else None for name in self]
         for name, value in zip(self, values):
-            if value is not None and not isinstance(value, str | int):
+            if value is not None and type(value) not in (str, bytes, int, float):
                 raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
-            if isinstance(value, str):
-                text_files.refuse_surrogates(value, name, at)
-        own_id, title, text = ("" if value is None else str(value) for value in values)
+        values = [value.decode() if isinstance(value, bytes) else value for value in values]  # Parquet may not say text
+        own_id, title, text = (
+            "" if value is None else identifiers.of_value(value, name, at) for name, value in zip(self, values)
+        )
         if broken := next((sign for sign in own_id if sign in NOT_IN_IDS), ""):
             raise UserError(f"{at}: the id {own_id!r} has {broken!r}, which files of results cannot hold; rename it")
         return Document(own_id or id, title, text, form)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from retrieval import hashing, text_files
+from retrieval import hashing, identifiers
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
@@ -95,7 +95,24 @@ def example(
     if not with_text[0]:
         counts.leave_out("examples without a positive", at)
         return None
+    if _has_local_ids([*with_text[0], *with_text[1]]):
+        counts.leave_out("ids of examples in which one is of two texts", at)
+        with_text = _without_ids(with_text[0]), _without_ids(with_text[1])
     return Example(query, *with_text, tuple(answers))
+
+
+def _has_local_ids(texts: Sequence[Candidate]) -> bool:
+    """Whether an id is of two texts, of which none is a part of the other: in such files each list counts anew."""
+    of_id: dict[str, str] = {}
+    for text in texts:
+        known = of_id.setdefault(text.id, text.text) if text.id else text.text
+        if known not in text.text and text.text not in known:
+            return True
+    return False
+
+
+def _without_ids(texts: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(dataclasses.replace(text, id="") for text in texts)
 
 
 def holds_answer(record: Mapping[str, Any]) -> bool:
@@ -104,14 +121,14 @@ def holds_answer(record: Mapping[str, Any]) -> bool:
 
 
 def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
-    """The id of a text in the first of `fields` that it has, a string or an integer; empty where it has none.
+    """The id of a text in the first of `fields` that it has; empty where it has none.
 
     Raises:
-      UserError: it is something else.
+      UserError: it is none.
     """
     for field in fields:
         if record.get(field) is not None:
-            return str(record[field]) if type(record[field]) is int else text_files.string(record, field, at)
+            return identifiers.of_value(record[field], field, at)
     return ""
 
 

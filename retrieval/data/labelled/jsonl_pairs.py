@@ -7,16 +7,16 @@
 
 A text is a string or {"docid": ..., "title": ..., "text": ...}; a field has one text or an array of them. Of `ctxs`
 those with "isgold" are positives; where a line has none, those with "hasanswer". A passage that holds an answer is no
-negative of its question.
+negative of its question. Other fields, such as "prompt", are not read, and counted; "pos_scores" of a teacher go into
+`config.pairs.teacher`.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
+from retrieval import foreign_json, text_files
 from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets.beir import Candidate
@@ -26,6 +26,7 @@ _QUERY = ("query", "anchor", "question")
 _POSITIVE = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
 _ID_FIELDS = ("docid", "_id", "id")
+_READ = (*_QUERY, *_POSITIVE, "query_id", "qid", *_ID_FIELDS)  # a query needs no id
 LISTED, _GOLD = "ctxs", "isgold"
 
 
@@ -36,10 +37,7 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
       UserError: a line is not JSON, its query or its positives are in no field or in two, or a text is of another kind.
     """
     for at, line in text_files.lines(path):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        record = foreign_json.parse(line, at)
         if not isinstance(record, dict):
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
         query = text_files.string(record, _one(record, _QUERY, at), at)
@@ -47,6 +45,9 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
             if labelled := example(query, *listed(record, at, counts), at, counts, _answers(record, at)):
                 yield labelled
             continue
+        for field in record:
+            if not (field in _READ or _NEGATIVE.fullmatch(field)):
+                counts.leave_out(f"values of the field '{field}', which is not read", at)
         positives = _texts(record, _one(record, _POSITIVE, at), at)
         fields = [field for field in record if _NEGATIVE.fullmatch(field) and record[field] is not None]
         negatives = [text for field in fields for text in _texts(record, field, at)]
@@ -89,11 +90,8 @@ def _answers(record: dict[str, Any], at: str) -> Sequence[str]:
 
 def has_answers(path: Path) -> bool:
     """Whether the first question of a file is a list of DPR's with answers."""
-    _, line = next(text_files.lines(path), ("", "{}"))
-    try:
-        record = json.loads(line)
-    except ValueError:  # which `read` tells
-        return False
+    at, line = next(text_files.lines(path), (str(path), "{}"))
+    record = foreign_json.parse(line, at)
     return isinstance(record, dict) and LISTED in record and bool(record.get("answers"))
 
 

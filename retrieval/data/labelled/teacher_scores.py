@@ -13,19 +13,16 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from retrieval import files, hashing, text_files
+from retrieval import files, foreign_json, hashing, identifiers, numbers, text_files
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.identifiers import SEVERAL, in_run_file, numbered
 
 _log = logging.getLogger(__name__)
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
@@ -162,20 +159,19 @@ def _is_json(line: str) -> bool:
 
 def _of_json(line: str, at: str) -> tuple[int, float]:
     """The key of a pair and its score."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+    record = foreign_json.parse(line, at)
     # An empty id is none: every text without an id would have its score.
-    if not isinstance(record, dict) or not (record.get("docid") or "text" in record):
+    id = record.get("docid") if isinstance(record, dict) else None
+    id = "" if id is None else identifiers.of_value(id, "docid", at)
+    if not isinstance(record, dict) or not (id or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
     query = text_files.string(record, "query", at)
-    if id := text_files.string(record, "docid", at, default=""):
+    if id:
         key = _key_of_id(query, id)
     else:
         title = text_files.string(record, "title", at, default="")
         key = _key_of_text(query, title, text_files.string(record, "text", at))
-    return key, _score(record.get("score"), at)
+    return key, numbers.score(record.get("score"), "score", at)
 
 
 def _by_name(queries: Mapping[str, str]) -> dict[str, str | None]:
@@ -192,22 +188,13 @@ def _of_run(line: str, at: str, queries: Mapping[str, str | None]) -> tuple[int 
             f"{at}: {len(columns)} columns; a teacher's scores are JSON lines, or a TREC run of 6 columns: query id, "
             "Q0, document id, rank, score, tag"
         )
-    try:
-        score = float(columns[4])
-    except ValueError as error:
-        raise UserError(f"{at}: the score is '{columns[4]}'; a number is needed") from error
+    score = numbers.score(columns[4], "score", at)
     query = queries.get(columns[0], "")
     if query is None:
         raise UserError(
             f"{at}: two ids are the query '{columns[0]}' in a run file, which has %20 for a blank; rename one"
         )
-    return None if columns[0] not in queries else _key_of_id(query, columns[2]), _score(score, at)
-
-
-def _score(value: Any, at: str) -> float:
-    if type(value) not in (int, float) or not abs(value) <= _LARGEST:
-        raise UserError(f"{at}: the score is {value!r}; it must be a finite number of 32 bits")
-    return float(value)
+    return None if columns[0] not in queries else _key_of_id(query, columns[2]), score
 
 
 def _key_of_id(query: str, id: str) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, text_files
+from retrieval import files, foreign_json, hashing, identifiers, text_files
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
@@ -299,22 +299,36 @@ def _either(folder: Path, name: str) -> Path:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
-    """(id, JSON object, place) of each line."""
-    seen = set()
+    """(id, JSON object, place) of each line, without those that say again what another one has said."""
+    seen: set[str] = set()
+    first: dict[str, tuple[str, bytes]] = {}
+    again = 0
     for at, line in text_files.lines(path):
         record = _record(line, at)
         id = _id(record, at)
         if id in seen:
-            raise UserError(f"{at}: the _id '{id}' is there twice; ids must be distinct")
+            first = first or _first_lines(path)
+            if first[id][1] != hashing.digest(line):
+                raise UserError(
+                    f"{at}: the _id '{id}' is there twice, with something else at {first[id][0]}; ids must be distinct"
+                )
+            again += 1
+            continue
         seen.add(id)
         yield id, record, at
+    relevance.log_again(path, "lines", again)
+
+
+def _first_lines(path: Path) -> dict[str, tuple[str, bytes]]:
+    """Where each id stands first, and the digest of its line: dear, so only for a file that has one twice."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for at, line in text_files.lines(path):
+        found.setdefault(_id(_record(line, at), at), (at, hashing.digest(line)))
+    return found
 
 
 def _record(line: str, at: str) -> Any:
-    try:
-        return _renamed(json.loads(line))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+    return _renamed(foreign_json.parse(line, at))
 
 
 def _renamed(record: Any) -> Any:
@@ -334,12 +348,10 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
 
 
 def _id(record: Any, at: str) -> str:
-    if isinstance(record, dict) and type(record.get("_id")) is int:
-        return str(record["_id"])
     if not isinstance(record, dict) or "_id" not in record:
         needed = '{"_id": "d1", "title": "T", "text": "words"}'
         raise UserError(f"{at}: the field '_id' is missing; rename the fields to those of {needed}")
-    id = text_files.string(record, "_id", at)
+    id = identifiers.of_value(record["_id"], "_id", at)
     if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
         raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
     return id

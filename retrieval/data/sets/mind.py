@@ -20,7 +20,7 @@ from retrieval import text_files
 from retrieval.config.fields import Field, Kind, declare
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.data.tokenizers.vocab import SEPARATOR
@@ -91,6 +91,7 @@ def read_news(path: Path) -> dict[str, Candidate]:
       UserError: a line has not eight columns, no title, or an id that is there twice; with the line.
     """
     news: dict[str, Candidate] = {}
+    again = 0
     for at, line in text_files.lines(path):
         fields = line.split("\t")
         if len(fields) != _NEWS:
@@ -98,9 +99,11 @@ def read_news(path: Path) -> dict[str, Candidate]:
         id, title, abstract = fields[0], fields[3].strip(), fields[4].strip()
         if not title:
             raise UserError(f"{at}: the news '{id}' has no title; drop the line")
-        if beir.check_id(id, "news id", at) in news:
-            raise UserError(f"{at}: the news id '{id}' is there twice; ids must be distinct")
-        news[id] = Candidate(id, title, abstract) if abstract else Candidate(id, "", title)
+        item = Candidate(id, title, abstract) if abstract else Candidate(id, "", title)
+        again += beir.check_id(id, "news id", at) in news
+        if news.setdefault(id, item) != item:
+            raise UserError(f"{at}: the news id '{id}' is there twice, with another text; ids must be distinct")
+    relevance.log_again(path, "news", again)
     if not news:
         raise UserError(f"{path}: no news in it; news.tsv of MIND is needed")
     return news

@@ -14,14 +14,14 @@ pid and passage; MS MARCO's own files have none.
 import array
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from retrieval import hashing, text_files
 from retrieval.data.labelled.grouping import Counts, Example, example, grouped
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 
@@ -34,6 +34,7 @@ _OF_TRIPLE = re.compile(
     r"(?:[ _-]?(?:passage|document|text)s?)?\s*",
     re.IGNORECASE,
 )
+_REPEATED: dict[tuple[Path, int, int], frozenset[int]] = {}  # by path, size and time of a file
 _BEHIND_ID = re.compile(
     r"\s*(?:query|question|passage|document|text|contents?|body|title|url)(?:[ _-]text)?\s*", re.IGNORECASE
 )
@@ -43,8 +44,8 @@ def read_collection(path: Path) -> Iterator[Candidate]:
     """The passages or documents, one after the other. An empty one is kept: it can be judged, and its place counts.
 
     Raises:
-      UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, or an id is not
-        one; with the line. At the end: an id is there twice.
+      UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, an id is not
+        one, or two lines say different things of it; with the line.
     """
     return (passage for _, passage in _passages(path))
 
@@ -56,15 +57,17 @@ def read_queries(path: Path) -> dict[str, str]:
       UserError: as `read_collection`, or a query is empty, or there is none.
     """
     queries: dict[str, str] = {}
+    again = 0
     for at, line in text_files.lines(path):
         if not queries and _names_columns(line):
             continue
         id, text = _fields(line, ("query id", "query"), at)
         if not text.strip():
             raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
-        if beir.check_id(id, "query id", at) in queries:
-            raise UserError(f"{at}: the query id '{id}' is there twice; ids must be distinct")
-        queries[id] = text
+        again += beir.check_id(id, "query id", at) in queries
+        if queries.setdefault(id, text) != text:
+            raise UserError(f"{at}: the query id '{id}' is there twice, with another query; ids must be distinct")
+    relevance.log_again(path, "queries", again)
     if not queries:
         raise UserError(f"{path}: no query in it; lines of query id, tab, query are needed")
     return queries
@@ -140,31 +143,40 @@ def read_ids(path: Path) -> Iterator[tuple[str, Example]]:
         yield at, Example(query, positives, negatives)
 
 
-class Distinct:
-    """Whether the ids of a file are, without a set of them, which would take a gigabyte of MS MARCO's 8.8 million."""
+def repeated(path: Path, rows: Callable[[], Iterable[tuple[int, str, str]]], name: str) -> frozenset[int]:
+    """The numbers of lines that say again, word for word, what an earlier one says of the same id; the log counts them.
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._digests, self._lines = array.array("Q"), array.array("Q")
+    A file is read for that once, and not held: a set of MS MARCO's 8.8 million ids would take a gigabyte.
 
-    def __len__(self) -> int:
-        return len(self._lines)
+    Args:
+      rows: gives the number, the id and the text of each line.
+      name: of the id.
 
-    def add(self, id: str, line: int) -> None:
-        """Notes an id of the file, and its line."""
-        self._digests.append(hashing.number(id))
-        self._lines.append(line)
-
-    def check(self) -> None:
-        """Raises:
-        UserError: an id is there twice.
-        """
-        digests = np.asarray(self._digests)
-        order = np.argsort(digests, kind="stable")
-        again = order[1:][digests[order][1:] == digests[order][:-1]]
-        if len(again):
-            line = self._lines[again.min()]
-            raise UserError(f"{self._path}, line {line}: its passage id is there twice; ids must be distinct")
+    Raises:
+      UserError: two lines say different things of one id.
+    """
+    if not path.is_file():  # which its reader tells
+        return frozenset()
+    look = path.stat()
+    if (key := (path, look.st_size, look.st_mtime_ns)) not in _REPEATED:
+        ids, texts, lines = array.array("Q"), array.array("Q"), array.array("Q")
+        for line, id, text in rows():
+            ids.append(hashing.number(id))
+            texts.append(hashing.number(text))
+            lines.append(line)
+        ids_N, texts_N, lines_N = (np.asarray(values, np.uint64) for values in (ids, texts, lines))
+        _, first_N, row_N = np.unique(ids_N, return_index=True, return_inverse=True)
+        first_N = first_N[row_N]
+        again_N = np.flatnonzero(first_N != np.arange(len(ids_N)))
+        if len(other := again_N[texts_N[again_N] != texts_N[first_N[again_N]]]):
+            line, before = lines_N[other[0]], lines_N[first_N[other[0]]]
+            raise UserError(
+                f"{path}, line {line}: its {name} is there twice, with something else at line {before}; ids must be "
+                "distinct"
+            )
+        _REPEATED[key] = frozenset(lines_N[again_N].tolist())
+        relevance.log_again(path, "lines", len(again_N))
+    return _REPEATED[key]
 
 
 class Passages:
@@ -212,19 +224,23 @@ class Passages:
 
 def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
     """Each passage, after the byte at which its line begins, in what the file holds."""
-    seen, place, names = Distinct(path), 0, ()
+    again, place, names, is_empty = repeated(path, lambda: _rows(path), "passage id"), 0, (), True
     for number, line in enumerate(text_files.byte_lines(path), 1):
         at = f"{path}, line {number}"
-        if text := text_files.decoded(line, at):
+        if number not in again and (text := text_files.decoded(line, at)):
             names = names or _kind(text, at)
-            if seen or not _names_columns(text):
-                passage = _passage(text, names, at)
-                seen.add(passage.id, number)
-                yield place, passage
+            if not is_empty or not _names_columns(text):
+                is_empty = False
+                yield place, _passage(text, names, at)
         place += len(line)
-    if not seen:
+    if is_empty:
         raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
-    seen.check()
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(text_files.byte_lines(path), 1):
+        if text := text_files.decoded(line, f"{path}, line {number}"):
+            yield number, text.partition("\t")[0], text
 
 
 def _kind(line: str, at: str) -> Sequence[str]:

@@ -1,8 +1,9 @@
 """Open-domain questions with answers, over passages that nobody has judged (Karpukhin et al. 2020), plain or .gz.
 
 questions    DPR's nq-test.qa.csv and pyserini's topics: question, tab, Python list of answers
-             NQ-open: lines of {"question": ..., "answer": [...]}
-             WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}
+             NQ-open: lines of {"question": ..., "answer": [...]}, or of FiD with "answers"
+             WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}, or of EntityQuestions with
+             "question" and no id
              TriviaQA: {"Data": [{"QuestionId": ..., "Question": ..., "Answer": {"Value": ..., "Aliases": [...]}}]}
              CuratedTREC: question number, kind, question and a regular expression, with tabs between them. A tab
              behind a backslash belongs to the expression. DPR and DrQA have its expressions in files that look like
@@ -15,7 +16,7 @@ import ast
 import collections
 import csv
 import functools
-import json
+import itertools
 import logging
 import re
 import warnings
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import hashing, text_files
+from retrieval import foreign_json, hashing, identifiers, text_files
 from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
@@ -213,16 +214,14 @@ def _columns(line: str) -> int:
 
 def _nq_open(path: Path, are_patterns: bool) -> Iterator[Record]:
     for at, line in text_files.lines(path):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
-        if not isinstance(record, dict) or not isinstance(record.get("answer"), list):
+        record = foreign_json.parse(line, at)
+        field = "answer" if isinstance(record, dict) and "answer" in record else "answers"
+        if not isinstance(record, dict) or not isinstance(record.get(field), list):
             raise UserError(
                 f"{at}: no question of NQ-open, a line such as {_NQ_OPEN}; is it a file of another data set? "
                 "SQuAD's go into config.sets.squad, labelled examples into config.sets.labelled"
             )
-        values = text_files.strings(record, "answer", at)
+        values = text_files.strings(record, field, at)
         yield _record(at, "", text_files.string(record, "question", at), values, are_patterns)
 
 
@@ -234,9 +233,9 @@ def _web_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
                 "config.pairs.files"
             )
         values = text_files.strings(record, "answers", at)
-        yield _record(
-            at, text_files.string(record, "qId", at), text_files.string(record, "qText", at), values, are_patterns
-        )
+        id = "" if record.get("qId") is None else identifiers.of_value(record["qId"], "qId", at)
+        question = "question" if "qText" not in record and "question" in record else "qText"
+        yield _record(at, id, text_files.string(record, question, at), values, are_patterns)
 
 
 def _trivia_qa(path: Path, are_patterns: bool) -> Iterator[Record]:
@@ -249,7 +248,9 @@ def _trivia_qa(path: Path, are_patterns: bool) -> Iterator[Record]:
         for name in ("Aliases", "HumanAnswers"):
             values += text_files.strings(right, name, at) if name in right else []
         question = text_files.string(record, "Question", at)
-        yield _record(at, text_files.string(record, "QuestionId", at), question, values, are_patterns)
+        yield _record(
+            at, identifiers.of_value(record.get("QuestionId"), "QuestionId", at), question, values, are_patterns
+        )
 
 
 def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
@@ -295,15 +296,23 @@ def _texts_of(literal: str, at: str) -> list[str]:
 
 
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
-    rows = _quoted_rows(path, _PASSAGE_FIELDS)
-    next(rows)  # their names
-    seen = msmarco.Distinct(path)
-    for at, (id, text, title) in rows:
-        seen.add(beir.check_id(id, "passage id", at), int(at.rpartition(" ")[2]))
-        yield Candidate(id, title, text)
-    if not seen:
+    again, is_empty = msmarco.repeated(path, lambda: _numbered_rows(path), "passage id"), True
+    for line, at, (id, text, title) in _passage_rows(path):
+        if line not in again:
+            is_empty = False
+            yield Candidate(beir.check_id(id, "passage id", at), title, text)
+    if is_empty:
         raise UserError(f"{path}: no passage in it; lines of {', '.join(_PASSAGE_FIELDS)} with tabs between are needed")
-    seen.check()
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[int, str, str]]:
+    return ((line, fields[0], "\t".join(fields)) for line, _, fields in _passage_rows(path))
+
+
+def _passage_rows(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """The number of the line, the place and the fields of each row below their names."""
+    for at, fields in itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None):
+        yield int(at.rpartition(" ")[2]), at, fields
 
 
 def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

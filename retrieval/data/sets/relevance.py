@@ -1,13 +1,17 @@
 """Relevance judgements: their grades, the qrels files of BEIR, and what becomes of judgements of unknown candidates."""
 
+import functools
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from retrieval import text_files
+from retrieval import numbers, text_files
 from retrieval.config.fields import Field, declare, one_of
 from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 REFUSE, DROP = "refuse", "drop"
 UNKNOWN = "sets.unknown"  # the field with the two
@@ -42,6 +46,7 @@ def read(
       UserError: the file is broken, or a line names an unknown query or candidate; with the line.
     """
     qrels: dict[str, dict[str, int]] = {}
+    again = 0
     with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
     for at, query, candidate, score in judgements(path):
         if query not in queries:
@@ -56,8 +61,11 @@ def read(
             dropped[RELEVANT_OUTSIDE] += score > 0
             with_unknown.add(query)
             continue
-        if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
+        grades = qrels.setdefault(query, {})
+        again += candidate in grades
+        if grades.setdefault(candidate, score) != score:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
+    log_again(path, "judgements", again)
     if not qrels:
         outside = " of a candidate of the set" if dropped else ""
         raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
@@ -65,6 +73,13 @@ def read(
     if dropped is not None and (lost := len(with_unknown - qrels.keys())):
         dropped[LOST] += lost
     return qrels
+
+
+@functools.cache
+def log_again(path: Path, what: str, count: int) -> None:
+    """Tells the log, once, how many lines of a file say again what another one has said."""
+    if count:
+        _log.warning("%s: %d %s are there again, and count once", path, count, what)
 
 
 def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
@@ -90,7 +105,7 @@ def grade(text: str, at: str) -> int:
       UserError: it is not an integer, or too large for what counts with it.
     """
     try:
-        value = text_files.integer(_WITHOUT_FRACTION.sub("", text))
+        value = numbers.integer(_WITHOUT_FRACTION.sub("", text))
     except ValueError as error:
         raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
     if abs(value) > _HIGHEST_GRADE:

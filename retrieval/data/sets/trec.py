@@ -124,8 +124,7 @@ def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
         places.setdefault(id, at)
         if (grade := relevance.grade(text, at)) != grades.setdefault(id, grade):
             raise UserError(f"{at}: query '{query}' and candidate '{id}' are judged twice, and differently; drop one")
-    if again:
-        _log.warning("%s: %d judgements are there again", path, again)
+    relevance.log_again(path, "judgements", again)
     if not qrels:
         raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
     return qrels
