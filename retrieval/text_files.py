@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from retrieval import files
 from retrieval.errors import UserError
 
 _GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
@@ -174,6 +175,7 @@ def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
 
 
 def _beginning(path: Path) -> bytes:
+    files.refuse_special(path)
     with open(path, "rb") as file:
         return file.read(2)
 

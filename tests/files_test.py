@@ -5,11 +5,13 @@ import errno
 import itertools
 import json
 import os
+from pathlib import Path
 
 import pytest
 from conftest import write
 
-from retrieval import files, foreign_json
+from retrieval import files, foreign_json, text_files
+from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.errors import UserError, unknown_name
 
@@ -84,6 +86,23 @@ def test_numbers_that_no_float_holds_are_refused(tmp_path, number):
     ):
         with pytest.raises(UserError, match=r"a\.json.*: not valid JSON"):
             read(path)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    """A shell's process substitution is such a pipe too."""
+    os.mkfifo(tmp_path / "pipe")
+    reads = [
+        files.read_json,
+        lambda path: list(text_files.lines(path)),
+        text_files.whole,
+        text_files.is_plain,
+        lambda path: source_paths.existing([path]),
+        lambda path: source_paths.checked("config.pairs.files", [str(path)], None),
+    ]
+    for read in reads:
+        for path in (tmp_path / "pipe", Path("/dev/zero")):
+            with pytest.raises(UserError, match="a pipe, a device or a socket, and files are read more than once"):
+                read(path)
 
 
 def test_numbers_within_a_floats_range_are_read(tmp_path):

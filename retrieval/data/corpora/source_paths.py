@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from retrieval import files
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError, no_path
 
@@ -27,6 +28,7 @@ def existing(paths: Sequence[Path]) -> Sequence[Path]:
     for path in paths:
         if not path.exists():
             raise no_path(path)
+        files.refuse_special(path)
     return paths
 
 
@@ -54,6 +56,7 @@ def checked(
 def _check_path(path: Path, field: str, of_folders: bool | None, words: Sequence[str]) -> None:
     if not path.exists():
         raise no_path(path, field, words)
+    files.refuse_special(path)
     if of_folders is not None and path.is_dir() != of_folders:
         kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
         raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
