@@ -522,6 +522,15 @@ def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
         assert seen == {"who sang", "who else"}
 
 
+def test_the_ids_of_known_positives_are_written_once(corpus, tmp_path):
+    sizes = []
+    for count in (100, 400):
+        many = Example("who sang", tuple(Candidate("", "", f"the ant {number}") for number in range(count)))
+        pair_shards.write_pairs([many], corpus[1], tmp_path / str(count), 1)
+        sizes.append(sum(path.stat().st_size for path in (tmp_path / str(count)).iterdir()))
+    assert sizes[1] < 4.5 * sizes[0]
+
+
 def test_unlabelled_tasks_know_only_their_own_positive(corpus, tmp_path):
     pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
     batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)

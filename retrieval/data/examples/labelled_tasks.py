@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrieval import files
 from retrieval.data.examples.task_kind import Shards, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials, document_row
-from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled import known_positives, pair_shards
 from retrieval.libraries import tf
 
 _log = logging.getLogger(__name__)
@@ -20,8 +21,8 @@ def _numbers(dtype: tf.DType) -> tf.io.FixedLenSequenceFeature:
 
 
 def _features() -> Mapping[str, Any]:
-    of_tokens = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")
-    return {"counts": _numbers(tf.float32)} | dict.fromkeys(of_tokens, _numbers(tf.int64))
+    of_numbers = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known")
+    return {"counts": _numbers(tf.float32)} | dict.fromkeys(of_numbers, _numbers(tf.int64))
 
 
 def _optional() -> Mapping[str, Any]:
@@ -52,6 +53,15 @@ class LabelledTask(TaskKind):
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
         """As `TaskKind.is_drawn`."""
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
+
+
+def known_ids(folder: Path | None) -> Callable[[Record], tf.Tensor]:
+    """What gives the ids of all known positives of a record's query."""
+    rows = known_positives.read(folder) if folder else None
+    if rows is None:
+        return lambda record: record["positive_ids"]
+    ids, starts = map(tf.constant, rows)
+    return lambda record: ids[starts[record["known"][0]] : starts[record["known"][0] + 1]]
 
 
 def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials) -> Sequence[tf.Tensor]:

@@ -79,7 +79,7 @@ def register(
     for name in rates:
         task = TASKS[name]
         own = {option: field.default for option, field in task.options.items()} | dict(options or {})
-        given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights)
+        given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled)
         is_drawn = functools.partial(
             _is_drawn, task=task, negatives=negatives, held_out=held_out, validation=validation
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.examples import batches
-from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled import known_positives, pair_shards
 from retrieval.errors import UserError
 from retrieval.libraries import tf
 
@@ -99,6 +99,8 @@ class StoredPairs:
         finally:
             for file in opened:
                 file.close()
+        if (known := self.folder / known_positives.NAME).exists():
+            files.copy(known, folder / known_positives.NAME)
         statistics = files.read_json(self.folder / "stats.json")
         files.write_json(folder / "stats.json", statistics | {"shards": lanes, pair_shards.IN_ORDER: True})
 

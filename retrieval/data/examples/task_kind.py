@@ -130,12 +130,14 @@ class Given(NamedTuple):
       specials: its special tokens.
       options: the values of the fields that the task declares, by name.
       weights: of each task that is drawn, its share of the draws divided by the size of its epoch.
+      labelled: the folder of labelled examples, as `Stored` has it.
     """
 
     vocabulary: Vocabulary
     specials: Specials
     options: Mapping[str, Any]
     weights: Mapping[str, float]
+    labelled: Path | None = None
 
 
 class TaskKind:

@@ -7,7 +7,8 @@ negatives (of ReQA: a sentence as the title, and its passage):
     titles, title_lengths     token ids of all titles, one after the other, and how many each has
     texts, text_lengths       the same of the texts
     document_id               of each text; the same text has the same id
-    positive_ids              of all positives of the query, and of the same query spelled otherwise, trained on or not
+    known                     the row of `known_positives` that has the ids of all positives of the query, and of the
+                              same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
                               positive in that place counts as such a draw
@@ -30,6 +31,7 @@ import numpy as np
 from retrieval import files, hashing
 from retrieval.data.corpora import passages
 from retrieval.data.labelled.grouping import Example, digest
+from retrieval.data.labelled.known_positives import KnownPositives
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import splits
 from retrieval.data.sets.beir import Candidate
@@ -94,7 +96,7 @@ def write_pairs(
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
                 own *= 2 if keep_lone and not negatives else 1
                 scores = teacher.of(query, [text for text, _ in own]) if teacher else None
-                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores, first)
+                yield _order(query, gold), _record(query_ids, own, drawn, drawn.row_of(query), scores, first)
                 lengths += len(query_ids), sum(map(len, tokens))
 
     if in_order:
@@ -104,12 +106,13 @@ def write_pairs(
             for record in records():
                 in_order_of_hash.add(record)
             deal(in_order_of_hash, folder, num_shards, STEM)
+    drawn.known.write(folder)
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
         "paragraphs": drawn.paragraphs,
         "positives left out": drawn.left_out,
-        "most positives": drawn.most_positives,
+        "most positives": drawn.known.most,
         "has teacher": teacher is not None,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
@@ -139,7 +142,7 @@ class _Counter:
     Its arguments are those of `write_pairs`; `given` is `in_order` or `apart`.
 
     Attributes:
-      most_positives: of the query that has the most.
+      known: the positives of all queries.
       paragraphs: different texts that are a positive of a record.
     """
 
@@ -161,9 +164,7 @@ class _Counter:
                 known.extend((_wording(query), _id(text)))
             self.left_out += len(found[positives:]) if positives and not given else 0
         self._asked = np.unique(np.asarray(asked))
-        known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
-        self._wordings, self._ids = known_N2.T
-        self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
+        self.known = KnownPositives(*np.asarray(known).reshape(-1, 2).T)
         for query, golds, negatives, _ in self.examples():
             self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
@@ -193,11 +194,9 @@ class _Counter:
         place = np.searchsorted(self._asked, number)
         return bool(place < len(self._asked) and self._asked[place] == number)
 
-    def positive_ids(self, query: str) -> np.ndarray:
-        """The document ids of all positives of a query and of those of its wording."""
-        wording = np.uint64(_wording(query))
-        ends = (np.searchsorted(self._wordings, wording, side) for side in ("left", "right"))
-        return self._ids[slice(*ends)]
+    def row_of(self, query: str) -> int:
+        """The row of `known` that a query has."""
+        return self.known.row_of(_wording(query))
 
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
@@ -215,7 +214,7 @@ def _record(
     query: list[int],
     texts: Sequence[tuple[Candidate, Any]],
     drawn: _Counter,
-    positive_ids: np.ndarray,
+    known: int,
     teacher: np.ndarray | None,
     simple: int | None,
 ) -> bytes:
@@ -226,7 +225,7 @@ def _record(
         "texts": [id for _, (_, body) in texts for id in body],
         "text_lengths": [len(body) for _, (_, body) in texts],
         "document_id": [_id(text) for text, _ in texts],
-        "positive_ids": positive_ids.tolist(),
+        "known": [known],
     } | ({} if simple is None else {"simple": [simple]})
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])

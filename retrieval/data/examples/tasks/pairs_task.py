@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from retrieval.data.examples.labelled_tasks import LabelledTask, documents
+from retrieval.data.examples.labelled_tasks import LabelledTask, documents, known_ids
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, query_row
 from retrieval.libraries import tf
@@ -19,27 +19,40 @@ class LabelledPairs(LabelledTask):
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""
-        weight = given.weights[self.name]
-        return lambda record, seed, lengths: draw(record, seed, lengths, given.specials, weight)
+        weight, known = given.weights[self.name], known_ids(given.labelled)
+        return lambda record, seed, lengths: draw(record, seed, lengths, given.specials, weight, known)
 
 
-def draw(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float) -> Record:
+def draw(
+    record: Record,
+    seed: tf.Tensor,
+    lengths: Mapping[str, int],
+    specials: Specials,
+    weight: float,
+    known: Callable[[Record], tf.Tensor],
+) -> Record:
     """The query, and `[CLS] title [SEP] text [SEP]` of the positive and of negatives, which are drawn.
 
     Of these there are `lengths["document_id"] - 1`. Where the record has fewer, each is taken before one is again.
 
     Args:
       weight: the task's share of the draws divided by the size of its epoch: how often a record is drawn.
+      known: as `known_ids` gives it.
     """
     negatives = lengths["document_id"] - 1
     order = tf.argsort(tf.random.stateless_uniform([tf.size(record["document_id"]) - 1], seed))
     drawn = tf.gather(order, tf.range(negatives) % tf.maximum(1, tf.size(order))) + 1 if negatives else []
     chosen = tf.ensure_shape(tf.concat([[0], tf.cast(drawn, tf.int32)], 0), [negatives + 1])
-    return of_chosen(record, chosen, lengths, specials, weight)
+    return of_chosen(record, chosen, lengths, specials, weight, known)
 
 
 def of_chosen(
-    record: Record, chosen: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float
+    record: Record,
+    chosen: tf.Tensor,
+    lengths: Mapping[str, int],
+    specials: Specials,
+    weight: float,
+    known: Callable[[Record], tf.Tensor],
 ) -> Record:
     """The example of some texts of a record, the positive first; `chosen` [K] are their places."""
     negatives = lengths["document_id"] - 1
@@ -56,7 +69,7 @@ def of_chosen(
     if "teacher" in record:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if count := lengths.get("positive_ids"):
-        example["positive_ids"] = _filled(record["positive_ids"], example["document_id"][0], count)
+        example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
     return example
 
 

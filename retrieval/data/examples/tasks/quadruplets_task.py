@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retrieval.data.examples.labelled_tasks import LABELLED, LabelledTask
+from retrieval.data.examples.labelled_tasks import LABELLED, LabelledTask, known_ids
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.tasks.pairs_task import of_chosen
 from retrieval.data.examples.token_rows import Record
@@ -37,7 +37,7 @@ class Quadruplets(LabelledTask):
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`. Of `lengths["document_id"]` texts the second is simple, and the third hard."""
-        weight = given.weights[self.name]
+        weight, known = given.weights[self.name], known_ids(given.labelled)
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             negatives = tf.size(record["document_id"]) - 1
@@ -50,7 +50,9 @@ class Quadruplets(LabelledTask):
             # Without a simple negative the hard one serves as both.
             first = tf.where(simple > 0, first, second)
             chosen = tf.stack([0, first, second])[: lengths["document_id"]]
-            return of_chosen(record, tf.ensure_shape(chosen, [lengths["document_id"]]), lengths, given.specials, weight)
+            return of_chosen(
+                record, tf.ensure_shape(chosen, [lengths["document_id"]]), lengths, given.specials, weight, known
+            )
 
         return make
 
