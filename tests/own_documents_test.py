@@ -383,11 +383,14 @@ def test_two_records_of_one_id_are_refused(tmp_path):
         prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, Limits(64, 8, 2)))
 
 
-def test_links_to_folders_are_read_once(tmp_path, caplog):
+@pytest.fixture
+def linked(tmp_path):
+    """A folder with links to itself, and to a file and a folder beside it."""
     docs, outside = tmp_path / "docs", tmp_path / "outside"
     (docs / "a").mkdir(parents=True)
     outside.mkdir()
     (docs / "a" / "one.md").write_text("# One\n\nFirst text.\n")
+    (docs / "a" / "five.md").write_text("# Five\n\nFifth text.\n")
     (outside / "two.md").write_text("# Two\n\nSecond text.\n")
     (docs / "a" / "loop").symlink_to("..")
     (docs / "again").symlink_to("a")
@@ -397,9 +400,39 @@ def test_links_to_folders_are_read_once(tmp_path, caplog):
         (docs / name).symlink_to(tmp_path / "three.md")
     (tmp_path / "three.md").write_text("# Three\n\nThird text.\n")
     (docs / "gone.md").symlink_to("nowhere.md")
-    found, _, counts = read(docs)
-    assert sorted(found) == ["a/one.md", "b.md", "out/two.md"]
+    return docs
+
+
+def test_links_are_followed_once_and_never_out_of_the_corpus(linked, caplog):
+    found, _, counts = read(linked)
+    assert sorted(found) == ["five.md", "one.md"]
     assert counts["pages dropped: links that lead nowhere"] == 1 and "gone.md: left out" in caplog.text
+    assert counts["pages dropped: links that leave the corpus"] == 3
+    assert all(f"{linked / name}: left out, for this link leaves the corpus" in caplog.text for name in ("b.md", "out"))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected", "leaving"),
+    [
+        ("docs/**/*.md", ["Five", "One"], 2),
+        ("docs/*/*.md", ["Five", "One"], 1),
+        ("docs,outside", ["Five", "One", "Two"], 2),
+        ("docs,outside/*.md", ["Five", "One", "Two"], 2),
+        ("docs/b.md,docs/out", ["Three", "Two"], 0),  # who names a link means what it leads to
+        ("docs/a/*/b.md,docs/a", ["Five", "One"], 2),
+    ],
+)
+def test_a_corpus_is_the_folders_that_its_parts_name(linked, monkeypatch, corpus, expected, leaving):
+    monkeypatch.chdir(linked.parent)
+    found, _, counts = read(corpus)
+    assert sorted(article.title for article in found.values()) == expected
+    assert counts["pages dropped: links that leave the corpus"] == leaving
+
+
+def test_a_corpus_of_nothing_but_links_that_leave_it_is_refused(linked):
+    kind, parts = corpus_kind.kind_of(f"{linked}/b*.md")
+    with pytest.raises(UserError, match=r"b\*\.md: no document but 1 links that leave it, which are not followed, in"):
+        kind.check(parts, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +443,6 @@ def test_links_to_folders_are_read_once(tmp_path, caplog):
         ("{here}/**/*.md", ["a/one.md", "b/two [x].md", "top.md"]),
         ("**", ["a/one.md", "b/two [x].md", "top.md"]),
         ("**/up/**/t*.md", ["b/two [x].md", "top.md"]),
-        ("a/**/up/top.md", ["top.md"]),
         ("**/aside/*.md", ["one.md"]),
         ("**/.kept/*", ["kept.md"]),
     ],

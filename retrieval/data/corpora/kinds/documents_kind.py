@@ -39,8 +39,14 @@ class OwnDocuments(CorpusKind):
         """Each part has a file of a known format, and the first record of each file of records can be read."""
         source_paths.checked("config.corpus", [part for part in parts if not _is_pattern(part)], of_folders=None)
         for part in parts:
-            if not _files([part]).known:
-                raise UserError(f"{part}: no document, in config.corpus; the names of documents end in {endings()}")
+            found = _files([part])
+            if not found.known:
+                leaving = (
+                    f" but {len(found.leaving):,} links that leave it, which are not followed" if found.leaving else ""
+                )
+                raise UserError(
+                    f"{part}: no document{leaving}, in config.corpus; the names of documents end in {endings()}"
+                )
         for path in _files(parts).known:
             next(_documents(path, path.name, options), None)
 
@@ -51,9 +57,14 @@ class OwnDocuments(CorpusKind):
 
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The documents of all files, in the order of their paths."""
-        paths, others, again = _files(parts)
+        paths, others, leaving, again = _files(parts)
         if again:
             _log.warning("the corpus: %d files are named or linked more than once; each is read once", again)
+        for path in leaving:
+            _log.warning(
+                "%s: left out, for this link leaves the corpus; put what it leads to in its place", _shown(path)
+            )
+        yield from (Dropped(_shown(path), "links that leave the corpus") for path in leaving)
         broken = [path for path in others if not path.exists()]
         for path in broken:
             _log.warning("%s: left out, for this link leads nowhere; mend or remove it", _shown(path))
@@ -106,19 +117,43 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
 
 
 class _Found(NamedTuple):
-    """The files of known formats, others and broken links, in order; and how many of all were named or linked again."""
+    """The files that the parts of a corpus name.
+
+    Attributes:
+      known: of known formats, in order.
+      others: of other kinds, and broken links.
+      leaving: links to what is in none of the folders that the parts name.
+      again: how many were named or linked again.
+    """
 
     known: list[Path]
     others: list[Path]
+    leaving: list[Path]
     again: int
 
 
 def _files(parts: Sequence[str]) -> _Found:
     """The files that the parts name, each once. Hidden ones are passed over."""
-    named = [path for part in parts for path in dict.fromkeys(_of_part(part))]
-    there, again = _each_once(named)
+    roots = [root for part in parts for root in _roots(part)]
+    named = [path for part in parts for path in dict.fromkeys(_of_part(part, roots))]
+    places = _real_places(named)
+    leaving = [path for path, place in places.items() if not _is_within(place, roots)]
+    there, again = _each_once([path for path in named if _is_within(places[path], roots)], places)
     known = [path for path in there if path.is_file() and format_of(path) and _can_be_id(path)]
-    return _Found(known, sorted(set(there).difference(known)), again)
+    return _Found(known, sorted(set(there).difference(known)), leaving, again)
+
+
+def _roots(part: str) -> list[str]:
+    """The folders, or the file, that a part names: what stands before the first sign of a pattern."""
+    if not _is_pattern(part):
+        return [os.path.realpath(part)]
+    names = part.split("/")
+    first = next(place for place, name in enumerate(names) if glob.has_magic(name))
+    return [os.path.realpath("/".join([*names[:first], ""]) or os.curdir)]
+
+
+def _is_within(place: str, roots: Sequence[str]) -> bool:
+    return any(place == root or place.startswith(os.path.join(root, "")) for root in roots)
 
 
 def _can_be_id(path: Path) -> bool:
@@ -131,66 +166,78 @@ def _shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", errors="replace")
 
 
-def _of_part(part: str) -> Iterator[Path]:
-    places = [part] if Path(part).exists() else sorted(set(matching(part)))
+def _of_part(part: str, roots: Sequence[str]) -> Iterator[Path]:
+    places = [part] if Path(part).exists() else sorted(set(matching(part, roots)))
     for place in map(Path, places or [part]):
-        below = sorted(_below(place)) if place.is_dir() else [place]
+        below = sorted(_below(place, roots)) if place.is_dir() else [place]
         yield from (path for path in below if path.is_file() or path.is_symlink())
 
 
-def matching(pattern: str) -> Iterator[str]:
-    """The files and folders that match. `**` is each folder once, where that of `glob` follows a link to a parent."""
-    names = pattern.split("/")
+def matching(pattern: str, roots: Sequence[str] = ()) -> Iterator[str]:
+    """The files and folders that match. `**` is each folder once, where that of `glob` follows a link to a parent.
+
+    Args:
+      roots: the folders that links may lead to; by default the one that stands before the pattern.
+    """
+    names, roots = pattern.split("/"), roots or _roots(pattern)
     if "**" not in names:
         yield from glob.glob(pattern)
         return
     place = names.index("**")
     top, rest = "/".join([*names[:place], ""]), "/".join(names[place + 1 :])
     for start in glob.glob(top) if top else [os.curdir]:
-        for folder, _ in _walk(start) if rest else [(start, [])]:  # with no rest it is all that is below
-            yield from matching(os.path.join(glob.escape(folder), rest))
+        for folder, _ in _walk(start, roots) if rest else [(start, [])]:  # with no rest it is all that is below
+            yield from matching(os.path.join(glob.escape(folder), rest), roots)
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _below(folder: Path, roots: Sequence[str]) -> Iterator[Path]:
     """All files."""
-    return (Path(top, name) for top, names in _walk(str(folder)) for name in names)
+    return (Path(top, name) for top, names in _walk(str(folder), roots) for name in names)
 
 
-def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+def _walk(folder: str, roots: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """All folders and the names of their files, without those that are hidden.
 
-    Links to folders are followed last, and a folder is read once: a link may lead to its own parent.
+    Links to folders are followed last, and a folder is read once: a link may lead to its own parent. Those that lead to
+    a folder outside of the roots are among the names.
     """
     seen: set[str] = set()
     places = [folder]
     for place in places:  # which grows
         for top, folders, names in os.walk(place, onerror=_refuse):
-            if (real := os.path.realpath(top)) in seen:
+            if (real := os.path.realpath(top)) in seen or not _is_within(real, roots):
                 folders.clear()
                 continue
             seen.add(real)
             folders[:] = [name for name in folders if not name.startswith(".")]
-            below = [os.path.join(top, name) for name in folders]
-            places.extend(path for path in below if os.path.islink(path))
-            yield top, [name for name in names if not name.startswith(".")]
+            links = [name for name in folders if os.path.islink(os.path.join(top, name))]
+            leaving = [name for name in links if not _is_within(os.path.realpath(os.path.join(top, name)), roots)]
+            places.extend(os.path.join(top, name) for name in links if name not in leaving)
+            yield top, [name for name in (*names, *leaving) if not name.startswith(".")]
 
 
 def _refuse(error: OSError) -> None:
     raise UserError(f"{error.filename}: cannot be read ({error.strerror}), and is in config.corpus; let it be read")
 
 
-def _each_once(paths: Sequence[Path]) -> tuple[list[Path], int]:
-    """One path of each file, the first that has no link in it if there is one; and how many files had several."""
+def _real_places(paths: Sequence[Path]) -> dict[Path, str]:
+    """Each path without links; the last part of a link that leads nowhere stays."""
     folders = {folder: os.path.realpath(folder) for folder in {path.parent for path in paths}}
-    links = {path for path in paths if path.is_symlink()}
+    return {
+        path: os.path.realpath(path)
+        if path.is_symlink() and path.exists()
+        else os.path.join(folders[path.parent], path.name)
+        for path in paths
+    }
+
+
+def _each_once(paths: Sequence[Path], places: Mapping[Path, str]) -> tuple[list[Path], int]:
+    """One path of each file, the first that has no link in it if there is one; and how many files had several."""
     first: dict[str, Path] = {}
     again: set[str] = set()
-    for path in sorted(paths, key=lambda path: (path in links, folders[path.parent] != os.path.abspath(path.parent))):
-        real = os.path.join(folders[path.parent], path.name)
-        if path in links and path.exists():  # of links that lead nowhere each is told
-            real = os.path.realpath(path)
-        again |= {real} & first.keys()
-        first.setdefault(real, path)
+    for path in sorted(paths, key=lambda path: (path.is_symlink(), places[path] != os.path.abspath(path))):
+        again |= {places[path]} & first.keys()
+        first.setdefault(places[path], path)
     kept = set(first.values())
     return [path for path in dict.fromkeys(paths) if path in kept], len(again)
 
