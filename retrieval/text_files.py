@@ -1,32 +1,50 @@
-"""Files of text, a record a line, plain or compressed; and the texts of JSON records. Every error says where."""
+"""Files of text, a record a line, plain or compressed; and the texts of JSON records. Every error says where.
+
+The limits are on what is unpacked, not on what is packed: a megabyte of gzip may hold a gigabyte.
+"""
 
 import codecs
+import csv
 import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 from retrieval import files
 from retrieval.errors import UserError
 
+# Of a record (a line, a row, an object of an array) and of a file that is one document; and of a JSON file that is read
+# as a whole.
+MOST_BYTES = 64 << 20
+MOST_OF_JSON = 4 * MOST_BYTES
+MOST_SHOWN = f"{MOST_BYTES >> 20} MiB"
+
 _GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
 _PACKED = re.compile(  # what files begin with that are packed in another way, and no text
     rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|(?P<_7z>7z\xbc\xaf\x27)"
 )
+_PIECE = 1 << 20
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
+class TooLargeError(UserError):
+    """There is more in a record or a file than is read at once."""
+
+
+def byte_lines(path: Path, left_out: Callable[[str], None] | None = None) -> Iterator[bytes]:
     """The lines of a file, or of what it holds where it is a gzip, whatever its name; UTF-16 is made UTF-8.
+
+    Args:
+      left_out: gets the place of each line of more than MOST_BYTES, which is empty then; by default it is an error.
 
     Raises:
       UserError: it is missing, unreadable, a broken gzip or broken UTF-16, or packed in another way.
     """
-    yield from _parts(path, _lines)
+    yield from _parts(path, lambda file: _lines(file, left_out))
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
@@ -42,21 +60,57 @@ def whole(path: Path) -> bytes:
     """All bytes of a file, or of what it holds where it is a gzip, as they are.
 
     Raises:
+      TooLargeError: it holds more than MOST_BYTES.
       UserError: as `byte_lines`, but for UTF-16 and other packing.
     """
-    return b"".join(_parts(path, lambda file: iter(lambda: file.read(1 << 20), b"")))
+    return _joined(_parts(path, lambda file: iter(lambda: file.read(_PIECE), b"")), path, MOST_BYTES)
 
 
-def lines(path: Path) -> Iterator[tuple[str, str]]:
+def whole_json(path: Path) -> bytes:
+    """As `whole`, of up to MOST_OF_JSON, and UTF-16 is made UTF-8.
+
+    Raises:
+      UserError: as `byte_lines`, or it holds more.
+    """
+    return _joined(byte_pieces(path, _PIECE), path, MOST_OF_JSON)
+
+
+def lines(path: Path, left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, str]]:
     """The lines of text that are not empty, each after the place where it stands.
+
+    Args:
+      left_out: as in `byte_lines`.
 
     Raises:
       UserError: as `byte_lines`, or a line is not UTF-8.
     """
-    for number, line in enumerate(byte_lines(path), 1):
+    for number, line in enumerate(byte_lines(path, left_out), 1):
         at = f"{path}, line {number}"
         if text := decoded(line, at):
             yield at, text
+
+
+class CsvLines:
+    """Lines for a `csv.reader`, one record of which may go on over many; set `size` to 0 behind each.
+
+    Raises:
+      csv.Error: a record is longer than MOST_BYTES.
+    """
+
+    def __init__(self, lines: Iterable[str]):
+        csv.field_size_limit(MOST_BYTES)  # Python's own, 128 KiB, is less than many documents
+        self._lines = iter(lines)
+        self.size = 0
+
+    def __iter__(self) -> "CsvLines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.size += len(line)
+        if self.size > MOST_BYTES:
+            raise csv.Error(f"the record is longer than {MOST_SHOWN}")
+        return line
 
 
 def first_character(path: Path) -> str:
@@ -151,9 +205,30 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
         raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
+def _lines(file: IO[bytes], left_out: Callable[[str], None] | None) -> Iterator[bytes]:
     text = _utf_16(file)
-    yield from (line.encode() for line in text) if text else file
+    read = (lambda size: text.readline(size).encode()) if text else file.readline
+    for number, line in enumerate(iter(lambda: read(MOST_BYTES), b""), 1):
+        if len(line) < MOST_BYTES or line.endswith(b"\n"):
+            yield line
+            continue
+        at = f"{file.name}, line {number}"
+        if left_out is None:
+            raise TooLargeError(f"{at}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it")
+        while line and not line.endswith(b"\n"):
+            line = read(_PIECE)
+        left_out(at)
+        yield b"\n"
+
+
+def _joined(pieces: Iterable[bytes], path: Path, most: int) -> bytes:
+    kept, size = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > most:
+            raise TooLargeError(f"{path}: holds more than {most >> 20} MiB; split it")
+    return b"".join(kept)
 
 
 def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from conftest import write
 from retrieval import text_files
 from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.sets import answers, beir, msmarco
+from retrieval.data.sets import answers, beir, msmarco, reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -202,6 +202,26 @@ def test_an_array_takes_the_memory_of_a_record(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 2000 and path.stat().st_size > 40e6 and peak < 3e6
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "message"),
+    [
+        ('[{"question": "%s"}]', dpr.read, r"record 1: longer than 64 MiB; is a bracket or a quotation mark of it not"),
+        ('[{"a": [%s' + '{"b": [' * 200_000, dpr.read, r"record 1(: longer than 64 MiB| .*nested too deeply)"),
+        ('{"query": "%s", "positives": ["a"]}', jsonl_pairs.read, r"line 1: longer than 64 MiB; is it one record\?"),
+        ('{"data": ["%s"]}', lambda path, _: reqa.paragraphs(path), r"holds more than 0 MiB; split it"),
+    ],
+)
+def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypatch, text, read, message):
+    monkeypatch.setattr(text_files, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(text_files, "MOST_OF_JSON", 1 << 18)
+    path = write(tmp_path / "x.json.gz", text.replace("%s", "word " * (4 << 20)))
+    tracemalloc.start()
+    with pytest.raises(UserError, match=rf"x\.json\.gz(:|,) {message}"):
+        list(read(path, Counts()))
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ import gzip
 import json
 import os
 import pickle
+import tracemalloc
 import unicodedata
 
 import pytest
 
+from retrieval import text_files
 from retrieval.data.corpora import articles, corpus_kind, links, sources
 from retrieval.data.corpora.articles import Article, Redirect
-from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
+from retrieval.data.corpora.document_format import DOCUMENTS, Block, Document, DocumentFormat, Outline
 from retrieval.data.corpora.documents import parquet_rows
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -295,6 +297,95 @@ def test_names_are_alike_however_their_letters_are_written(tmp_path):
     found, addresses, _ = read(tmp_path)
     assert set(found) == {"café.md", "b.md.gz"} and addresses["b.md"] == addresses["b"] == "b.md.gz"
     assert found["b.md.gz"].sections[0].paragraphs[0].links[0].target == "café.md"
+
+
+@pytest.fixture
+def most(monkeypatch):
+    """As many bytes as a document or a record may have, here few."""
+    monkeypatch.setattr(text_files, "MOST_BYTES", 2000)
+    return 2000
+
+
+LONG = "word " * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt.gz", gzip.compress(LONG.encode())),
+        ("a.md", LONG.encode()),
+        ("a.html", LONG.encode()),
+        ("a.txt", LONG.encode("utf-16")),
+    ],
+)
+def test_a_file_of_more_than_one_document_may_have_is_left_out_and_named(tmp_path, caplog, most, name, data):
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "b.txt").write_text("word " * (most // 5))
+    found, _, counts = read(tmp_path)
+    assert list(found) == ["b.txt"] and counts["pages dropped: documents of more than 64 MiB"] == 1
+    assert f"{name}: left out, for it is longer than 64 MiB" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "place"),
+    [
+        ("a.jsonl", '{"id": "1", "text": "One."}\n{"text": "%s"}\n{"id": "2", "text": "Two."}\n', "line 2"),
+        ("a.jsonl", '{"id": "1", "text": "One."}\n{"id": "2", "text": "Two."}\n{"text": "%s"}', "line 3"),
+        ("a.tsv", "id\ttext\n1\tOne.\n3\t%s\n2\tTwo.\n", "line 3"),
+    ],
+)
+@pytest.mark.parametrize(
+    "encode", [str.encode, lambda text: gzip.compress(text.encode()), lambda t: t.encode("utf-16")]
+)
+def test_a_record_of_more_is_left_out_and_named(tmp_path, caplog, most, name, data, place, encode):
+    (tmp_path / name).write_bytes(encode(data % LONG))
+    found, _, counts = read(tmp_path / name)
+    assert list(found) == ["1", "2"] and counts["pages dropped: documents of more than 64 MiB"] == 1
+    assert f"{name}, {place}: left out, for it is longer than 64 MiB" in caplog.text
+
+
+@pytest.mark.parametrize("text", [LONG, "word\n" * 1000, '","\n' * 1000])
+def test_an_endless_row_of_csv_is_an_error(tmp_path, most, text):
+    (tmp_path / "a.csv").write_text(f'id,text\n1,"{text}"\n')
+    with pytest.raises(UserError, match=r"a\.csv, line \d+: (the record is )?longer than 64 MiB"):
+        read(tmp_path / "a.csv")
+
+
+def test_a_text_that_many_rows_of_parquet_share_is_unpacked_once(tmp_path, caplog):
+    import pyarrow
+    from pyarrow import parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays([0] * 1000 + [1], ["word " * 40_000, "Fine."])
+    ids = [*map(str, range(1001))]
+    parquet.write_table(pyarrow.table({"id": ids, "text": texts, "title": [None] * 1001}), tmp_path / "a.parquet")
+    (form,) = [form for form in DOCUMENTS.values() if form.name == "parquet"]
+    before = pyarrow.total_allocated_bytes()
+    documents = form.read(tmp_path / "a.parquet", "a.parquet", {})
+    assert next(documents).id == "0" and pyarrow.total_allocated_bytes() - before < 20 << 20
+    assert [document.text for document in documents][-1] == "Fine."
+
+
+def test_a_row_of_parquet_that_is_too_large_is_left_out_and_a_bomb_refused(tmp_path, caplog, most, monkeypatch):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"id": ["1", "2"], "text": [LONG, "Two."]}), tmp_path / "a.parquet")
+    found, _, counts = read(tmp_path / "a.parquet")
+    assert list(found) == ["2"] and counts["pages dropped: documents of more than 64 MiB"] == 1
+    assert "a.parquet, row 1: left out" in caplog.text
+    monkeypatch.setattr(parquet_rows, "_MOST_OF_COLUMN", 1000)
+    parquet.write_table(pyarrow.table({"text": ["word " * (1 << 20)]}), tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(UserError, match=r"a\.parquet: the column 'text' unpacks to 5 MiB, over 200 times its size"):
+        read(tmp_path / "a.parquet")
+
+
+def test_what_is_unpacked_is_never_in_memory_as_a_whole(tmp_path, most):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(50 << 20), 1))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b" " * (50 << 20) + b'\n{"text": "Word."}', 1))
+    tracemalloc.start()
+    found, _, _ = read(tmp_path)
+    assert len(found) == 1 and tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
 
 
 def test_speech_keeps_its_lines_and_prose_does_not(tmp_path):

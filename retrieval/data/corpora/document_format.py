@@ -27,7 +27,6 @@ from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 << 20  # of a file that is one document
 _SHOWN = 40  # characters of a field's name in an error: it may be the text of a row
 NOT_IN_IDS = "\t\n\r\v\f"  # they end a field or a line of the files that name documents
 _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
@@ -108,11 +107,11 @@ class DocumentFormat:
         Raises:
           UserError: a record is broken; with file and line.
         """
-        if path.stat().st_size > _MOST_BYTES:
-            yield Dropped(id, f"files of more than {_MOST_BYTES >> 20} MiB")
-            return
         try:
             text = self.decode(text_files.whole(path))
+        except text_files.TooLargeError:
+            yield too_large(str(path))
+            return
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")
@@ -150,6 +149,16 @@ class DocumentFormat:
         yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id)
+
+
+def too_large(at: str) -> Dropped:
+    """A document that is left out for its size, which the log names.
+
+    Args:
+      at: the file, or the place of the record.
+    """
+    _log.warning("%s: left out, for it is longer than %s; split it", at, text_files.MOST_SHOWN)
+    return Dropped(at, f"documents of more than {text_files.MOST_SHOWN}")
 
 
 DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora.documents")

@@ -9,7 +9,6 @@ from typing import Any
 from retrieval import foreign_json, text_files
 from retrieval.errors import UserError
 
-_LARGEST = 1 << 28  # characters of an element
 _PIECE = 1 << 16
 _BLANKS = " \t\r\n"
 
@@ -110,7 +109,11 @@ class _Text:
                 raise UserError(f"{at}: not valid JSON ({error})") from error
             except (ValueError, RecursionError) as error:
                 size = len(self._buffer) - self._start
-                if size > _LARGEST or isinstance(error, RecursionError) or not self._grow(max(size, _PIECE)):
+                if size > text_files.MOST_BYTES:
+                    raise text_files.TooLargeError(
+                        f"{at}: longer than {text_files.MOST_SHOWN}; is a bracket or a quotation mark of it not closed?"
+                    ) from error
+                if isinstance(error, RecursionError) or not self._grow(max(size, _PIECE)):
                     place = before + getattr(error, "pos", 0)
                     reason = getattr(error, "msg", "nested too deeply")
                     raise UserError(

@@ -45,7 +45,6 @@ _PASSAGE_FIELDS = ["id", "text", "title"]
 _TREC_FIELDS = ("question number", "kind", "question", "regular expression")
 _TRIVIA_QA = re.compile(r'\{\s*"(Data|Domain|Split|VerificationEval|Version)"\s*:')
 _BARE_TAB = re.compile(r"(?<!\\)\t")
-_LONGEST_FIELD = (1 << 31) - 1  # of a C long on every system; Python's own is 131,072, and a document may be longer
 
 
 class Record(NamedTuple):
@@ -324,8 +323,8 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
     lines = (
         text_files.decoded(line, f"{path}, line {number}") for number, line in enumerate(text_files.byte_lines(path), 1)
     )
-    csv.field_size_limit(_LONGEST_FIELD)
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter="\t", strict=True)
+    bounded = text_files.CsvLines(f"{line}\n" for line in lines)
+    reader = csv.reader(bounded, delimiter="\t", strict=True)
     while True:
         at = f"{path}, line {reader.line_num + 1}"
         try:
@@ -339,6 +338,7 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
             raise UserError(f"{at}: {error}; {remedy}") from error
         if fields is None:
             return
+        bounded.size = 0
         if fields and len(fields) != len(names):
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
         if fields:

@@ -191,7 +191,7 @@ def paragraphs(path: Path | str) -> Iterator[Paragraph]:
     if tfds_source.is_source(path):
         yield from _tfds_paragraphs(str(path))
         return
-    content = b"".join(text_files.byte_lines(Path(path)))
+    content = text_files.whole_json(Path(path))
     root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         at = f"{path}: article {i} ('{_name(article, 'title')}')"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retrieval import text_files
 from retrieval.data.corpora.articles import Dropped
-from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
+from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register, too_large
 from retrieval.errors import UserError
 
 
@@ -21,7 +21,8 @@ class JsonDocuments(DocumentFormat):
 
     def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
         """The records of a file, one after the other."""
-        for number, (at, line) in enumerate(text_files.lines(path), 1):
+        left_out: list[str] = []
+        for number, (at, line) in enumerate(text_files.lines(path, left_out.append), 1):
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -29,3 +30,4 @@ class JsonDocuments(DocumentFormat):
             if not isinstance(record, dict):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
             yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)
+        yield from map(too_large, left_out)

@@ -3,15 +3,22 @@
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from retrieval import text_files
 from retrieval.data.corpora.articles import Dropped
-from retrieval.data.corpora.document_format import Columns, Document, DocumentFormat, columns, names_text, register
+from retrieval.data.corpora.document_format import (
+    Columns,
+    Document,
+    DocumentFormat,
+    columns,
+    names_text,
+    register,
+    too_large,
+)
 from retrieval.errors import UserError
 
-_LONGEST_FIELD = 1 << 30  # Python's own limit, 128 KiB, is less than many documents
 _DECLARED = re.compile(r"sep=(.)\s*")  # a line that spreadsheets write before the names
 _ROW = ("id", "text")  # the columns of a collection.tsv
 
@@ -27,16 +34,16 @@ class SeparatedValues(DocumentFormat):
 
     def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
         """The rows of a file, one after the other."""
-        csv.field_size_limit(_LONGEST_FIELD)
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        lines = _lines(path)
+        left_out: list[str] = []
+        lines = _lines(path, left_out.append if has_tabs else None)
         first = next(lines, "")
         declared = None if has_tabs else _DECLARED.fullmatch(first)
-        lines = lines if declared else itertools.chain([first], lines)
+        lines = text_files.CsvLines(lines if declared else itertools.chain([first], lines))
         by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         delimiter = declared[1] if declared else _delimiter(first)
         reader = by_tabs if has_tabs else csv.reader(lines, delimiter=delimiter, strict=True)
-        rows = _rows(path, reader, before=bool(declared))
+        rows = _rows(path, lines, reader, before=bool(declared))
         _, names = next(rows, ("", []))
         if not names:
             return
@@ -49,6 +56,7 @@ class SeparatedValues(DocumentFormat):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
             yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self)
+        yield from map(too_large, left_out)
 
 
 def _is_of_collection(row: list[str]) -> bool:
@@ -62,7 +70,9 @@ def _delimiter(first: str) -> str:
     return ";" if ";" in first and "," not in first else ","
 
 
-def _rows(path: Path, reader: Iterable[list[str]], before: int) -> Iterator[tuple[str, list[str]]]:
+def _rows(
+    path: Path, lines: text_files.CsvLines, reader: Iterable[list[str]], before: int
+) -> Iterator[tuple[str, list[str]]]:
     """The rows that are not empty, each after the place where it ends; `before` lines are not among those read."""
     rows = iter(reader)
     while True:
@@ -72,12 +82,13 @@ def _rows(path: Path, reader: Iterable[list[str]], before: int) -> Iterator[tupl
             raise UserError(f"{path}, line {before + getattr(rows, 'line_num', 0)}: {error}; mend the row") from error
         if row is None:
             return
+        lines.size = 0
         if row:
             yield f"{path}, line {before + getattr(rows, 'line_num', 0)}", row
 
 
-def _lines(path: Path) -> Iterator[str]:
-    for number, line in enumerate(text_files.byte_lines(path), 1):
+def _lines(path: Path, left_out: Callable[[str], None] | None) -> Iterator[str]:
+    for number, line in enumerate(text_files.byte_lines(path, left_out), 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
