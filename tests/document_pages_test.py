@@ -1,7 +1,10 @@
 """What pages of HTML and Markdown say of themselves: their encoding, their title, and tags that people write about."""
 
+import time
+
 import pytest
 
+from retrieval.data.corpora.documents import html_pages
 from retrieval.data.corpora.documents.html_pages import HtmlPages
 from retrieval.data.corpora.documents.markdown_pages import MarkdownPages
 
@@ -63,6 +66,56 @@ def test_a_tag_in_prose_hides_nothing(text, expected):
 )
 def test_what_is_never_closed_hides_nothing_but_programs(page, expected):
     assert shown(HTML, page) == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<p>a <!-- b --> c <!-- d <i>e</i>", ["a c e"]),
+        ("<!--><p>a<!---->b<!-- > --> c", ["ab c"]),
+        ("<p>a <![if !IE]>b<![endif]> <![x]> <?php c ?> </ d>e", ["a b e"]),
+        ("<p>a < b <3 c <d", ["a < b <3 c <d"]),
+        ("<p>1 < 2<a b='>'>c</a b='>'> d", ["1 < 2c d"]),
+        ("<p>a<script>if (a < b) '<p>';</scripts></script >b<br/>c", ["ab", "c"]),
+        ("<p>it's <b title='it\"s'>b</b> <i class=\"a>b\" x=>c</i>", ["it's b c"]),
+        ("<svg><title>x</title></svg><title>T</title><p>a", ["a"]),
+        ("<p>a&#x41;&lt;b&gt;&" + "#" + "9" * 5000 + ";", ["aA<b>\ufffd"]),
+    ],
+)
+def test_odd_markup_is_read_as_browsers_read_it(page, expected):
+    assert shown(HTML, page)[1] == expected
+
+
+def test_links_are_found_whatever_their_tags_hold():
+    page = "<p><A title=\"no href='x'\" HREF = b.html/>b</A> <a href='c.html'/>c <a name=x/href=d.html>d</a>"
+    (block,) = HTML.outline(page, "a.html").blocks
+    assert [(block.text[link.start : link.end], link.target) for link in block.links] == [("b", "b.html")]
+
+
+PIECES = [
+    "<a ",
+    "<a b='",
+    "<a b=",
+    "<!--",
+    "<!",
+    "</",
+    "<div>",
+    "<nav>",
+    "<nav></b>",
+    "<title>",
+    "<script>",
+    "<b>x",
+    "&#",
+]
+PIECES += ["<select><p>", "<h1>x<br>", "<a href=x>y", "<", "<script></script>", "</nav>"]
+
+
+@pytest.mark.parametrize("is_prose", [False, True])
+def test_time_is_linear_in_what_is_nested_or_never_closed(is_prose):
+    start = time.process_time()
+    for piece in PIECES:
+        html_pages.outline(piece * (60_000 // len(piece)), "a", is_prose)
+    assert time.process_time() - start < 8
 
 
 @pytest.mark.parametrize(
