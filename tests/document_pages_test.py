@@ -115,6 +115,8 @@ def test_time_is_linear_in_what_is_nested_or_never_closed(is_prose):
     start = time.process_time()
     for piece in PIECES:
         html_pages.outline(piece * (60_000 // len(piece)), "a", is_prose)
+    for fields in ("+++\n" + "\n" * 60_000 + "x", "+++\n" + "a." * 30_000 + "a=1", "---\n" + 'title: "\\' * 9000):
+        HTML.outline(f"{fields}\n{fields[:3]}\n", "a")
     assert time.process_time() - start < 8
 
 
@@ -134,6 +136,69 @@ def test_time_is_linear_in_what_is_nested_or_never_closed(is_prose):
 )
 def test_a_rule_at_the_top_is_no_front_matter(text, expected):
     assert shown(MARKDOWN, text) == expected
+
+
+FIELDS = {
+    "toml": 'title = "A pump" # now\ndate = 2024-05-01\n\n[extra]\nweight = 2',
+    "toml with a comment": "# of the site\n\n[extra]\nx = 1",
+    "a broken toml": "title = A pump\nx = 1",
+    "json": '{"weight": 2, "Title": "A pump"}',
+    "fields of json": '"title": "A pump", "tags": ["a", "b"]',
+    "yaml": "'Title': A pump\ntags: [a]",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ("+++|toml|+++|", "A pump"),
+        ("\ufeff+++ |toml|+++", "A pump"),
+        ("---toml|toml|---|", "A pump"),
+        ("+++|toml with a comment|+++|", ""),
+        ("+++|a broken toml|+++|", ""),
+        ("+++||+++|", ""),
+        (";;;|json|;;;|", "A pump"),
+        (";;;|fields of json|;;;|", "A pump"),
+        ("---json|json|---|", "A pump"),
+        ("json||", "A pump"),
+        ("---|yaml|---|", "A pump"),
+        ("--- yaml|yaml|...|", "A pump"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", [MARKDOWN, HTML])
+def test_fields_before_a_page_are_no_text_of_it(form, page, title, end):
+    page = "".join(FIELDS.get(part, part) + "\n" for part in page.split("|")).replace("\n", end)
+    assert shown(form, f"{page}{end}Hold it.") == (title, ["Hold it."])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '+++|title = "A pump"||Hold it.',
+        "+++|Words of a page.|+++||Hold it.",
+        '{"title": "A pump"||Hold it.',
+        '{"title": "A pump"} and more.||Hold it.',
+        "{{ a }}||Hold it.",
+        '[{"title": "A pump"}]||Hold it.',
+        "++++|a = 1|++++||Hold it.",
+        '+++|title = "A pump"|...||Hold it.',
+        "{" * 5000 + "||Hold it.",
+        '{"a":' * 5000 + "||Hold it.",
+    ],
+)
+def test_what_only_begins_like_fields_is_a_text(page):
+    title, blocks = shown(MARKDOWN, page.replace("|", "\n"))
+    assert title == "" and len(blocks) == 2 and blocks[1] == "Hold it."
+
+
+@pytest.mark.parametrize(
+    ("value", "title"),
+    [('"\\ud83d"', ""), ("[1]", ""), ("null", ""), ("2024", "2024"), ('"\\u00e9"', "é"), ('"a\\nb"', "a\nb")],
+)
+def test_a_title_in_json_is_a_text(value, title):
+    assert shown(MARKDOWN, f'{{"title": {value}}}\n\nHold it.') == (title, ["Hold it."])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from retrieval.data.corpora import entities, links
+from retrieval.data.corpora import entities, front_matter, links
 from retrieval.data.corpora.articles import Link
 from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register
 
@@ -75,7 +75,8 @@ class HtmlPages(DocumentFormat):
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
-        return outline(text, id)
+        title, body = front_matter.split(text)
+        return outline(body, id, title=title)
 
 
 def outline(html: str, id: str, is_prose: bool = False, title: str = "") -> Outline:

@@ -1,8 +1,6 @@
 """Markdown: a file is a document. Headings begin sections, and links between files of the corpus are kept."""
 
 import functools
-import itertools
-import json
 import re
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -11,20 +9,12 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_inline import StateInline
 
-from retrieval.data.corpora import note_links
+from retrieval.data.corpora import front_matter, note_links
 from retrieval.data.corpora.document_format import Document, DocumentFormat, Outline, register
 from retrieval.data.corpora.documents import html_pages
 
-# What static sites and notebooks put before a page: nothing, comments or fields between two lines of dashes. Where
-# something else is below the first, that is a rule of the page.
-_FRONT_MATTER = re.compile(
-    r"""\A---[ \t]*\n((?:\#.*\n)*(?:["'\w]["'\w./\ -]*:(?=\s)(?s:.*?)\n)?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)"""
-)
 _REFERENCE = re.compile(r"\[([^\[\]]+)\]")
 _NAMED = "named"  # in the parser's environment
-_QUOTED = re.compile(r"""(?:("(?:[^"\\]|\\.)*")|'((?:[^']|'')*)')\s*(?:#.*)?$""")
-_NO_TITLE = ("null", "Null", "NULL", "~")  # YAML's words for nothing
-_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
 
 
 @register
@@ -48,36 +38,9 @@ class MarkdownPages(DocumentFormat):
 
 
 def _outline(text: str, id: str, named: Mapping[str, str]) -> Outline:
-    text = text.replace("\r\n", "\n")
-    front = _FRONT_MATTER.match(text)
-    body = text[front.end() :] if front else text
+    title, body = front_matter.split(text)
     html = _parser().render(body, {_NAMED: named})
-    return html_pages.outline(html, id, is_prose=True, title=_title(front[1]) if front else "")
-
-
-def _title(front: str) -> str:
-    """The title of a front matter: a plain or a quoted text, or a block of lines (YAML's `>` and `|`)."""
-    found = _TITLE.search(front)
-    if not found:
-        return ""
-    value = found[1].strip()
-    if value[0] in ">|":
-        lines = itertools.takewhile(lambda line: line[:1] in (" ", "\t", ""), front[found.end() :].split("\n")[1:])
-        return " ".join(" ".join(lines).split())
-    if quoted := _QUOTED.match(value):
-        return _unescaped(quoted[1]) if quoted[1] else quoted[2].replace("''", "'")
-    plain = f" {value}".partition(" #")[0].strip()
-    return "" if plain in _NO_TITLE else plain
-
-
-def _unescaped(quoted: str) -> str:
-    """What double quotes hold: YAML's escapes are those of JSON, and a few that titles do not have."""
-    try:
-        text = json.loads(quoted, strict=False)
-        text.encode()  # half of a surrogate pair is no text
-    except ValueError:
-        return quoted[1:-1]
-    return text
+    return html_pages.outline(html, id, is_prose=True, title=title)
 
 
 @functools.cache
