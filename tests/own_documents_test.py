@@ -1,10 +1,13 @@
 """One's own documents as a corpus: files, folders and patterns of six formats."""
 
 import collections
+import concurrent.futures
+import contextlib
 import gzip
 import json
 import os
 import pickle
+import time
 import tracemalloc
 import unicodedata
 
@@ -399,6 +402,31 @@ class Diary(DocumentFormat):
 
     def outline(self, text, id):
         return Outline("", [Block(line) for line in text.splitlines()])
+
+
+class Endless(Diary):
+    def outline(self, text, id):
+        with contextlib.suppress(Exception):  # as a library may
+            time.sleep(60 * text.count("never"))
+        time.sleep(60 * text.count("never"))
+        return super().outline(text, id)
+
+
+@pytest.mark.parametrize(
+    "run", [list, lambda items: concurrent.futures.ThreadPoolExecutor().submit(list, items).result()]
+)
+def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch, run):
+    monkeypatch.setattr(sources, "_SECONDS", 0.05)
+    ends = [Document(id, "July", "On Monday.", Endless()) for id in ("a", "c")]
+    pages = ends if run is not list else [ends[0], Document("b", "July", "never", Endless()), ends[1]]
+    items = run(sources.parse_pages(pages, lambda page: list(page.format.parse(page))))
+    assert [json.loads(value)["id"] for tag, _, value in items if tag == "article"] == ["a", "c"]
+    if run is list:
+        counts = [name for tag, name, _ in items if tag != "article"]
+        assert (
+            "pages dropped: too slow" in counts
+            and "broken: b: left out, for it is not parsed after 0 seconds" in counts
+        )
 
 
 def test_a_worker_parses_a_format_that_its_tables_lack():

@@ -11,6 +11,10 @@ from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.corpora.corpus_kind import Options
 from retrieval.data.shards import shard_steps
+from retrieval.time_limit import TooSlowError, time_limit
+
+# For a page, and for each of its characters: six times what Markdown takes, the slowest format.
+_SECONDS, _SECONDS_PER_CHARACTER = 10, 60e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,7 @@ def open_source(corpus: str, options: Options, lock: Path) -> Source:
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
     """Articles, redirects and known items as `("article", "", json)`, everything else as counts."""
     for page in pages:
-        results = [page] if isinstance(page, Redirect | Dropped | Broken) else parse(page)
+        results = [page] if isinstance(page, Redirect | Dropped | Broken) else _parsed(page, parse)
         for result in results:
             if isinstance(result, Article | Redirect | KnownItem):
                 yield "article", "", articles.to_json(result)
@@ -50,6 +54,17 @@ def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, An
                 yield shard_steps.COUNT, f"broken: {result.message}", 1
         if not isinstance(page, Broken):
             yield shard_steps.COUNT, "pages read", 1
+
+
+def _parsed(page: Any, parse: Callable) -> Sequence[Any]:
+    """What a page holds, or that it took too long."""
+    name = getattr(page, "id", "")
+    seconds = _SECONDS + _SECONDS_PER_CHARACTER * getattr(page, "size", 0)
+    try:
+        with time_limit(seconds, f"{name}: left out, for it is not parsed after {seconds:.0f} seconds"):
+            return parse(page)
+    except TooSlowError as error:
+        return [Dropped(name, "too slow"), Broken(str(error))]
 
 
 def article_files(folder: Path) -> list[Path]:
