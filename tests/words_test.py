@@ -1,6 +1,9 @@
 """What BM25 takes for words: of every script, with and without accents, stop words and endings."""
 
 import json
+import random
+import re
+import time
 
 import bm25s
 import numpy as np
@@ -11,7 +14,7 @@ from retrieval.errors import UserError
 from retrieval.files import write_manifest
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.marks import marked
-from retrieval.search.words import STEMMERS, STOP_WORDS, Words
+from retrieval.search.words import _IDENTIFIER, STEMMERS, STOP_WORDS, Words
 
 ALL = Words(stop_words="none")
 
@@ -176,3 +179,19 @@ def test_bm25s_ranks_ascii_texts_the_same(k1, b, stop_words, theirs, stemmer):
         found = rows[rows >= 0]
         np.testing.assert_allclose(scores[: len(found)], expected[found], rtol=1e-5)
         assert len(found) == np.count_nonzero(expected)
+
+
+def test_identifiers_are_those_of_a_search_at_every_letter():
+    rng = random.Random(0)
+    slow = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d]\w*(?:_|[a-z0-9][A-Z]|[A-Z]{2}[a-z])\w*")
+    for _ in range(20_000):
+        text = "".join(rng.choices("aBcD1_. é字", k=rng.randrange(1, 12)))
+        assert [match[1] for match in _IDENTIFIER.finditer(text)] == slow.findall(text), text
+
+
+@pytest.mark.parametrize("piece", ["a", "a1", "A", "Ab", "é", "字", "a.", "1", "_", "\u0315\u0300"])
+def test_time_is_linear_in_the_length_of_a_word(piece):
+    start = time.process_time()
+    for _ in next(Words(identifiers=True).of([piece * 100_000])):
+        pass
+    assert time.process_time() - start < 2

@@ -57,8 +57,12 @@ _ENDS_UNSPACED = re.compile(f"[{_UNSPACED}][{_MARKS}]*$")
 _HAN_LETTER = re.compile(f"[{_HAN}]")
 _LETTER = re.compile(rf".[{_MARKS}]*")
 
-# Names as programs have them: dots or underscores within, or capitals behind the first letter.
-_IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d]\w*(?:_|[a-z0-9][A-Z]|[A-Z]{2}[a-z])\w*")
+# The time of a normal form is quadratic in neighbouring marks. No letter has 30 (https://unicode.org/reports/tr15).
+_MANY_MARKS = re.compile(rf"([{_MARKS}]{{30}})[{_MARKS}]+")
+
+# Names as programs have them: dots or underscores within, or capitals behind the first letter. Digits may stand before.
+# It is looked for once a word: at every letter of one long word, the time would be quadratic.
+_IDENTIFIER = re.compile(r"(?<!\w)\d*+([^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d]\w*(?:_|[a-z0-9][A-Z]|[A-Z]{2}[a-z])\w*)")
 # 'HTTPServer2' is HTTP, Server and 2.
 _HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -135,10 +139,10 @@ class _Runs(dict[str, tuple[str, ...]]):
 def _of_identifiers(text: str, known: _Runs) -> Iterator[str]:
     """What the identifiers of a text give beside their runs of letters: those with dots as a whole, and all parts."""
     for match in _IDENTIFIER.finditer(text):
-        whole = match[0].lower()
+        whole = match[1].lower()
         if "." in whole:
             yield whole
-        for name in match[0].split("."):
+        for name in match[1].split("."):
             pieces = [piece for piece in name.split("_") if piece]
             parts = [part for piece in pieces for part in (_HUMP.findall(piece) if piece.isascii() else [piece])]
             if parts != [name]:
@@ -193,7 +197,7 @@ def _runs(text: str) -> list[str]:
     """What stands between spaces and punctuation, in lower case."""
     if text.isascii():
         return _ASCII_RUN.findall(text.lower())
-    return _RUN.findall(unicodedata.normalize("NFKC", text).lower())
+    return _RUN.findall(unicodedata.normalize("NFKC", _MANY_MARKS.sub(r"\1", text)).lower())
 
 
 def _parts(run: str) -> list[str]:
