@@ -1,5 +1,6 @@
 """The stage `inspect`: mistakes in texts and labelled examples are counted, told in the log, and written down."""
 
+import dataclasses
 import json
 import logging
 
@@ -8,13 +9,18 @@ import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute, make_run
+from support.wiki_export import export, page
 
+from retrieval.data.corpora import sources
+from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.search import alike, languages, near_duplicates
 from retrieval.stage_outputs import Run
+from retrieval.stages import findings
 from retrieval.stages.text_sizes import TextSizes
 
 WORDS = [f"word{number}" for number in range(60)]
@@ -121,6 +127,18 @@ def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
     assert seen["passages", "looked at"] == (passages, None, False)
     assert seen["passages", "language, guessed by script and stop words: english"][0] > 0.8 * passages
     assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
+
+
+def test_templates_that_leave_holes_in_sentences_are_counted_by_name(tmp_path):
+    texts = [f"It is {{{{xyz}}}} long.{' {{abc|1}} Then.' * (number % 2)}" for number in range(4)]
+    (tmp_path / "dump.xml").write_text(
+        export(*(page(f"Page {number}", text, number) for number, text in enumerate(texts)))
+    )
+    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
+    settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
+    (holes,) = [finding for finding in findings.of_corpus(statistics, [], None, 0) if "templates" in finding.what]
+    assert holes.what.endswith(": {{xyz}} 4, {{abc}} 2") and (holes.count, holes.of) == (6, 6)
 
 
 def test_a_run_without_either_is_told(tmp_path):

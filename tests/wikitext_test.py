@@ -90,6 +90,63 @@ def test_text_is_what_a_reader_sees(text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            "It is {{formatnum:3}} °C, {{formatnum:1234567.8912}} and {{formatnum:-1234}}",
+            "It is 3 °C, 1,234,567.8912 and -1,234",
+        ),
+        ("{{lc:ABC}} {{uc:a}} {{ucfirst:abc}} {{lcfirst:{{PAGENAME}}}} {{padleft:7|3}}", "abc A Abc this page 007"),
+        ("a{{!}}b {{=}} {{plural:1|cat|cats}} {{plural:2|cat|cats}}", "a|b = cat cats"),
+        (
+            "{{#if: x | yes | no}} {{#if: {{x}} |yes|no}}{{#if:<ref/>|yes}} {{#ifeq: a | a |is}} {{#ifeq:a|b|s|other}}",
+            "yes yes is other",
+        ),
+        ("{{#switch: b | a = 1 | b | c = 2 | 3}} {{#switch:x|a=1|#default=d}} {{#switch:x|a=1|last}}", "2 d last"),
+        (
+            "by {{HMS|Ark Royal|91|6}} and {{USS|Hornet|CV-12}}, {{ship||Kirov|1980|2}} and {{ss|Great_Britain}}.",
+            "by HMS Ark Royal and USS Hornet (CV-12), Kirov and SS Great_Britain.",
+        ),
+        ("for {{US$|5 billion}}, {{GBP|6}}, {{INRConvert|5|c}} or {{€|7}}", "for US$5 billion, £6, ₹5 crore or €7"),
+        ("the {{ill|Foo|de}}, {{Interlanguage_link|Foo (b)|de|lt=Foo}} and {{ill|A|lt=b|de}}", "the Foo, Foo and b"),
+        (
+            "{{birth date|1879|3|14}}, {{Death date|2001|2|3|df=yes}}, {{start date|1999|12}}, {{end date|2000}}",
+            "March 14, 1879, 3 February 2001, December 1999, 2000",
+        ),
+        (
+            "{{frac|3}} {{frac|2|1|3}} {{val|5|e=3|u=kg}} {{as of|2010|5|lc=y}} {{circa|1900}} 5{{e|24}}",
+            "1/3 2 1/3 5×103 kg as of May 2010 c. 1900 5×1024",
+        ),
+        (
+            "A{{music|flat}} H{{chem|H|2|O}} {{angbr|{{IPA|a}}}} {{hlist|a|b}} {{ISBN|1-2}} {{okina}}",
+            "A♭ HH2O ⟨a⟩ a, b ISBN 1-2 ʻ",
+        ),
+        (
+            "say {{IPA|/a/}}, {{lang-de|Wort}} ({{IPA|b}}; {{lang-de|c}}; d){{sfn|A|2013}}{{citation needed|date=x}}.",
+            "say /a/, Wort (d).",
+        ),
+        (
+            "{{HMS}} {{frac}} {{music|x}} {{US$}} {{ill}} {{birth date}} {{#if:}} {{harvtxt}} {{ship}} {{val}} x",
+            "HMS x",
+        ),
+    ],
+)
+def test_words_in_templates_are_those_that_a_reader_sees(text, expected):
+    assert plain(text) == expected
+
+
+def test_templates_that_nobody_knows_are_counted_where_they_leave_a_hole():
+    article = parsed(
+        "{{Infobox|a=b}}\nIt {{Xyz_a|b}} is {{xyz a}} and {{formatnum:{{Inflation|US|8}}}} {{x:y}}.{{sfn|x}}\n\n{{z}}\n"
+        "{{z}} At the start.\n{|\n| a {{z}}\n|}\n== A {{z}} ==\nText (\u200b{{coord|1|2}}).\n"
+        "== References ==\nIn {{z}} it."
+    )
+    assert isinstance(article, Article)
+    assert article.holes == {"xyz a": 2, "inflation": 1, "x:": 1, "coord": 1}
+    assert [p.text for p in article.sections[0].paragraphs][:1] == ["It is and."]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("[[foo]] x", ("foo x", [("foo", "Foo")])),
         ("x [[foo bar_baz|''Anchor'' text]].", ("x Anchor text.", [("Anchor text", "Foo bar baz")])),
         (

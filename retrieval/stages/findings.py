@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval.data.corpora import sources
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
@@ -76,6 +77,9 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
             continue
         what = f"pairs of {task.upper()}, of {passages:,} passages"
         yield Finding("corpus", what, of_task["pairs"], None, of_task["pairs"] < _FEW * passages)
+    if holes := counts.get(sources.HOLES_IN_ALL):
+        most = ", ".join(f"{name} {count:,}" for name, count in statistics[sources.HOLES_IN_ALL].items())
+        yield Finding("corpus", f"templates within sentences whose words are lost: {most}", holes, counts["sentences"])
     for what in sorted(counts):
         if what.startswith(WITHOUT_PAIR):
             yield Finding("corpus", what, counts[what], passages)

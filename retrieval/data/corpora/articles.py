@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from retrieval.errors import UserError
@@ -39,13 +40,15 @@ class Section:
 class Article:
     """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph).
 
-    `address` is what links name it by, where that is not its title.
+    `address` is what links name it by, where that is not its title. `holes` counts, by name, the templates within its
+    sentences of which nobody knows what they show.
     """
 
     id: str
     title: str
     sections: tuple[Section, ...]
     address: str = ""
+    holes: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def linked_as(self) -> str:

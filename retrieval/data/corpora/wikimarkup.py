@@ -13,11 +13,13 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data.corpora import entities, wikinames
+from retrieval.data.corpora import entities, wikinames, wikitemplates
 from retrieval.data.corpora.wikipedia import Page, normalize_title
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
 OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"
+# Around the number of a template that nobody knows, behind a word of its line.
+UNKNOWN = "\x06"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
 
@@ -35,6 +37,8 @@ _BREAKS = ("\n\n", ".", "?", "!", "…")
 _CLOSERS = {"}}": "{{", "]]": "[[", "|}": "{|"}
 _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
+
+_TAIL, _PIECES = 200, 8  # characters of each and pieces of a text, in which the line of a template is looked at
 
 _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
 # Headings are left to `_blocks`: a long line of '== == ==' overflows the C stack of the parser.
@@ -75,8 +79,8 @@ class TooHardError(Exception):
     """The parser must not see this page; the message is the reason, 'too deep' or 'too complex'."""
 
 
-def render(page: Page) -> tuple[str, list[str]]:
-    """The marked text of a page, and the titles that its links point to, by number."""
+def render(page: Page) -> tuple[str, list[str], list[str]]:
+    """The marked text of a page, the titles that its links point to and the templates that nobody knows, by number."""
     text = _INDENTED_TABLE.sub("", _without_tags(_VARIANTS.sub(_variant, _CONTROL.sub("", page.text))))
     _refuse_hard(text)
     try:
@@ -84,7 +88,7 @@ def render(page: Page) -> tuple[str, list[str]]:
     except (ParserError, RecursionError) as error:
         raise TooHardError("too complex") from error
     renderer = _Renderer(page)
-    return _tidy(renderer.render(code)), renderer.targets
+    return _tidy(renderer.render(code)), renderer.targets, renderer.unknown
 
 
 def one_line(marked: str) -> str:
@@ -174,16 +178,29 @@ def _refuse_hard(text: str) -> None:
 
 
 class _Renderer:
-    """Turns a parsed page into marked text; `targets` are the titles that its links point to, by number."""
+    """Turns a parsed page into marked text.
+
+    Attributes:
+      targets: the titles that its links point to, by number.
+      unknown: the templates within sentences that nobody knows, by number.
+    """
 
     def __init__(self, page: Page):
         self.targets: list[str] = []
+        self.unknown: list[str] = []
         self._page = page
         self._hidden = page.site.hidden | wikinames.HIDDEN_NAMESPACES | wikinames.LANGUAGES
         self._elsewhere = page.site.namespaces | wikinames.NAMESPACES | wikinames.PROJECTS | wikinames.LANGUAGES
 
     def render(self, code: Wikicode) -> str:
-        return "".join(map(self._node, code.nodes))
+        pieces: list[str] = []
+        for node in code.nodes:
+            if isinstance(node, Template):
+                before = "".join(piece[-_TAIL:] for piece in pieces[-_PIECES:]).rpartition("\n")[2]
+                pieces.append(self._template(node, before))
+            else:
+                pieces.append(self._node(node))
+        return "".join(pieces)
 
     def _node(self, node: Node) -> str:
         match node:
@@ -191,8 +208,6 @@ class _Renderer:
                 return node.value
             case Wikilink():
                 return self._link(node)
-            case Template():
-                return self._template(node)
             case HTMLEntity():
                 return str(node)
             case ExternalLink():
@@ -210,19 +225,28 @@ class _Renderer:
         # Without HTML tags and quotes there are only tables, rules and the marks of list items.
         return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
 
-    def _template(self, node: Template) -> str:
-        name = " ".join(str(node.name).replace("_", " ").split()).lower()
-        if name not in wikinames.SHOWN_TEMPLATES and name not in wikinames.MEASURES:
-            return HOLE
-        values = [self.render(p.value).strip() for p in node.params if not p.showkey or str(p.name).strip() in "123"]
-        if name in wikinames.MEASURES:
-            return _measure(values)
-        if values and not "".join(values).strip(f" {HOLE}"):
-            return HOLE
-        try:
-            return wikinames.SHOWN_TEMPLATES[name].format("", *values, last=values[-1] if values else "")
-        except IndexError:
-            return HOLE
+    def _template(self, node: Template, before: str) -> str:
+        """What a template shows; a hole where that is nothing.
+
+        Args:
+          before: the end of the text before it, of its line.
+        """
+        name, colon, first = str(node.name).partition(":")
+        name = " ".join(name.replace("_", " ").split()).lower()
+        values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
+        if colon or not values:
+            _, _, first = self.render(node.name).partition(":")
+            rest = [(str(p.name).strip() if p.showkey else "", values[str(p.name).strip()]) for p in node.params]
+            shown = wikitemplates.function(name, first.strip(f" \n{HOLE}"), rest, self._page.title)
+            shown = shown if shown is not None else wikitemplates.shown(name + colon, values)
+        elif wikitemplates.SPOKEN.fullmatch(name) and max(map(before.rfind, "(（")) > max(map(before.rfind, ")）")):
+            shown = ""
+        else:
+            shown = wikitemplates.shown(name, values)
+        if shown is None and any(map(str.isalpha, before)) and not before.startswith("="):
+            self.unknown.append(name + colon)
+            return f"{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
+        return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:
         name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
@@ -248,14 +272,6 @@ class _Renderer:
         if title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title):
             return ""
         return title
-
-
-def _measure(values: list[str]) -> str:
-    """'5 to 10 km' of {{convert|5|to|10|km|mi}}: everything up to the first unit."""
-    for i, value in enumerate(values):
-        if value not in wikinames.MEASURE_WORDS and not value[:1].isdigit() and value[:1] not in "-−+.":
-            return " ".join(values[: i + 1])
-    return " ".join(values) or HOLE
 
 
 def _tidy(marked: str) -> str:

@@ -52,31 +52,6 @@ INLINE_TAGS = _words(
     " rt rtc ruby s samp section small span strike strong sub sup time translate tt u var wbr"
 )
 
-# Templates that stand for words of a sentence; {1} is the first unnamed parameter. All others show nothing.
-SHOWN_TEMPLATES = {
-    **dict.fromkeys(
-        _words("nowrap nobr nihongo small smaller big larger sc smallcaps val abbr vanchor em strong"), "{1}"
-    ),
-    **dict.fromkeys(("visible anchor", "not a typo", "sic", "flag", "flagcountry", "sup", "sub", "okina"), "{1}"),
-    **dict.fromkeys(("lang", "rtl-lang"), "{2}"),
-    **dict.fromkeys(("transl", "transliteration"), "{last}"),
-    "harvtxt": "{1} ({last})",
-    **dict.fromkeys(("quote", "blockquote", "cquote", "quotation", "poemquote", "poem quote"), "\n\n{1}\n\n"),
-    **dict.fromkeys(("circa", "c.", "ca."), "c. {1}"),
-    **dict.fromkeys(("frac", "sfrac"), "{1}/{2}"),
-    **dict.fromkeys(("snd", "spnd", "spaced ndash", "spaced en dash", "dash"), " – "),
-    **dict.fromkeys(("mdash", "em dash", "mdashb"), "—"),
-    **dict.fromkeys(("nbsp", "space", "thinsp", "spaces"), " "),
-    "ndash": "–",
-    "as of": "As of {1}",
-    "angbr": "⟨{1}⟩",
-    "'s": "'s",
-    "'": "'",
-    "=": "=",
-}
-MEASURES = frozenset({"convert", "cvt"})
-MEASURE_WORDS = _words("to and or by x × - – +/- ± , *")
-
 # What other wikis than the English one call a disambiguation, in a template or behind a title.
 _AMBIGUOUS = (
     "begriffsklärung|homonymie|desambiguación|desambiguação|desambiguació|desambig|disambigua|disambiguasi|dp"

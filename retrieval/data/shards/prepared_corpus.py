@@ -30,6 +30,7 @@ from retrieval.errors import UserError
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
+_MOST_NAMES = 20  # of templates that leave holes in sentences
 _BOOK = 1 << 20  # characters of an article that is a book
 
 
@@ -128,10 +129,15 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
             "query_tokens": round(query / max(pairs, 1), 2),
             "document_tokens": round(document / max(pairs, 1), 2),
         }
+    holes = collections.Counter(
+        {name.removeprefix(sources.HOLES): counts.pop(name) for name in list(counts) if name.startswith(sources.HOLES)}
+    )
+    counts[sources.HOLES_IN_ALL] = holes.total()
     problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
     problems += _losses(counts)
     plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
-    return {"counts": plain, "tasks": tasks, "problems": problems}
+    most = {f"{{{{{name}}}}}": count for name, count in holes.most_common(_MOST_NAMES)}
+    return {"counts": plain, "tasks": tasks, "problems": problems} | ({sources.HOLES_IN_ALL: most} if most else {})
 
 
 def _losses(counts: collections.Counter) -> Iterator[str]:
