@@ -28,7 +28,7 @@ from support.run_results import metrics, results, state
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
-from retrieval.runtime import ending
+from retrieval.runtime import signals
 from retrieval.stage_outputs import Run
 from retrieval.stages import train
 from retrieval.training.checkpoint import Checkpointer
@@ -177,19 +177,19 @@ def test_sigterm_ends_a_run_with_the_restart_code(command, whole, tmp_path, when
     strike = children.Strike([folder / landmark for landmark in landmarks], after, signal.SIGTERM)
     code = children.run(command(folder), log, strike)
     ended, said = time.monotonic(), log.read_text()
-    assert code == ending.EXIT_CODE and ended - float(re.search(r"struck at (\S+)", said)[1]) < 30, said
+    assert code == signals.EXIT_CODE and ended - float(re.search(r"struck at (\S+)", said)[1]) < 30, said
     assert "the same command goes on from there" in said and "Traceback" not in said
 
 
 def test_a_process_that_hears_nothing_is_gone_in_time():
-    code = "import hashlib; from retrieval.runtime import ending; ending._GRACE = 1; ending.heed_sigterm(); "
+    code = "import hashlib; from retrieval.runtime import signals; signals._GRACE = 1; signals.heed(lambda: None); "
     code += "print(flush=True); "
     busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         time.sleep(0.5)
         process.terminate()
-        assert process.wait(timeout=20) == ending.EXIT_CODE
+        assert process.wait(timeout=20) == signals.EXIT_CODE
 
 
 def make_run(folder):

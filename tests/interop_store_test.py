@@ -20,7 +20,7 @@ from support.run_results import metrics
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import lease, mirror, store_copy
-from retrieval.runtime.ending import EXIT_CODE
+from retrieval.runtime.signals import EXIT_CODE
 from retrieval.runtime.store import Store
 from retrieval.stages.train import FOLLOWED
 

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import ending
-from retrieval.runtime.ending import PreemptedError
+from retrieval.runtime.signals import PreemptedError
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import Settings, TrainState

@@ -21,7 +21,7 @@ from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.runtime import ending
+from retrieval.runtime import ending, signals
 from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -229,12 +229,12 @@ def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(ending, "heed_signals", lambda: None)
     monkeypatch.setattr(sys, "argv", ["main"])
     forget_flags()
     with pytest.raises(SystemExit) as end:
         command_line.run(interrupted)
-    assert end.value.code == 130 and capsys.readouterr().err == f"{ending.INTERRUPTED}\n"
+    assert end.value.code == 130 and capsys.readouterr().err == f"{signals.INTERRUPTED}\n"
 
 
 def test_a_full_disk_is_named():

@@ -539,7 +539,7 @@ def typed(arguments, paths):
 def answer(inputs, tmp_path, monkeypatch, capsys):
     """What a command says in the end, of which the first stage must not begin."""
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)  # a thread for each would stay
+    monkeypatch.setattr(ending, "heed_signals", lambda: None)  # a thread for each would stay
 
     def call(words, command=main, may_begin=False):
         if not may_begin:

@@ -15,7 +15,7 @@ from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
-from retrieval.runtime.ending import PreemptedError
+from retrieval.runtime.signals import PreemptedError
 from retrieval.stage_outputs import Run
 from retrieval.stages import train, training_steps
 

@@ -21,8 +21,8 @@ from support.run_results import metrics
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, store_copy
-from retrieval.runtime.ending import EXIT_CODE
 from retrieval.runtime.shared_folder import SharedFolder
+from retrieval.runtime.signals import EXIT_CODE
 
 URL = "toy://bucket/run"
 STAGES = "prepare,sets,train,encode"

@@ -24,7 +24,7 @@ from support.pods import SMALL, ending, environment, parameters, processes
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.agreement import Agreement
-from retrieval.runtime.ending import EXIT_CODE
+from retrieval.runtime.signals import EXIT_CODE
 
 
 def settings(folder, inputs, stages):

@@ -35,7 +35,7 @@ from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
-from retrieval.runtime.ending import PreemptedError
+from retrieval.runtime.signals import PreemptedError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, refresh, refresh_process, versions

@@ -27,7 +27,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.runtime import ending, lease, mirror, store_copy
+from retrieval.runtime import ending, lease, mirror, signals, store_copy
 from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
@@ -216,7 +216,7 @@ def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
     copied.fails = preempt
     with mirror.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
-        with pytest.raises(ending.PreemptedError, match="which is saved"):
+        with pytest.raises(signals.PreemptedError, match="which is saved"):
             execute(run, copy, ["train"])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
@@ -227,7 +227,7 @@ def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
 def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
     sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
     stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
-    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(ending, "heed_signals", lambda: None)
     monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
     monkeypatch.chdir(REPOSITORY)
     caplog.set_level(logging.INFO, "retrieval")

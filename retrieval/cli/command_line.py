@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from retrieval import terminal
 from retrieval.cli import config_files, flag_errors
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import ending, hosts, large_pages, platforms, store_copy
+from retrieval.runtime import ending, hosts, large_pages, platforms, signals, store_copy
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
@@ -36,8 +37,6 @@ _OVERRIDE = re.compile(r"--?(no)?config\.")
 _FIELD = re.compile(r"--?config\.[^=]+")  # without its value
 
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
-
-_CTRL_C = 130  # what a shell gives for a program that SIGINT ends
 
 # Flags that have one value.
 _ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")
@@ -105,7 +104,7 @@ def run(
     has_flags: bool = True,
     computes: bool = False,
 ) -> None:
-    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75, Ctrl-C 130.
+    """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
       manual: what --help=WORD says, where that is more than the flags; without a word everything.
@@ -125,27 +124,32 @@ def run(
             print(manual(asked[0]), flush=True)
         return
     _set_up_logging()
-    ending.heed_sigterm()
     try:
+        ending.heed_signals()
         app.run(main, flags_parser=parse)
     except SystemExit as end:
         ending.leave(int(end.code or 0))
-    except ending.PreemptedError as notice:
-        print(terminal.printable(str(notice)), file=sys.stderr)
-        ending.leave(ending.EXIT_CODE, str(notice))
-    except KeyboardInterrupt:
-        print(ending.INTERRUPTED, file=sys.stderr)
-        ending.leave(_CTRL_C, ending.INTERRUPTED)
-    except UserError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(_explain(error))
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or signals.received():  # what else goes wrong then is no news
+            _stop(error)
+        if isinstance(error, UserError):
+            _fail(str(error))
+        if isinstance(error, OSError):
+            _fail(_explain(error))
         if advice := platforms.explained(error):
             _fail(advice)
-        if hosts.is_alone():
+        if hosts.is_alone() or not isinstance(error, Exception):
             raise
         ending.leave_after(error)
+
+
+def _stop(error: BaseException) -> NoReturn:
+    """Ends the process after a signal, with what is said about it."""
+    is_notice = isinstance(error, signals.PreemptedError)
+    why = str(error) if is_notice else signals.INTERRUPTED
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        print(terminal.printable(why), file=sys.stderr, flush=True)
+    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received() or signal.SIGINT], why)
 
 
 def _as_they_are(argv: list[str]) -> list[str]:
@@ -287,6 +291,13 @@ def _set_up_logging() -> None:
     logger = logging.getLogger("retrieval")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
+    sys.unraisablehook = _report_dropped
+
+
+def _report_dropped(dropped: "sys.UnraisableHookArgs") -> None:
+    """What Python cannot raise, unless it comes again."""
+    if not isinstance(dropped.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
 
 
 class _Handler(logging.StreamHandler):

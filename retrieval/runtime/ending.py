@@ -8,31 +8,25 @@ import contextlib
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from retrieval import terminal
 from retrieval.errors import first_line
-from retrieval.runtime import pod
+from retrieval.runtime import pod, signals
 from retrieval.runtime.agreement import A_MOMENT, FOREVER, Agreement
 from retrieval.runtime.pod import Pod
-
-EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
-INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there"
+from retrieval.runtime.signals import EXIT_CODE
 
 # Seconds after which a process that says nothing counts as dead, and the others end.
 SILENCE = 40
 
 # The key of what the first process to end has told.
 ENDED = "retrieval/ended"
-
-# Seconds from SIGTERM to the end of the process, whatever it does: cloud machines are gone after 30.
-_GRACE = 25
 
 # Seconds for news to reach the other processes, and for one of them to say the same in its own words.
 _NEWS = 2
@@ -43,41 +37,20 @@ _CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socke
 _OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
-class PreemptedError(BaseException):
-    """The machine is about to go away, and what is finished is saved. The same command goes on from there.
-
-    Like KeyboardInterrupt, it is not for those who handle exceptions of their own.
-    """
-
-
 _agreement: Agreement | None = None
 _stopping: threading.Event | None = None  # set when SIGTERM has come, while that is watched for
-_wakeup: int | None = None  # where a byte stands for a signal
 
 
-def heed_sigterm() -> None:
-    """From now on SIGTERM raises `PreemptedError` in the main thread, and `_GRACE` seconds later the process is gone.
+def heed_signals() -> None:
+    """As `signals.heed`; the other processes of a pod stop with this one."""
 
-    What is written is whole at every moment. So a process that is in a long computation then may as well end there.
-    """
-    global _wakeup
-    reads, _wakeup = os.pipe()
-    os.set_blocking(_wakeup, False)
-
-    def end() -> None:
-        while os.read(reads, 1) != bytes([signal.SIGTERM]):
-            pass
+    def preempted() -> None:
         if _agreement is not None:
             _agreement.request()
         elif (joined := pod.current()) and joined.waiting:
             _end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
-        time.sleep(_GRACE)
-        os._exit(EXIT_CODE)
 
-    threading.Thread(target=end, daemon=True).start()
-    signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=_forget_sigterm)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signals.heed(preempted)
 
 
 def end_with_input() -> None:
@@ -95,7 +68,7 @@ def end_with_input() -> None:
 
 @contextlib.contextmanager
 def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
-    """A function of the step that says whether to save and stop there: SIGTERM came to some process.
+    """A function of the step that says whether to save and stop there: SIGTERM or SIGHUP came to some process.
 
     All processes ask after every step, and all get the same answer.
 
@@ -103,28 +76,22 @@ def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
       step: the one that they go on from.
     """
     global _agreement, _stopping
-    received = _stopping = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: received.set())
-    _agreement = _agree(joined, received, step) if (joined := pod.current()) else None
-    try:
-        yield _agreement or (lambda step: received.is_set())
-    finally:
-        _agreement = _stopping = None
-        # Once is enough: a second one would interrupt what is done about the first.
-        signal.signal(signal.SIGTERM, _ignore if received.is_set() else before)
+    with signals.deferred() as received:
+        _stopping = received
+        _agreement = _agree(joined, received, step) if (joined := pod.current()) else None
+        try:
+            yield _agreement or (lambda step: received.is_set())
+        finally:
+            _agreement = _stopping = None
 
 
 def _agree(joined: Pod, received: threading.Event, step: int) -> Agreement:
-    def count_down() -> None:
-        if _wakeup is not None:  # for all, whoever the signal came to
-            os.write(_wakeup, bytes([signal.SIGTERM]))
-
-    key = joined.next_key()
+    key, count_down = joined.next_key(), signals.start_countdown  # for all, whoever the signal came to
     return Agreement(joined.client, joined.process, joined.processes, key, received, step, count_down)
 
 
 def is_stopping() -> bool:
-    """Whether SIGTERM has come to some process since `watch` began: for what waits in the midst of a step."""
+    """Whether SIGTERM or SIGHUP has come to some process since `watch` began: for what waits in the midst of a step."""
     return _stopping is not None and _stopping.is_set()
 
 
@@ -136,6 +103,7 @@ def leave(code: int, why: str = "") -> NoReturn:
     Args:
       why: what the others say when they end too.
     """
+    signals.leave()
     if (joined := pod.current()) is None:
         sys.exit(code)
     joined.code = code
@@ -237,19 +205,3 @@ def _all_leave() -> bool:
         pod.joined().client.wait_at_barrier("retrieval/leaving", A_MOMENT)
         return True
     return False
-
-
-def _ignore(*_: Any) -> None:
-    """Does nothing. SIG_IGN in its place makes Python print a traceback of a signal that is on its way already."""
-
-
-def _interrupt(*_: Any) -> None:
-    signal.signal(signal.SIGTERM, _ignore)
-    raise PreemptedError(INTERRUPTED)
-
-
-def _forget_sigterm() -> None:
-    """A worker process ends as any other does, and does not tell its parent's thread."""
-    if signal.getsignal(signal.SIGTERM) is _interrupt:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

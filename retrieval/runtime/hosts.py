@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from retrieval.errors import UserError
 from retrieval.runtime import ending, heartbeat, pod
 from retrieval.runtime.agreement import A_MOMENT, FOREVER
-from retrieval.runtime.ending import PreemptedError
 from retrieval.runtime.pod import Pod
+from retrieval.runtime.signals import EXIT_CODE, PreemptedError
 
 # Seconds that the hosts wait for each other at the start: a slice that was preempted may take long to come back.
 _ARRIVAL = 3600
@@ -60,7 +60,7 @@ def connect() -> None:
             )
     except (ValueError, RuntimeError, TypeError) as error:
         if distributed.global_state.client is not None:  # so it is known which hosts there are; why is not told
-            ending.end(ending.EXIT_CODE, _ABSENT)
+            ending.end(EXIT_CODE, _ABSENT)
         raise UserError(
             f"--multihost: the hosts cannot be joined ({error}); on TPU VMs, GKE and Slurm they find each other, "
             "elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave --multihost out"

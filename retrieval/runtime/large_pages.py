@@ -7,6 +7,8 @@ and takes 1.4 times as long on a CPU.
 import os
 import sys
 
+from retrieval.runtime import signals
+
 _VARIABLE, _SETTING = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 
 
@@ -20,6 +22,7 @@ def restart_with() -> None:
     os.environ[_VARIABLE] = _SETTING
     sys.stdout.flush()
     sys.stderr.flush()
+    signals.hold()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

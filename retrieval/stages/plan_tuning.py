@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from retrieval import files
 from retrieval.models.transformer import REMAT
-from retrieval.runtime import ending
+from retrieval.runtime import ending, signals
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def tune(
         key = files.fingerprint([of, sorted(settings.items())])
         if key not in known:
             if ending.is_stopping():
-                raise ending.PreemptedError(f"interrupted while tuning; {path} has what was compiled")
+                raise signals.PreemptedError(f"interrupted while tuning; {path} has what was compiled")
             _log.info("plan: try %d of at most %d: %s", len(tried) + 1, most, shown(settings) or "as it is")
             known[key] = list(measure(settings))
             files.write_json(path, known)

@@ -27,7 +27,7 @@ from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.recipes.towers import Embedder
-from retrieval.runtime import ending, hosts
+from retrieval.runtime import ending, hosts, signals
 from retrieval.stage_outputs import Run
 from retrieval.stages import turn, versions
 from retrieval.stages.refresh_kind import kind_of
@@ -247,7 +247,7 @@ class Inferencer:
           UserError: the process failed.
         """
         code = self._process.poll()
-        if code not in (None, 0, ending.EXIT_CODE):
+        if code not in (None, 0, signals.EXIT_CODE):
             raise UserError(
                 f"{self._what}: the process that makes them {self._why(code)}; all that it said "
                 f"is in {self._log}; once that is mended, the same command goes on from the newest checkpoint"
@@ -268,8 +268,8 @@ class Inferencer:
         if not self.is_done():
             _log.info("%s: training waits for them", self._what)
         while not self.is_done():
-            if ending.is_stopping() or self._process.poll() == ending.EXIT_CODE:
-                raise ending.PreemptedError(f"interrupted while {self._what}, were made")
+            if ending.is_stopping() or self._process.poll() == signals.EXIT_CODE:
+                raise signals.PreemptedError(f"interrupted while {self._what}, were made")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_SECONDS)
         _log.info("%s: training waited %.1f s", self._what, time.perf_counter() - began)

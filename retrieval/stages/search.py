@@ -102,9 +102,12 @@ def _typed() -> Iterator[Sequence[str]]:
     while True:
         try:
             query = input("query> ")
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             print()
             return
+        except KeyboardInterrupt:
+            print()
+            raise
         if query.strip():
             yield [query]
 

@@ -157,15 +157,15 @@ def train(run: Run) -> dict[str, Any]:
                     refresh=anew,
                     turn=turn,
                 )
-            if turn and turn.step in (None, config.train.steps):
-                _log.warning(
-                    "train: %s rose until the end, so there was no second phase, and no hard negatives; raise "
-                    "config.train.steps, or lower config.mine.patience",
-                    config.loop.best,
-                )
-            step = checkpointer.best_step()
-            checkpointer.close()
-            writer.close()
+                if turn and turn.step in (None, config.train.steps):
+                    _log.warning(
+                        "train: %s rose until the end, so there was no second phase, and no hard negatives; raise "
+                        "config.train.steps, or lower config.mine.patience",
+                        config.loop.best,
+                    )
+                step = checkpointer.best_step()
+                checkpointer.close()
+                writer.close()
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}

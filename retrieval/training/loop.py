@@ -18,7 +18,7 @@ import optax
 from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.ending import PreemptedError
+from retrieval.runtime.signals import PreemptedError
 from retrieval.training.checkpoint import Resumable
 from retrieval.training.pod_checkpoints import Checkpoints
 

@@ -27,7 +27,6 @@ import msgpack
 from retrieval import files, hashing, terminal
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
-from retrieval.runtime import ending
 
 # Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
@@ -35,6 +34,8 @@ _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
 _DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
 # Packed items that a task holds before it writes them.
 _MEMORY = 64 << 20
+# What a terminal sends to all processes that were started in it.
+_OF_TERMINALS = {signal.SIGINT, signal.SIGHUP}
 # How workers start: a fork would inherit the locks of JAX's and TensorFlow's threads.
 _START = multiprocessing.get_context("spawn")
 
@@ -54,8 +55,10 @@ def run_tasks(
       UserError: a worker was killed (out of memory, most often); what was finished is kept.
     """
     pending: set[concurrent.futures.Future] = set()
+    with _deaf():  # for the tracker of its semaphores is a process, too
+        pool = concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent)
     with (
-        concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent) as pool,
+        pool,
         terminal.progress(desc=name, total=total, unit="task") as progress,
     ):
         try:
@@ -63,7 +66,7 @@ def run_tasks(
                 if output.exists():
                     progress.update()
                     continue
-                with _deaf_to_ctrl_c():  # which may start a worker
+                with _deaf():  # which may start a worker
                     pending.add(pool.submit(function, output, *arguments))
                 if len(pending) > 2 * workers:
                     progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
@@ -73,7 +76,7 @@ def run_tasks(
                 f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
-        except (ending.PreemptedError, KeyboardInterrupt):
+        except KeyboardInterrupt:  # or a preemption
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():
                 worker.kill()
@@ -83,13 +86,13 @@ def run_tasks(
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """A process that starts inside never hears Ctrl-C: its parent does too, and ends it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _deaf() -> Iterator[None]:
+    """A process that starts inside never hears these: its parent does too, and ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_TERMINALS)
 
 
 def _end_with_parent() -> None:
