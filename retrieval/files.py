@@ -2,11 +2,13 @@
 
 import collections
 import contextlib
+import errno
 import fcntl
 import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _TEMPORARY = ".tmp-"
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_CUT_SHORT = re.compile(r"\d+ requested and \d+ written")  # NumPy's words, which leave the reason out
 MANIFEST = "manifest.json"
 _LOOK = ("path", "size", "time")  # what is the same as long as a file has not been written to
 
@@ -43,17 +47,44 @@ def atomic(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
     remove(temporary)
     try:
-        yield temporary
-        _sync_all(temporary)
-        if path.is_dir():
-            if not temporary.is_dir():
-                raise UserError(f"{path}: a folder is there, and a file is to be written; give it another name")
-            remove(path)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        with naming_failures(path):
+            yield temporary
+            _sync_all(temporary)
+            if path.is_dir():
+                if not temporary.is_dir():
+                    raise UserError(f"{path}: a folder is there, and a file is to be written; give it another name")
+                remove(path)
+            os.replace(temporary, path)
+            _sync(path.parent)
     except BaseException:
         remove(temporary)
         raise
+
+
+@contextlib.contextmanager
+def naming_failures(path: Path) -> Iterator[None]:
+    """Around what writes a file.
+
+    Raises:
+      OSError: the disk is full or broken; with its number and the path, whatever the library that writes makes of it.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        number = disk_failure(error)
+        if number is None or getattr(error, "filename", None):
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def disk_failure(error: Exception) -> int | None:
+    """The number of the system's error that is behind one of writing; None where a library says nothing of one."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    said = _CUT_SHORT.sub(os.strerror(errno.ENOSPC), str(error))
+    return next((number for number in _OF_DISKS if os.strerror(number) in said), None)
 
 
 @contextlib.contextmanager

@@ -5,15 +5,20 @@ import errno
 import itertools
 import json
 import os
+import resource
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import write
+from pyarrow import parquet
 
 from retrieval import files, foreign_json, text_files
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import json_array
+from retrieval.data.labelled import json_array, pair_shards
 from retrieval.errors import UserError, unknown_name
+from retrieval.libraries import figures
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path):
@@ -36,6 +41,50 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         files.write_text(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@contextlib.contextmanager
+def no_file_above(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def save_array(path):
+    with path.open("wb") as file:
+        np.save(file, np.zeros(100_000))
+
+
+def save_arrays(path):
+    with path.open("wb") as file:
+        np.savez(file, zeros=np.zeros(100_000))
+
+
+def save_table(path):
+    parquet.write_table(pa.table({"a": np.random.default_rng(0).random(100_000)}), path)
+
+
+WRITERS = {
+    "text": lambda path: path.write_text("a" * 100_000),
+    "array": save_array,
+    "arrays": save_arrays,
+    "table": save_table,
+    "records": lambda path: pair_shards.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
+    "plot": lambda path: figures.Figure().savefig(path, format="png"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_disk_that_takes_no_more_is_named_with_the_path(tmp_path, kind):
+    with pytest.raises(OSError) as failed, no_file_above(1_000), files.atomic(tmp_path / "a") as temporary:
+        WRITERS[kind](temporary)
+    # NumPy says only that less was written than was to be.
+    assert failed.value.errno in (errno.EFBIG, errno.ENOSPC)
+    assert "/a" in failed.value.filename or "-a" in failed.value.filename
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_is_replaced_whole(tmp_path):

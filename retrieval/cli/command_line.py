@@ -291,12 +291,19 @@ def _set_up_logging() -> None:
     logger = logging.getLogger("retrieval")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
+    logging.getLogger("absl").addFilter(_is_news)
     sys.unraisablehook = _report_dropped
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether nobody tells it otherwise: Orbax logs with a traceback what it raises, too."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
 def _report_dropped(dropped: "sys.UnraisableHookArgs") -> None:
-    """What Python cannot raise, unless it comes again."""
-    if not isinstance(dropped.exc_value, KeyboardInterrupt):
+    """What Python cannot raise, unless it comes again, or comes after the error that has ended a save."""
+    error = dropped.exc_value
+    if not isinstance(error, KeyboardInterrupt) and str(error) != "Event loop is closed":
         sys.__unraisablehook__(dropped)
 
 
@@ -317,7 +324,7 @@ class _Formatter(logging.Formatter):
 
 
 def _explain(error: OSError) -> str:
-    where = error.filename or "a file"
+    where = error.filename2 or error.filename or "a file"  # the first of two is what a copy was to be of
     if error.errno == errno.ENOSPC:
         return f"{where}: the disk is full; free some space and start again, what was finished is kept"
     remedy = _REMEDIES.get(error.errno or 0, "mend that and start again, what was finished is kept")

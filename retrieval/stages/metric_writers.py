@@ -1,11 +1,9 @@
 """Where the metrics of training go: JSON lines, TensorBoard, the log and, if asked for, Weights & Biases."""
 
-import contextlib
 import importlib
 import json
 import logging
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -14,8 +12,8 @@ import numpy as np
 
 from retrieval import files
 from retrieval.config.fields import TEXT, Field, declare
-from retrieval.errors import UserError, first_line
-from retrieval.libraries import clu_writers, tf
+from retrieval.errors import UserError
+from retrieval.libraries import clu_writers
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
@@ -106,7 +104,7 @@ class _Files:
 
     def __init__(self, folder: Path, after: int):
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "train.jsonl"
+        self._folder, path = folder, folder / "train.jsonl"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         earlier = [line for line in lines if _step_of(line) <= after]
         files.write_text(path, "".join(f"{line}\n" for line in earlier))
@@ -116,32 +114,23 @@ class _Files:
         self._tensorboard = clu_writers.SummaryWriter(str(folder))
         for metrics in map(json.loads, earlier):
             step, finite = metrics.pop("step"), {name: value for name, value in metrics.items() if value is not None}
-            with _telling_failures():
+            with files.naming_failures(folder):
                 self._tensorboard.write_scalars(step, finite)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         finite = {name: value if np.isfinite(value) else None for name, value in metrics.items()}
-        self._lines.write(json.dumps({"step": step, **finite}) + "\n")
-        self._lines.flush()
-        with _telling_failures():
+        with files.naming_failures(self._folder):
+            self._lines.write(json.dumps({"step": step, **finite}) + "\n")
+            self._lines.flush()
             self._tensorboard.write_scalars(step, metrics)
         shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
         if shown:
             _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
-        self._lines.close()
-        with _telling_failures():
+        with files.naming_failures(self._folder):
+            self._lines.close()
             self._tensorboard.close()
-
-
-@contextlib.contextmanager
-def _telling_failures() -> Iterator[None]:
-    """Errors of TensorFlow's files, such as that of a full disk, as Python has them."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise OSError(first_line(error)) from error
 
 
 class _Wandb:

@@ -312,5 +312,7 @@ class Checkpointer:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of TensorStore says, without how it was asked, which comes last."""
+    """What the system says, and without that TensorStore, but for how it was asked, which comes last."""
+    if number := files.disk_failure(error):
+        return os.strerror(number)
     return str(error).partition(" [tensorstore_spec=")[0] or type(error).__name__
