@@ -2,17 +2,20 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.tiny import make_config
 
-from retrieval import LOCK, compare
+from retrieval import LOCK, compare, files
+from retrieval.api.finished_run import FinishedRun
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.pipeline import preflight, records
 from retrieval.stage_outputs import Run
 from retrieval.studies import run_comparison
+from retrieval.studies.study_results import Results
 
 QUESTIONS = ["q1", "q2", "q3", "q4"]
 
@@ -124,6 +127,30 @@ def test_a_set_that_the_first_run_lacks_is_told(runs, tmp_path):
     }
     (named,) = run_comparison.compare([first, runs[1]], ["dense", "bm25"]).untested
     assert named.reason == "b has no results of bm25"
+
+
+@pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz", "metrics/train.jsonl"])
+def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
+    for folder in map(Path, runs):
+        run = Run(preflight.read_config(folder), folder, LOCK)
+        sums = files.checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
+        noted = {"metrics/train.jsonl": sums.pop("metrics/train.jsonl")}
+        records.write_record(run, "evaluate", {"done": True, "outputs": sums, "noted": noted, "details": {}})
+    run_comparison.compare(runs)
+    path = tmp_path / "b" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    said = rf"b/{name}: damaged, .* --stage=evaluate makes it again"
+    with pytest.raises(UserError, match=said):
+        run_comparison.compare(runs)
+    with pytest.raises(UserError, match=said):
+        Results(tmp_path, ["b"]).has("b")
+    if name == "results.json":
+        with pytest.raises(UserError, match=said):
+            FinishedRun(tmp_path / "b").results  # noqa: B018
+    if name.startswith("metrics"):
+        path.unlink()  # as whoever wants no curves may do
+        run_comparison.compare(runs)
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):

@@ -130,6 +130,14 @@ def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
     tiny.execute(run)
     rows = files.read_json(run.folder / "results.json")
     assert {row["system"] for row in rows} == {"bm25", "deepct"}
+    path = trained.folder / "term_weights" / "reqa.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b": 1", b": 7", 1))
+    try:
+        with pytest.raises(UserError, match=r"term_weights/reqa\.jsonl: damaged.*--stage=weigh makes it again in "):
+            tiny.execute(run, "index")
+    finally:
+        path.write_bytes(content)
 
 
 def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):

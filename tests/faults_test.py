@@ -302,6 +302,15 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
         assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
 
 
+def test_a_damaged_score_chooses_no_other_checkpoint(copy):
+    (step,) = train.trained(copy.folder, records.details(copy, "train"))
+    path = step / "metrics" / "metrics"
+    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 0.0)))
+    copy.record("encode").unlink()
+    with pytest.raises(UserError, match=rf"{step.name}/metrics/metrics: damaged"):
+        runner.run_stage(copy, "encode")
+
+
 def test_a_checkpoint_that_is_deleted_gives_way_to_another(copy):
     (step,) = train.trained(copy.folder, records.details(copy, "train"))
     shutil.rmtree(step)

@@ -19,7 +19,7 @@ from configs.studies import (
     pretraining_curves,
     pretraining_tasks,
 )
-from retrieval import study
+from retrieval import files, study
 from retrieval.cli import command_line
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
@@ -396,7 +396,9 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
 def test_a_study_shows_consistency_factors(tmp_path):
     (tmp_path / "run" / "stages").mkdir(parents=True)
     factors = {"set": "pool", "system": "dense", "trained on": "bm25", "factors": {"5": 0.25, "10": 0.125}}
-    (tmp_path / "run" / "stages" / "rerank.json").write_text(json.dumps({"details": {"consistency": [factors]}}))
+    record = {"done": True, "details": {"consistency": [factors]}}
+    record["sum"] = files.fingerprint(["rerank", record])
+    (tmp_path / "run" / "stages" / "rerank.json").write_text(json.dumps(record))
     cell = Cell(("run",), "dense", "consistency with bm25@10", "pool", "test")
     assert Results(tmp_path, ["run"]).measure(cell).mean == 12.5
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.pipeline.records import verify_written
 from retrieval.runtime import store_copy
 from retrieval.runtime.store import is_url
 
@@ -38,13 +39,13 @@ class FinishedRun:
     @property
     def results(self) -> list[dict[str, Any]]:
         """The rows of `results.json`, for pandas or `datasets`; empty where nothing was evaluated."""
-        path = self._brought("results.json") / "results.json"
+        path = self._verified("results.json")
         return files.read_json(path) if path.exists() else []
 
     @property
     def report(self) -> str:
         """`report.md`, '' where there is none."""
-        path = self._brought("report.md") / "report.md"
+        path = self._verified("report.md")
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def load(self) -> Any:
@@ -53,6 +54,11 @@ class FinishedRun:
 
         self._brought(store_copy.CONFIG, store_copy.RECORDS)
         return load(self.workdir)
+
+    def _verified(self, name: str) -> Path:
+        folder = self._brought(name, store_copy.RECORDS)
+        verify_written(folder, [name])
+        return folder / name
 
     def _brought(self, *names: str) -> Path:
         """The folder with these files or folders as they are now, be it on a store."""

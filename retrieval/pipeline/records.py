@@ -1,14 +1,16 @@
 """Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
 
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.pipeline.work_directory import WorkDirectory
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 
 
 def read_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
@@ -40,14 +42,40 @@ def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     path = run.own_record(stage)
     if not path.exists():
         return None
+    copy = f" and its copy {path}" if run.mirror else ""  # of which one would put the other back
+    return _read(path, f"{run.place}/stages/{path.name}", copy)
+
+
+def _read(path: Path, place: str, copy: str = "") -> dict[str, Any]:
     record = files.read_json(path)
-    if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
-        copy = f" and its copy {path}" if run.mirror else ""  # of which one would put the other back
-        raise UserError(
-            f"{run.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
-            "makes it anew"
-        )
+    if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([path.stem, record]):
+        raise UserError(f"{place}: damaged, or of another version; delete it{copy}: --stage={path.stem} makes it anew")
     return record
+
+
+def verify_written(folder: Path, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Compares what the finished stages of a work directory wrote with their records, as far as it has these names.
+
+    Args:
+      names: of files and folders in the work directory. What a record only notes may be missing.
+
+    Returns:
+      The records of its finished stages.
+
+    Raises:
+      UserError: a file is not what was written.
+    """
+    read = {path.stem: _read(path, str(path)) for path in sorted((folder / "stages").glob("*.json"))}
+    finished = {stage: record for stage, record in read.items() if record["done"]}
+    for stage, record in finished.items():
+        noted = {name: sum for name, sum in record.get("noted", {}).items() if (folder / name).is_file()}
+        sums = {
+            name: sum
+            for name, sum in ({**record.get("outputs", {}), **noted}).items()
+            if PurePath(name).parts[0] in names
+        }
+        files.verify_checksums(folder, sums, f"--stage={stage} makes it again")
+    return finished
 
 
 def write_record(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> None:
@@ -168,7 +196,25 @@ def read_files(run: WorkDirectory, name: str) -> list[dict[str, Any]]:
     keeps what was seen, so that a dump is read for its sum once.
     """
     known = (read_record(run, name) or {}).get("files", [])
-    return [file for path in STAGES[name].inputs(run) for file in files.describe(path, known)]
+    read = [file for path in STAGES[name].inputs(run) for file in files.describe(path, known)]
+    _refuse_damaged(read)
+    return read
+
+
+def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `UserError` where a file is in the work directory of a run whose record has another sum of it."""
+    records_in = functools.cache(lambda folder: verify_written(folder, ()))
+    for file in read:
+        path = Path(file["path"]).absolute()
+        folder = next((parent for parent in path.parents if (parent / "stages").is_dir()), None)
+        if folder is None or not (folder / CONFIG).exists():
+            continue
+        for stage, record in records_in(folder).items():
+            if record.get("outputs", {}).get(path.relative_to(folder).as_posix(), file["sum"]) != file["sum"]:
+                raise UserError(
+                    f"{path}: damaged, its SHA-256 is not that of what was written; --stage={stage} makes it again in "
+                    f"{folder}"
+                )
 
 
 def _made(run: WorkDirectory, name: str) -> str:

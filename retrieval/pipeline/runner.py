@@ -5,6 +5,7 @@ import logging
 import resource
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from retrieval import files
@@ -207,7 +208,9 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
     """Writes the record of a stage that is done, after all that it is about."""
     if run.mirror:
         run.mirror.up((*stage.outputs, *stage.leaves))
-    write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"])})
+    noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
+    sums = files.checksums(run.folder, filter(Path.is_file, noted))
+    write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"]), "noted": sums})
 
 
 def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[str]:

@@ -34,7 +34,7 @@ class Stage:
       fetch: brings what it reads of other work directories than those of the chain, where these are on a store.
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
-      leaves: what else it writes there, of which the record says nothing.
+      leaves: what else it writes there, which no stage reads. The record keeps the sums of reports and of lines.
       exchanged: those of `leaves` that the hosts of a pod read of each other's.
       sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
         keeps the sums of the manifests, and those who read them verify the rest.

@@ -264,12 +264,14 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int =
 
     Args:
       mesh: how this host's devices share the parameters, whatever the mesh that they were trained on.
-      step: the checkpoint; 0 for its best validated step, or its last one.
+      step: the checkpoint; 0 for the one that its record names: its best validated step, or its last one.
 
     Raises:
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
     """
     config = kept_config(folder)
+    record = records.read_own_record(Run(config, folder, Path()), "train") or {}
+    step = step or (record.get("details") or {}).get("step", 0)
     config.mesh = mesh
     model = abstract_model(config, vocab_size)
     like = train_state.abstract_state(config, model, local_mesh(config))

@@ -10,7 +10,7 @@ from retrieval import files
 from retrieval.config import fields
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
-from retrieval.pipeline.records import details, is_done, record_of
+from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
@@ -71,6 +71,7 @@ def write_report(run: Run) -> None:
         if is_done(run, stage):
             results += files.read_json(run.holder(stage).folder / place / result_files.NAME)
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
+    verify_written(run.folder, ["metrics"])
     run_report.write_report(run.folder, title, results, tables, folder, compared)
     _log.info("report: %s/report.html, and the same as report.md", run.place)
 
@@ -218,6 +219,7 @@ STAGES.register(
         needs=("evaluate",),
         requires=("evaluate",),
         needs_if_made=("rerank", "answer"),
+        wants=("prepare", "sets"),
         leaves=("report.md", "report.html", "plots"),
         always=True,
     ),

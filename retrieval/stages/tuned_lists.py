@@ -7,6 +7,7 @@ import numpy as np
 
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
+from retrieval.pipeline.records import verify_written
 from retrieval.recipes import question_tower
 from retrieval.recipes.readers import Reader
 from retrieval.runtime import hosts
@@ -31,6 +32,7 @@ def collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
       UserError: there is none.
     """
     source = _source(trainer)
+    hosts.on_first(lambda: bool(verify_written(source.holder("encode").folder, ["embeddings"])))
     found = {name: open_collection(source, name) for name in names}
     found = {name: collection for name, collection in found.items() if collection.has_embeddings()}
     if not found:

@@ -159,6 +159,7 @@ def _read(place: str, name: str) -> FinishedRun:
         raise UserError(f"{place}: no work directory of a run, for it has no {preflight.CONFIG}; name a --workdir")
     if copy:
         copy.bring(_READ)
+    records.verify_written(folder, _READ)
     rows = result_files.rows(result_files.folders(folder))
     if not rows:
         raise UserError(

@@ -12,8 +12,14 @@ from retrieval.errors import UserError
 from retrieval.evaluation import per_query, result_files, significance
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
+from retrieval.pipeline.records import verify_written
 from retrieval.studies.claims import MILLISECONDS, Cell
 
+# What is read of a run.
+_READ = (
+    *(result_files.NAME, result_files.RERANKED, result_files.ANSWERED, result_files.LATENCY),
+    *(per_query.FOLDER, "metrics", "similarity.json"),
+)
 KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
 _VALIDATED = ("training", "validation", "best")  # system, dataset and split of what chooses among rivals
@@ -227,12 +233,12 @@ def _difference(a: float | None, b: float | None) -> float | None:
 
 def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
     """(system, dataset, split, metric) -> where it stands, and the fraction; of all that a run measured."""
-    values = {}
+    values, finished = {}, verify_written(folder, _READ)
     results = (_results(place / result_files.NAME) for place in result_files.folders(folder))
     others = (
         _training(folder),
         _similarities(folder / "similarity.json"),
-        _consistency(folder / "stages/rerank.json"),
+        _consistency(folder / "stages/rerank.json", finished.get("rerank", {})),
         _latency(folder / result_files.LATENCY),
     )
     for at, key, value in itertools.chain(*results, *others):
@@ -274,9 +280,8 @@ def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
             yield str(path), (system, "corpus", f"{length} tokens", COSINE), value
 
 
-def _consistency(path: Path) -> Iterator[tuple[str, tuple, float]]:
+def _consistency(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[str, tuple, float]]:
     """The consistency factors of reranked lists, as ('TAS-B', SET, 'test', 'consistency with BM25@10')."""
-    record = read_json(path) if path.is_file() else {}
     for row in (record.get("details") or {}).get("consistency", ()):
         for depth, value in row["factors"].items():
             yield str(path), (row["system"], row["set"], "test", f"consistency with {row['trained on']}@{depth}"), value
