@@ -362,14 +362,16 @@ def test_a_port_that_is_taken_is_one_sentence():
         server.listen("203.0.113.7", 0)
 
 
-def serve(port):
+def serve(port, idle=20):
     def slow(queries, k, systems):
         time.sleep(0.5)
         return found(queries, k, systems)
 
+    server._IDLE = idle
     listening = server.listen("127.0.0.1", 0)
     port.send(listening.getsockname()[1])
-    server.run(app.make_app(lambda: made(slow), SMALL, ()), listening)
+    application = app.make_app(lambda: made(slow), SMALL, ())
+    server.run(application, listening, application.measures.closed)
 
 
 def test_sigterm_lets_answers_end():
@@ -392,6 +394,48 @@ def test_sigterm_lets_answers_end():
     assert answers == ["owl"] and child.exitcode == 0 and child.exitcode != -signal.SIGTERM
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
+
+
+def talk(port, text):
+    """What the server says until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), 10) as ours:
+        ours.sendall(text.encode())
+        return b"".join(iter(lambda: ours.recv(1 << 16), b"")).decode()
+
+
+POST = "POST /api/search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+def test_nobody_is_waited_for(capfd):
+    """Silence, half a request, one cut off in its body, and what is none: closed, counted, and without a traceback."""
+    ours, theirs = children.FORK_SERVER.Pipe()
+    child = children.FORK_SERVER.Process(target=serve, args=(theirs, 1))
+    child.start()
+    port = ours.recv()
+    began = time.monotonic()
+    assert talk(port, "") == "" and talk(port, "GET /api/health HTTP/1.1\r\nHo") == ""
+    health = "GET /api/health HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert talk(port, health).startswith("HTTP/1.1 200") and talk(port, health + "GET /").count("HTTP/1.1") == 1
+    # An answer that comes before the body, and no rest of that.
+    assert "415" in talk(port, "POST /api/search HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+    assert time.monotonic() - began < 9
+    assert "400" in talk(port, "no request\r\n\r\n") and "400" in talk(port, f"{POST}Content-Length: -1\r\n\r\n")
+    assert "400" in talk(port, f"{POST}Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+    with socket.create_connection(("127.0.0.1", port), 10) as cut:
+        cut.sendall(f'{POST}Content-Length: 99\r\n\r\n{{"query'.encode())
+        time.sleep(0.2)
+    counted = {
+        'retrieval_connections_closed_total{reason="late"} 3.0',
+        'retrieval_connections_closed_total{reason="invalid"} 3.0',
+        'retrieval_requests_total{path="/api/search",status="400"} 2.0',
+    }
+    while counted - set(told := _metrics(port).splitlines()):
+        assert time.monotonic() - began < 20, told
+        time.sleep(0.1)
+    assert 'status="500"' not in "".join(told)
+    child.terminate()
+    child.join(20)
+    assert child.exitcode == 0 and "Traceback" not in capfd.readouterr().err
 
 
 def _metrics(port):

@@ -78,7 +78,7 @@ class _Server:
         app = Starlette(routes=routes, exception_handlers=handlers | {Exception: _failed})
         paths = frozenset(route.path for route in routes)
         # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
-        return Guard(app, hosts, self._limits.seconds, paths, self.measures.answered)
+        return Guard(app, hosts, self._limits.seconds, paths, self.measures)
 
     async def _search(self, request: Request) -> Response:
         known = {"query": "", "q": "", "k": min(_HITS, self._limits.k), "systems": None, "details": False}

@@ -4,8 +4,10 @@ import asyncio
 import ipaddress
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from retrieval.serving.measures import Measures
 
 _HEADERS = [
     # The page loads nothing from elsewhere, runs no script but its own, and is shown in no other page.
@@ -30,16 +32,17 @@ class Guard:
         hosts: Sequence[str],
         seconds: float,
         paths: Collection[str],
-        answered: Callable[[str, int, float], None],
+        measures: Measures,
     ):
         """Args:
         hosts: names that requests may ask for; none for any.
         seconds: that a request may take, from its first byte on.
         paths: that are counted by their names.
-        answered: gets the path, the status and the seconds of each request.
+        measures: are told the path, the status and the seconds of each request.
         """
+        self.measures = measures
         self._app, self._hosts, self._seconds = app, frozenset(host.lower() for host in hosts), seconds
-        self._paths, self._answered = paths, answered
+        self._paths = paths
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -65,7 +68,7 @@ class Guard:
                 await _refuse(send_guarded, 503, f"no answer within {self._seconds:g} seconds: try again later")
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._answered(path, status, time.perf_counter() - began)
+            self.measures.answered(path, status, time.perf_counter() - began)
 
 
 def local_names(host: str) -> tuple[str, ...]:

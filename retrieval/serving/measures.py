@@ -19,6 +19,8 @@ class Measures:
         self._seconds = Histogram(
             "retrieval_request_seconds", "Time to answer.", ["path"], registry=registry, buckets=_SECONDS
         )
+        name, told = "retrieval_connections_closed", "Connections that were closed before a request was there."
+        self._closed = Counter(name, told, ["reason"], registry=registry)
         self._batches = Histogram(
             "retrieval_batch_queries", "Queries that were searched at once.", registry=registry, buckets=_SIZES
         )
@@ -31,6 +33,10 @@ class Measures:
         """A request has been answered."""
         self._requests.labels(path, status).inc()
         self._seconds.labels(path).observe(seconds)
+
+    def closed(self, reason: str) -> None:
+        """A connection has been closed before a request was there."""
+        self._closed.labels(reason).inc()
 
     def batch(self, size: int) -> None:
         """So many queries were searched at once."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
@@ -78,10 +78,13 @@ async def _body(request: Request, longest: int) -> dict[str, Any]:
     if kind != _JSON:
         raise RefusedError(415, f"the body is '{kind}': send JSON, with the header content-type: {_JSON}")
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > longest:
-            raise RefusedError(413, f"the body has more than {longest} bytes: ask for less at a time")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > longest:
+                raise RefusedError(413, f"the body has more than {longest} bytes: ask for less at a time")
+    except ClientDisconnect as error:  # whom no answer reaches
+        raise RefusedError(400, "the body was cut off") from error
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:

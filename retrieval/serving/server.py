@@ -1,19 +1,25 @@
 """A server of this process: it listens at once, and ends when the process is told to, after what it is answering."""
 
+import asyncio
 import contextlib
 import errno
+import functools
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retrieval.errors import UserError
+from retrieval.runtime import signals
 
 _HEADER = 16 << 10  # bytes of a request before its body
-_IDLE = 20  # seconds that a connection may be silent
+_IDLE = 20  # seconds from a connection, or from the answer before, until a request is there up to its body
 _SWITCH = 0.0005  # seconds after which a thread gives way to another: the connections' must not wait for searches
 _DRAIN = 20  # seconds for answers that are under way; the program itself ends 25 after SIGTERM
 
@@ -37,12 +43,24 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(why) from error
 
 
-def run(app: Any, listening: socket.socket) -> None:
-    """Answers until SIGTERM or SIGINT, and then what has been asked until then."""
+def run(app: Any, listening: socket.socket, closed: Callable[[str], None]) -> None:
+    """Answers until a signal ends the process, and then what has been asked until then.
+
+    Args:
+      closed: is told why a connection is closed before a request is there: "late" or "invalid".
+    """
     sys.setswitchinterval(_SWITCH)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection is a file
+    # Of a client that does not read its answer.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _IDLE)
+    protocol: Any = functools.partial(_Protocol, closed)
     config = uvicorn.Config(
         app,
+        http=protocol,
+        ws="none",
         log_config=None,
+        log_level="error",  # what is wrong with requests is counted
         access_log=False,
         server_header=False,
         date_header=False,
@@ -54,11 +72,44 @@ def run(app: Any, listening: socket.socket) -> None:
     _Server(config).run(sockets=[listening])
 
 
+class _Protocol(H11Protocol):
+    """As uvicorn's, but whoever begins no request, or does not end its head, is not waited for either."""
+
+    def __init__(self, closed: Callable[[str], None], *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._closed = closed
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        due, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None  # which would end with the first byte
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # what follows an answer that came early is no request
+            self.transport.abort()
+        if due and self.cycle and not self.cycle.response_complete:
+            due.cancel()
+        elif due:
+            self.timeout_keep_alive_task = due
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.cycle is None or self.conn.trailing_data[0]:
+            self._closed("late")
+        super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        self._closed("invalid")
+        super().send_400_response(msg)
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """As uvicorn's, but a signal is heeded once: the process then goes on to its end."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        heeded = [number for number in signals.STATUS if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self.handle_exit) for number in heeded}
         try:
             yield
         finally:

@@ -116,7 +116,7 @@ def serve(run: Run) -> None:
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
-    server.run(application, listening)
+    server.run(application, listening, application.measures.closed)
     current.close()
     _log.info("serve: ended, after all answers")
 
