@@ -6,6 +6,7 @@ import numbers
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from retrieval.data.corpora import articles, corpus_kind, passages, sources
 from retrieval.data.corpora.articles import Article
@@ -164,9 +165,9 @@ def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> 
     value = document[name] if name else ""
     if isinstance(value, bool) or not isinstance(value, str | numbers.Number):
         raise UserError(f"document {place}: '{name}' is {value!r}, where a text belongs"[:300])
-    value = value.item() if hasattr(value, "item") else value  # of numpy
-    is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes integers beside a gap
-    return checked_text(str(int(value) if is_whole else value), f"document {place}: '{name}'")
+    number: Any = getattr(value, "item", lambda: value)()  # of NumPy
+    is_whole = isinstance(number, float) and number.is_integer()  # as pandas writes integers beside a gap
+    return checked_text(str(int(number) if is_whole else number), f"document {place}: '{name}'")
 
 
 def _is_missing(value: object) -> bool:
