@@ -110,6 +110,16 @@ def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
     assert zebra["systems"]["bm25"] == [] and len(zebra["systems"]["dense"]) == 5
 
 
+def test_hits_lead_to_their_documents(searched, capsys):
+    config = searched.config.copy_and_resolve_references()
+    config.documents.base_url = "https://a.example/{id}?of={title}"
+    run = dataclasses.replace(searched, config=config)
+    lists = json.loads(ask(run, capsys, query="where is the owl", as_json=True))["systems"]
+    assert {hits[0]["url"] for hits in (lists["bm25"], lists["hybrid"])} == {"https://a.example/p2?of=the%20owl"}
+    assert "\n     https://a.example/p2?of=the%20owl\n" in ask(run, capsys, query="where is the owl")
+    assert json.loads(ask(searched, capsys, query="owl", as_json=True))["systems"]["bm25"][0]["url"] == ""
+
+
 def test_a_query_that_matches_nothing_says_so(searched, capsys):
     said = ask(searched, capsys, query="zebra")
     assert "\nBM25\n  nothing: no passage matches the query\n" in said

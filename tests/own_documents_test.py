@@ -14,16 +14,18 @@ import unicodedata
 import pytest
 
 from retrieval import text_files
-from retrieval.data.corpora import articles, corpus_kind, links, sources
+from retrieval.config import fields
+from retrieval.data.corpora import articles, corpus_kind, links, sources, urls
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import DOCUMENTS, Block, Document, DocumentFormat, Outline
 from retrieval.data.corpora.documents import parquet_rows
 from retrieval.data.corpora.passages import Limits
+from retrieval.data.sets import beir
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
 from retrieval.errors import UserError
 
-OPTIONS = {"documents.id": "", "documents.title": "", "documents.text": ""}
+OPTIONS = {f"documents.{name}": "" for name in ("id", "title", "text", "url")}
 
 GUIDE = """---
 title: "My project"
@@ -238,6 +240,67 @@ def test_named_fields_and_a_collection_without_names(tmp_path):
     (tmp_path / "collection.tsv").write_text('12\tHe said "yes".\n13\tNo.\n')
     found, _, _ = read(tmp_path / "collection.tsv")
     assert outline(found["12"]) == [("", ['He said "yes".'])] and list(found) == ["12", "13"]
+
+
+def test_records_say_where_they_are(tmp_path):
+    """BEIR's in their metadata; what runs a script, or is no address, is none."""
+    import pyarrow
+    from pyarrow import parquet
+
+    told = ("https://a.example/x", "/docs/x", "javascript:run()", "java\nscript:run()", " FTP://a.example", None, ["a"])
+    records = [{"id": str(number), "text": "Words.", "url": url} for number, url in enumerate(told)]
+    records += [{"id": "m", "text": "Words.", "metadata": {"url": "http://b.example", "link": "c"}}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found, _, _ = read(tmp_path / "a.jsonl")
+    assert {id: article.url for id, article in found.items() if article.url} == {
+        "0": "https://a.example/x",
+        "1": "/docs/x",
+        "m": "http://b.example",
+    }
+    (tmp_path / "b.csv").write_text("id,text,link\n1,Words.,https://a.example/x\n")
+    found, _, _ = read(tmp_path / "b.csv", url="link")
+    assert (
+        found["1"].url == "https://a.example/x" and articles.from_json(articles.to_json(found["1"]), "") == found["1"]
+    )
+    parquet.write_table(pyarrow.Table.from_pylist(records[:2]), tmp_path / "c.parquet")
+    assert [article.url for article in read(tmp_path / "c.parquet")[0].values()] == list(told[:2])
+
+
+def test_passages_keep_the_address_of_their_document(tmp_path):
+    words = " ".join(f"word{i} and more." for i in range(20))
+    records = [{"id": "a", "text": words, "url": "https://a.example"}, {"id": "b", "text": words.upper()}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    source = sources.open_source(str(tmp_path / "a.jsonl"), OPTIONS, tmp_path / "no.lock")
+    limits = Limits(longest=64, shortest=8, least=2)
+    told = prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, limits))
+    passages = [each for path in (tmp_path / "corpus").glob("passages-*.jsonl") for each in beir.read_candidates(path)]
+    assert told["counts"]["articles with a web address"] == 1 and len(passages) > 2
+    assert all(each.url == ("https://a.example" if each.id.startswith("a:") else "") for each in passages)
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "address"),
+    [
+        ("", "", ""),
+        ("", "guide", "guide"),
+        ("https://a.example", "", "https://a.example/my%20docs/a%26b.md"),
+        ("https://a.example/x/", "", "https://a.example/x/my%20docs/a%26b.md"),
+        ("https://a.example/{stem}.html", "", "https://a.example/my%20docs/a%26b.html"),
+        ("https://a.example/wiki/{title}", "", "https://a.example/wiki/A%3F%20%C3%A9"),
+        ("/docs/", "", "/docs/my%20docs/a%26b.md"),
+        ("https://a.example/x", "y/z", "https://a.example/x/y/z"),
+        ("https://a.example/x/{id}", "/y", "https://a.example/y"),
+        ("https://a.example", "http://b.example", "http://b.example"),
+    ],
+)
+def test_a_base_address_and_the_path_make_an_address(base, own, address):
+    assert urls.of_document(base, own, "my docs/a&b.md", "A? é") == address
+
+
+def test_a_base_address_is_one():
+    fits = fields.declared()["documents.base_url"].kind.fits
+    assert fits("") and fits("https://a.example/{id}") and fits("docs/")
+    assert not any(map(fits, ("javascript:{id}", "ftp://a.example", "https://a.example/{path}", "https://a b\n", 3)))
 
 
 def test_a_record_without_id_has_its_file_and_place(tmp_path):

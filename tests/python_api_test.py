@@ -173,12 +173,15 @@ def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
     (tmp_path / "numbered.csv").write_text(with_ids)
     shutil.copytree(run.folder, tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    config["documents"]["text"] = "description"
+    config["documents"].update(text="description", base_url="https://a.example/tickets/")
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     of_run = retrieval.load(tmp_path / "run")
     assert of_run.index(tmp_path / "tickets.csv", kind="bm25").search("owl")
     (hit,) = of_run.index(tmp_path / "numbered.csv", kind="bm25", fields={"id": "number"}).search("owl")
     assert hit.id == "n7:0"  # the call names one column, the run another
+    assert hit.url == "https://a.example/tickets/n7"
+    (own, *_) = of_run.index(kind="bm25").search("yak")
+    assert own.url == f"https://a.example/tickets/{own.id}"  # passages of labelled examples are no parts of documents
 
 
 @pytest.mark.parametrize("pattern", ["docs/**.md", "docs/**/*.md", "d*/a.md", "docs/**"])
@@ -192,6 +195,13 @@ def test_a_pattern_is_that_of_a_corpus(model, tmp_path, monkeypatch, pattern):
 def test_a_record_without_an_id_has_its_place(model):
     index = model.index([{"text": "owl", "id": None}, {"text": "fox", "_id": None}], kind="bm25")
     assert [hit.id for hit in index.search("fox")] == ["1"]
+
+
+def test_hits_keep_the_address_of_a_record(model):
+    records = [{"text": "the owl sees", "url": "https://a.example/owl"}, {"text": "an owl", "metadata": {"url": "/b"}}]
+    records += [{"text": "owl owl", "url": "javascript:run()"}, {"text": "the owl", "url": math.nan}]
+    hits = model.index(records, kind="bm25").search("owl")
+    assert {hit.id: hit.url for hit in hits} == {"0": "https://a.example/owl", "1": "/b", "2": "", "3": ""}
 
 
 def test_empty_cells_of_pandas_are_no_words(model):

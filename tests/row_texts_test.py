@@ -13,7 +13,9 @@ from retrieval.search.alike import first_alike
 from retrieval.search.exact import no_results
 from retrieval.search.side_by_side import SideBySide
 
-CANDIDATES = [Candidate(str(row), f"t{row}", "käse\n" * row, "Life" if row % 2 else "") for row in range(7)]
+CANDIDATES = [
+    Candidate(str(row), f"t{row}", "käse\n" * row, "Life" if row % 2 else "", url="/a" * row) for row in range(7)
+]
 
 
 def test_rows_are_those_of_all_files(tmp_path):
@@ -24,6 +26,8 @@ def test_rows_are_those_of_all_files(tmp_path):
     assert list(texts) == CANDIDATES == [c for path in paths for c in beir.read_candidates(path)]
     with pytest.raises(IndexError):
         texts[7]
+    named = RowTexts(paths, lambda text: f"/{text.id}")
+    assert [text.url for text in named] == [f"/{row}" for row in range(7)] and named[6].text == CANDIDATES[6].text
     beir.write_candidates(paths[0], [Candidate("other", "", "x")])
     assert texts[0] == CANDIDATES[0]
 

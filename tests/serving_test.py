@@ -35,7 +35,7 @@ SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, bat
 
 
 def found(queries, k, systems):
-    hits = [Hit(f"p{rank}", "Owls", f"{rank} {NASTY} the owl", 1.0 - rank, "Life") for rank in range(k)]
+    hits = [Hit(f"p{rank}", "Owls", f"{rank} {NASTY} the owl", 1.0 - rank, "Life", "/owls") for rank in range(k)]
     return [{name: [] if query == "nothing" else hits for name in systems} for query in queries]
 
 
@@ -66,6 +66,7 @@ def test_a_search_gives_the_hits_of_each_system(asked):
         assert answer["query"] == "an owl" and answer["milliseconds"] >= 0
         assert list(answer["systems"]) == ["dense", "bm25"]
         expected = {"id": "p0", "title": "Owls", "section": "Life", "text": f"0 {NASTY} the owl", "score": 1.0}
+        expected["url"] = "/owls"
         assert answer["systems"]["dense"][0] == expected and len(answer["systems"]["bm25"]) == 2
 
 

@@ -10,6 +10,7 @@ from xml.parsers import expat
 import pytest
 from support.wiki_export import SITE_INFO, export, page
 
+from retrieval.data.corpora import wikitext
 from retrieval.data.corpora.articles import Broken, Dropped, Redirect
 from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
 from retrieval.errors import UserError
@@ -36,6 +37,24 @@ def multistream(module, texts: list[str]) -> bytes:
 def test_a_page_has_its_own_id_and_decoded_text(tmp_path):
     path = write(tmp_path / "d.xml", export(page("foo_bar", "a < b & \n&amp;", 7)))
     assert list(read_pages(path)) == [Page("7", "Foo bar", "a < b & \n&amp;", SITE)]
+
+
+@pytest.mark.parametrize(
+    ("base", "url"),
+    [
+        ("https://en.wikipedia.org/wiki/Main_Page", "https://en.wikipedia.org/wiki/Foo_bar/%C3%A9%3F"),
+        ("http://w.example/index.php?title=Main_Page", "http://w.example/index.php?title=Foo_bar/%C3%A9%3F"),
+        ("https://w.example/Main_Page", "https://w.example/Foo_bar/%C3%A9%3F"),
+        ("https://w.example", ""),
+        ("javascript:run()/Main_Page", ""),
+        ("", ""),
+    ],
+)
+def test_a_page_is_where_its_wiki_says(tmp_path, base, url):
+    info = SITE_INFO.replace("<case>", f"<base>{base}</base><case>")
+    (read,) = read_pages(write(tmp_path / "d.xml", export(page("foo_bar/é?", "Words of a page."), info=info)))
+    (article,) = wikitext.parse(read)
+    assert article.url == url
 
 
 @pytest.mark.parametrize(

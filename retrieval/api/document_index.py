@@ -14,7 +14,8 @@ from retrieval.search.side_by_side import HYBRID, Search, SideBySide
 class Hit(NamedTuple):
     """A document that was found. A higher score is better; scores of different kinds of index do not compare.
 
-    `section` is the heading that the text stands under, where that is known.
+    `section` is the heading that the text stands under, and `url` is where the document is on the web, where that is
+    known.
     """
 
     id: str
@@ -22,6 +23,7 @@ class Hit(NamedTuple):
     text: str
     score: float
     section: str = ""
+    url: str = ""
 
 
 class DocumentIndex:
@@ -91,5 +93,9 @@ def check_count(k: object) -> None:
 
 def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
     """The hits of one query's list; none where its row is -1."""
-    hits = [(documents[row], score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
-    return [Hit(each.id, each.title, each.text, score, each.section) for each, score in hits]
+    return [hit_of(documents[row], score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
+
+
+def hit_of(document: Candidate, score: float) -> Hit:
+    """A document as a hit."""
+    return Hit(document.id, document.title, document.text, score, document.section, document.url)

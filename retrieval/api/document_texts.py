@@ -8,19 +8,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import articles, corpus_kind, passages, sources
+from retrieval.data.corpora import articles, corpus_kind, passages, sources, urls
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.kinds import documents_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, no_path, unknown_name
+from retrieval.stage_outputs import Run
+from retrieval.stages.collection import Collection
 
 Document = str | Mapping[str, str]
 
 _IDS = ("id", "_id")
-_FIELDS = ("id", "title", "text")
+_FIELDS = ("id", "title", "text", "url")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
 _log = logging.getLogger(__name__)
@@ -94,7 +97,7 @@ def check_fields(fields: object) -> None:
     """Checks what a call says of the fields of records.
 
     Raises:
-      UserError: it is no names by 'id', 'title' and 'text'.
+      UserError: it is no names by 'id', 'title', 'text' and 'url'.
     """
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields.values()):
         raise UserError(f"fields={fields!r}"[:200] + ": the names of columns are needed, as in {'text': 'description'}")
@@ -108,7 +111,8 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Ma
     What is left out is counted in the log.
 
     Args:
-      fields: the names that records have for 'id', 'title' and 'text', where they are not the usual ones.
+      fields: the names that records have for 'id', 'title', 'text' and 'url', where they are not the usual ones; and
+        the 'base_url' of documents without an address.
 
     Raises:
       UserError: there is no document there, a record is broken, or two have one id.
@@ -131,10 +135,23 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Ma
             seen.add(item.id)
             cut = passages.cut(item, vocabulary, limits)[1]
             left_out["documents without a passage (too short)"] += not cut
-            yield from (Candidate(each.id, item.title, each.text, each.section) for each in cut)
+            url = urls.of_document(fields.get("base_url", ""), item.url, item.id, item.title)
+            yield from (Candidate(each.id, item.title, each.text, each.section, url=url) for each in cut)
     told = [f"{what}: {count:,}" for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
     if told:
         _log.warning("%s: %s", path, "; ".join(told))
+
+
+def own_passages(run: Run, collection: Collection) -> RowTexts:
+    """The passages that a run searches, each with the address of its document."""
+    prepared = run.holder("prepare").config
+    base = run.config.documents.base_url or prepared.documents.base_url
+
+    def url_of(passage: Candidate) -> str:
+        id = passage.id.rpartition(":")[0] if run.prepares else passage.id  # a passage's has its number behind it
+        return urls.of_document(base, passage.url, id, passage.title)
+
+    return RowTexts(collection.files, url_of)
 
 
 def _is_there(path: Path) -> bool:
@@ -156,7 +173,7 @@ def _candidate(document: Document, place: int) -> Candidate:
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
     text = checked_text(document["text"], f"document {place}")
     id, title, section = (_value(document, names, place) for names in (_IDS, ("title",), ("section",)))
-    return Candidate(id or str(place), title, text, section)
+    return Candidate(id or str(place), title, text, section, url=urls.of_record(document))
 
 
 def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer, has_answerer
-from retrieval.api.document_index import DocumentIndex, Hit, check_count
+from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
     Document,
     candidates,
@@ -22,13 +22,13 @@ from retrieval.api.document_texts import (
     check_list,
     checked_text,
     is_list,
+    own_passages,
     read_passages,
 )
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
@@ -175,8 +175,8 @@ class Model:
           kind: of index: 'exact' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the run's first
             index of words with exact search.
           weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
-          fields: what the records of a file call 'id', 'title' and 'text'. These win over `documents` of the run, which
-            has the names of the others.
+          fields: what the records of a file call 'id', 'title', 'text' and 'url'. These win over `documents` of the
+            run, which has the names of the others.
 
         Raises:
           UserError: there is no document, two have one id, there is no such kind, or `fields` without a path.
@@ -227,8 +227,7 @@ class Model:
         passages = candidates(records)
         scores = self._reranker.scores(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
-        best = ((passages[place], scores[place]) for place in order)
-        return [Hit(each.id, each.title, each.text, score, each.section) for each, score in best]
+        return [hit_of(passages[place], scores[place]) for place in order]
 
     def answer(self, question: str, passages: Sequence[Document | Hit] | None = None, k: int = 1) -> list[Answer]:
         """The best `k` answers to a question, best first; fewer where there are fewer.
@@ -253,7 +252,7 @@ class Model:
             records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
             scored = zip(candidates(records), scores, strict=True)
-            hits, system = [Hit(each.id, each.title, each.text, score, each.section) for each, score in scored], ""
+            hits, system = list(itertools.starmap(hit_of, scored)), ""
         return answerer.answers(question, hits, k, system)
 
     @functools.cached_property
@@ -316,7 +315,7 @@ class Model:
             else:
                 options = indexes.options_of(each, self._config)
                 opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options, _DEPTH).search)
-        return DocumentIndex(RowTexts(collection.files), opened, weight, self._merged)
+        return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 
     @property
     def _merged(self) -> int:

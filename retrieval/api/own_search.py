@@ -4,8 +4,8 @@ import functools
 from collections.abc import Collection, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
+from retrieval.api.document_texts import own_passages
 from retrieval.api.loaded_model import of_run
-from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
 from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
@@ -41,7 +41,7 @@ class OwnSearch:
                 "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
             )
         collection, config = open_collection(run, CORPUS), run.holder("index").config
-        self.texts, self._depth = RowTexts(collection.files), depth
+        self.texts, self._depth = own_passages(run, collection), depth
         self.model = of_run(run) if collection.has_embeddings() else None
         embed = self.model.encode_queries if self.model else None
         options_of = functools.partial(indexes.options_of, config=config)

@@ -11,7 +11,7 @@ from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 
 _JSON = "application/json"
-_READ = ("id", "_id", "title", "section", "text")  # of a record; one that is a hit has more, such as its score
+_READ = ("id", "_id", "title", "section", "text", "url")  # of a record; one that is a hit has more, such as its score
 
 
 class Limits(NamedTuple):

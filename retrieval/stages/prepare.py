@@ -183,7 +183,7 @@ STAGES.register(
         settings=(
             "corpus",
             "vocab",
-            "documents",
+            *(f"documents.{name}" for name in ("id", "title", "text", "url")),
             "prepare.shard_size",
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),

@@ -134,11 +134,12 @@ def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str
 
 
 def hit(rank: int, result: Hit) -> str:
-    """Two lines for a terminal; what the passage holds cannot do anything to it."""
+    """Two lines for a terminal, and the address; what the passage holds cannot do anything to it."""
     headings = " / ".join(part for part in (result.title, result.section) if part)
     id, title, text = (terminal.one_line(part) for part in (result.id, headings, result.text))
     text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
-    return f"{rank:3}. {result.score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
+    url = result.url and f"\n     {terminal.one_line(result.url)}"
+    return f"{rank:3}. {result.score:9.4f}  [{id}]{title and '  '}{title}\n     {text}{url}"
 
 
 def said(answer: Answer) -> str:
@@ -174,6 +175,7 @@ STAGES.register(
             "seed",
             "model",
             *(f"data.{name}" for name in TEXT_FIELDS),
+            "documents.base_url",
             "evaluate.depth",
             "fuse.dense_weight",
             "answer",

@@ -134,6 +134,7 @@ STAGES.register(
             "seed",
             "model",
             *(f"data.{name}" for name in TEXT_FIELDS),
+            "documents.base_url",
             "evaluate.depth",
             "fuse.dense_weight",
             "encode.windows",

@@ -40,14 +40,15 @@ class Section:
 class Article:
     """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph).
 
-    `address` is what links name it by, where that is not its title. `holes` counts, by name, the templates within its
-    sentences of which nobody knows what they show.
+    `address` is what links name it by, where that is not its title. `url` is where it is on the web, '' if unknown.
+    `holes` counts, by name, the templates within its sentences of which nobody knows what they show.
     """
 
     id: str
     title: str
     sections: tuple[Section, ...]
     address: str = ""
+    url: str = ""
     holes: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
@@ -102,8 +103,8 @@ def to_json(item: Article | Redirect | KnownItem) -> str:
         ]
         for s in item.sections
     ]
-    address = {"address": item.address} if item.address else {}
-    return json.dumps({"id": item.id, "title": item.title, "sections": sections, **address}, ensure_ascii=False)
+    known = {name: value for name, value in (("address", item.address), ("url", item.url)) if value}
+    return json.dumps({"id": item.id, "title": item.title, "sections": sections, **known}, ensure_ascii=False)
 
 
 def from_json(line: str | bytes, at: str) -> Article | Redirect | KnownItem:
@@ -131,7 +132,8 @@ def _item(value: dict[str, Any]) -> Article | Redirect | KnownItem:
         Section(_text(heading), _checked(level, int), tuple(_paragraph(*p) for p in _checked(paragraphs, list)))
         for heading, level, paragraphs in _checked(value["sections"], list)
     )
-    return Article(_text(value["id"]), _text(value["title"]), sections, _text(value.get("address", "")))
+    address, url = (_text(value.get(name, "")) for name in ("address", "url"))
+    return Article(_text(value["id"]), _text(value["title"]), sections, address, url)
 
 
 def _paragraph(text: str, links: list) -> Paragraph:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from retrieval import identifiers, text_files
 from retrieval.config.fields import TEXT, Field, declare
-from retrieval.data.corpora import links, sentences
+from retrieval.data.corpora import links, sentences, urls
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.errors import UserError, listed, near
 from retrieval.registry import Table
@@ -36,10 +36,16 @@ declare(
     id=Field("", TEXT, "JSON lines, CSV, Parquet: the field of a document's id; '': _id, id or docid"),
     title=Field("", TEXT, "the field of its title; '': title"),
     text=Field("", TEXT, "the field of its text; '': text, contents or body"),
+    url=Field("", TEXT, "the field of its web address; '': url or metadata.url", was=""),
 )
 
 # What the fields of a record are called where the config does not say.
-_USUAL = {"id": ("_id", "id", "docid"), "title": ("title",), "text": ("text", "contents", "body")}
+_USUAL = {
+    "id": ("_id", "id", "docid"),
+    "title": ("title",),
+    "text": ("text", "contents", "body"),
+    "url": ("url", "metadata.url"),
+}
 
 
 class Block(NamedTuple):
@@ -66,6 +72,7 @@ class Document:
       title: what it is called unless it says so itself.
       format: what parses it. Workers get it with the document, and so import the plugin that it may come from.
       named: files that it links to by name, by what the links say.
+      url: its address on the web, '' where it says none.
     """
 
     id: str
@@ -73,6 +80,7 @@ class Document:
     text: str
     format: "DocumentFormat"
     named: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    url: str = ""
 
     @property
     def size(self) -> int:
@@ -102,7 +110,7 @@ class DocumentFormat:
 
         Args:
           id: the path of the file below the corpus.
-          fields: 'id', 'title', 'text' -> the field of a record that has it; '' for the usual ones.
+          fields: 'id', 'title', 'text', 'url' -> the field of a record that has it; '' for the usual ones.
 
         Raises:
           UserError: a record is broken; with file and line.
@@ -148,7 +156,7 @@ class DocumentFormat:
             return
         yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
         title = one_line(outline.title or document.title)
-        yield Article(document.id, title, _with_lead(sections), document.id)
+        yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
 
 def too_large(at: str) -> Dropped:
@@ -182,11 +190,12 @@ def endings() -> str:
 
 
 class Columns(NamedTuple):
-    """The fields of a record that have a document's id, title and text; '' where there is none."""
+    """The fields of a record that have a document's id, title, text and address; '' where there is none."""
 
     id: str
     title: str
     text: str
+    url: str = ""
 
     def document(self, record: Mapping[str, Any], at: str, id: str, form: DocumentFormat) -> Document:
         """The document of a record.
@@ -198,7 +207,7 @@ class Columns(NamedTuple):
         Raises:
           UserError: its text or its title is no text.
         """
-        values = [record.get(name) if name else None for name in self]
+        *values, url = [record.get(name) if name else None for name in self]
         for name, value in zip(self, values):
             if value is not None and type(value) not in (str, bytes, int, float):
                 raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
@@ -208,7 +217,7 @@ class Columns(NamedTuple):
         )
         if broken := next((sign for sign in own_id if sign in NOT_IN_IDS), ""):
             raise UserError(f"{at}: the id {own_id!r} has {broken!r}, which files of results cannot hold; rename it")
-        return Document(own_id or id, title, text, form)
+        return Document(own_id or id, title, text, form, url=urls.checked(url) if isinstance(url, str) else "")
 
 
 def names_text(there: Iterable[str]) -> bool:

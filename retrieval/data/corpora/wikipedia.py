@@ -11,6 +11,7 @@ import unicodedata
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 from xml.parsers import expat
 
 from retrieval.data.corpora import entities
@@ -32,7 +33,8 @@ _MOST_LEVELS = 100
 _TITLE = "page/title"
 _TEXT = "page/revision/text"
 _NAMESPACE = "siteinfo/namespaces/namespace"
-_LEAVES = {_TITLE, _TEXT, _NAMESPACE, "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
+_BASE = "siteinfo/base"
+_LEAVES = {_TITLE, _TEXT, _NAMESPACE, _BASE, "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
 _HIDDEN_KEYS = {"6", "14"}  # files and categories
 
 _REDIRECT = re.compile(
@@ -43,6 +45,7 @@ _REDIRECT = re.compile(
     re.IGNORECASE,
 )
 _FIRST_LINK = re.compile(r"[^\[\n]{0,40}\[\[([^\[\]|\n]+)")  # behind a word for 'redirect' that is not above
+_BEFORE_TITLE = re.compile(r"https?://[^\s/]+/(\S*[/=])?")  # in the address of the main page
 _DOTTED = ("tr", "az", "kaa")  # languages in which i and ı are two letters, with capitals of their own
 _UNUSED = ("\u1c90", "\u1cbf")  # Georgian capitals, with which no title begins
 _INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
@@ -57,12 +60,14 @@ class Site:
       first_letter: whether titles begin with a capital letter whatever a link says.
       dotted: whether the capital of i is İ.
       hidden: names of the namespaces whose links are not shown where they stand (files, categories), in lower case.
+      address: what stands before a title in the address of its page, '' where the export does not say.
     """
 
     namespaces: frozenset[str]
     first_letter: bool
     hidden: frozenset[str] = frozenset()
     dotted: bool = False
+    address: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +83,11 @@ class Page:
     def size(self) -> int:
         """Length of the text in characters: what parsing costs."""
         return len(self.text)
+
+    @property
+    def url(self) -> str:
+        """Where the page is on the web, '' where the export does not say."""
+        return self.site.address and self.site.address + quote(self.title.replace(" ", "_"), safe="/:@!$*(),;'")
 
 
 def normalize_title(title: str, site: Site) -> str:
@@ -236,9 +246,12 @@ class _Export:
             self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
             if len(self._names) > _MOST_NAMESPACES:
                 raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
+        address = self._site.address
+        if leaf == _BASE and (before := _BEFORE_TITLE.match(text)):
+            address = before[0]
         hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
         first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
-        self._site = Site(frozenset(self._names), first_letter, hidden, self._site.dotted)
+        self._site = Site(frozenset(self._names), first_letter, hidden, self._site.dotted, address)
 
     def _record(self) -> Page | Redirect | Dropped:
         page, site = self._page, self._site

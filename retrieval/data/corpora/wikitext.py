@@ -37,7 +37,9 @@ def parse(page: Page) -> list[Article | Dropped]:
     shown = sum(len(p.text) for s in sections for p in s.paragraphs)
     if listed > 4 * shown:
         return [Dropped(page.title, "list")]
-    return [Article(page.id, page.title, sections, holes=holes) if shown else Dropped(page.title, "no text")]
+    if not shown:
+        return [Dropped(page.title, "no text")]
+    return [Article(page.id, page.title, sections, url=page.url, holes=holes)]
 
 
 def _sections(

@@ -2,7 +2,7 @@
 
 Every evaluation set of the project, wherever it comes from, is kept as such a folder:
 
-    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}; "section" too, where a passage comes from one
+    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}; "section" and "url" too, where a passage has them
     queries.jsonl   {"_id": ..., "text": ...}
     qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
     answers.jsonl   {"_id": ..., "answers": [...]}, or "patterns", regular expressions; where answers are known
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files, foreign_json, hashing, identifiers, text_files
+from retrieval.data.corpora import urls
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
@@ -41,7 +42,8 @@ class Candidate:
     """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text).
 
     `section` is the heading that the text stands under; it is shown, and no model reads it. No model reads `article`
-    either, the name of the article that the text is from: it tells right articles from wrong ones.
+    either, the name of the article that the text is from: it tells right articles from wrong ones. `url` is where it is
+    on the web.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Candidate:
     text: str
     section: str = ""
     article: str = ""
+    url: str = ""
 
 
 class Stream:
@@ -350,7 +353,7 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
     title, section, article = (
         text_files.string(record, name, at, default="") for name in ("title", "section", "article")
     )
-    return Candidate(id, title, text_files.string(record, "text", at), section, article)
+    return Candidate(id, title, text_files.string(record, "text", at), section, article, urls.of_record(record))
 
 
 def _id(record: Any, at: str) -> str:
@@ -364,7 +367,7 @@ def _id(record: Any, at: str) -> str:
 
 
 def _candidate_record(candidate: Candidate) -> dict[str, Any]:
-    names = {"section": candidate.section, "article": candidate.article}
+    names = {"section": candidate.section, "article": candidate.article, "url": candidate.url}
     known = {field: name for field, name in names.items() if name}
     return {"_id": candidate.id, "title": candidate.title, **known, "text": candidate.text}
 

@@ -1,8 +1,10 @@
 """The texts of a collection by their rows, read from its files where they are asked for: no more is held in memory."""
 
 import bisect
+import dataclasses
 import mmap
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +22,14 @@ class RowTexts(Sequence[Candidate]):
     It goes on to read what it has opened, whatever takes the place of the files. A line takes 8 bytes.
     """
 
-    def __init__(self, paths: Sequence[Path]):
-        """Raises:
-        UserError: a file is missing, or cannot be read.
+    def __init__(self, paths: Sequence[Path], url_of: Callable[[Candidate], str] = operator.attrgetter("url")):
+        """Args:
+          url_of: the address that a text has on the web, '' for none.
+
+        Raises:
+          UserError: a file is missing, or cannot be read.
         """
+        self._url_of = url_of
         self._files = [_File(path) for path in paths]
         self._starts = np.cumsum([0, *map(len, self._files)]).tolist()
 
@@ -34,7 +40,8 @@ class RowTexts(Sequence[Candidate]):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         number = bisect.bisect_right(self._starts, row) - 1
-        return self._files[number].candidate(row - self._starts[number])
+        candidate = self._files[number].candidate(row - self._starts[number])
+        return dataclasses.replace(candidate, url=self._url_of(candidate))
 
 
 class _File:

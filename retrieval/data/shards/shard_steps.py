@@ -83,6 +83,8 @@ def cut_article(
     if lead.ids:
         yield LEAD, item.linked_as, {"article": item.id, **packed_lead}
     yield COUNT, "articles", 1
+    if item.url:
+        yield COUNT, "articles with a web address", 1
     yield COUNT, "passages", len(cut)
     if not cut:
         yield COUNT, "articles without a passage (too short)", 1
@@ -93,6 +95,7 @@ def cut_article(
             "title_ids": title,
             "section": passage.section,
             "text": passage.text,
+            "url": item.url,
             **_pack(passage.tokens),
             "in_lead": passage.in_lead,
             "links": len(passage.targets),
@@ -154,8 +157,8 @@ def write_shard(
             examples.write(_example(item, item, counts))
             for lead in leads:
                 links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), counts)))
-            section = {"section": item["section"]} if item["section"] else {}
-            text = {"_id": item["id"], "title": item["title"], **section, "text": item["text"]}
+            known = {name: item[name] for name in ("section", "url") if item[name]}
+            text = {"_id": item["id"], "title": item["title"], **known, "text": item["text"]}
             texts.write(json.dumps(text, ensure_ascii=False) + "\n")
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))

@@ -29,5 +29,7 @@ class JsonDocuments(DocumentFormat):
                 raise UserError(f"{at}: not JSON ({error}); mend the line") from error
             if not isinstance(record, dict):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
+            if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
+                record = {f"metadata.{name}": value for name, value in metadata.items()} | record
             yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)
         yield from map(too_large, left_out)

@@ -19,7 +19,7 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_FIELDS = ("documents.id", "documents.title", "documents.text")
+_FIELDS = ("documents.id", "documents.title", "documents.text", "documents.url")
 
 
 @register
