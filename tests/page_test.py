@@ -1,6 +1,7 @@
 """The server's page in a real browser: what people see, type and share."""
 
 import contextlib
+import re
 import shutil
 import socket
 import threading
@@ -34,8 +35,10 @@ TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
 
 def search(queries, k, systems):
-    hits = [Hit(f"birds.md:{place}", "Owls", text, 2.0 - place, "At night") for place, text in enumerate((TWIN, NASTY))]
-    hits += [Hit("twin.md:0", "Owls again", TWIN + " here", -1.0), Hit("long.md:0", "", "x" * 400, -2.0)]
+    told = enumerate(((TWIN, "/?q=stone"), (NASTY, " java\nscript:window.ran = 1")))
+    hits = [Hit(f"birds.md:{place}", "Owls", text, 2.0 - place, "At night", url) for place, (text, url) in told]
+    hits += [Hit("twin.md:0", "Owls again", TWIN + " here", -1.0, url="https://example.org/twin")]
+    hits += [Hit("long.md:0", "", "x" * 400, -2.0, url="?q=long")]
     return [{name: hits if "owl" in query else [] for name in systems} for query in queries]
 
 
@@ -116,7 +119,7 @@ def test_a_typed_query_shows_lists_side_by_side(visit):
     assert "Owls\n" in first.inner_text() and "At night" in first.inner_text() and "birds.md:0" in first.inner_text()
     assert "embeddings and words merged" in page.inner_text("#system-hybrid")
     page.wait_for_selector("#status:has-text('ms to rerank')")
-    assert "ms to search" in page.inner_text("#status")
+    assert re.fullmatch(r"[\d.]+ ms to search, [\d.]+ ms round trip; \d+ ms to rerank.*", page.inner_text("#status"))
     assert page.url.endswith("/?q=the+owl") and page.title() == "the owl – search"
 
 
@@ -135,6 +138,42 @@ def test_what_a_passage_holds_is_text_and_nothing_else(visit):
     page.wait_for_selector("#system-dense li:nth-child(2)")
     assert "<script>window.ran = 1</script>" in page.inner_text("#system-dense li:nth-child(2)")
     assert page.evaluate("window.ran") is None and page.locator("main img, main script").count() == 0
+
+
+def test_a_hit_leads_to_its_document(visit, address):
+    """The one with a script for an address leads nowhere; one without a title, and one that is folded, by their ids."""
+    page = visit("/?q=owl")
+    page.wait_for_selector("#answer a")
+    links = page.locator("#system-dense a").evaluate_all("all => all.map(a => [a.textContent, a.href])")
+    folded = ["twin.md:0 · Owls again", "https://example.org/twin"]
+    assert links == [["Owls", f"{address}/?q=stone"], folded, ["Owls", ""], ["long.md:0", f"{address}/?q=long"]]
+    assert page.get_attribute("#answer a", "href") == "/?q=stone"
+    page.locator("#system-dense li:nth-child(2) a").click()
+    assert page.evaluate("window.ran") is None and page.url.endswith("/?q=owl")
+    page.locator("#system-dense a").first.click()
+    page.wait_for_url("**/?q=stone")
+
+
+@pytest.mark.parametrize("keys", [("ArrowDown", "Enter"), ("ArrowDown", "Tab", "Enter"), ("Tab", "Tab", "Enter")])
+def test_a_document_is_reached_by_keys(visit, keys):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#answer a")
+    page.evaluate("document.getElementById('answer').remove()")  # its link would come first
+    page.focus("#query")
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_url("**/?q=stone")
+    page.go_back()
+    page.wait_for_selector("#system-dense a")
+    assert page.input_value("#query") == "owl"
+
+
+def test_the_arrow_keys_go_on_from_a_link(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-bm25 a")
+    page.locator("#system-dense a").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement === document.querySelector('#system-bm25 li')")
 
 
 def test_hits_that_are_nearly_the_same_are_folded(visit):
@@ -262,10 +301,18 @@ def test_the_hit_under_the_keyboard_is_never_behind_the_box(visit):
 def test_a_list_is_one_touch_away_on_a_phone(visit):
     page = visit("/?q=owl", viewport={"width": 360, "height": 740})
     page.wait_for_selector("#system-reranked li")
-    assert page.locator("#jumps button").all_inner_texts() == ["dense", "BM25", "hybrid", "reranked"]
-    page.click("#jumps button:has-text('hybrid')")
-    place, bar = page.locator("#system-hybrid").bounding_box(), page.locator("#jumps").bounding_box()
+    assert page.locator("#jumps button").all_inner_texts() == ["hybrid", "dense", "BM25", "reranked"]
+    assert page.locator("h2").all_inner_texts() == ["hybrid", "dense", "BM25", "reranked"]  # for readers aloud, too
+    page.click("#jumps button:has-text('BM25')")
+    place, bar = page.locator("#system-bm25").bounding_box(), page.locator("#jumps").bounding_box()
     assert bar["y"] == 0 and bar["height"] <= place["y"] < 200
+
+
+def test_a_phone_that_is_turned_has_the_order_of_a_wide_screen(visit):
+    page = visit("/?q=owl", viewport={"width": 360, "height": 740})
+    page.wait_for_selector("#system-reranked li")
+    page.set_viewport_size({"width": 740, "height": 360})
+    page.wait_for_function("() => document.querySelector('h2')?.textContent === 'dense'")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

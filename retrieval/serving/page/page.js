@@ -5,6 +5,7 @@ const box = document.getElementById("query");
 const lists = document.getElementById("lists");
 const status = document.getElementById("status");
 const jumps = document.getElementById("jumps");
+const phone = matchMedia("(max-width: 40rem)"); // as in page.css
 const HITS = 10, PAUSE = 150; // hits of a list, at most; milliseconds without a key before a search
 
 const AROUND = 200; // characters of the passage on either side of an answer
@@ -39,17 +40,32 @@ function named(hit) {
   return hit.title ? `${hit.id} · ${hit.title}` : hit.id;
 }
 
+// Words that lead to the document of a hit, where that has an address: one that would run a script is none.
+function linked(hit, ...words) {
+  const made = element("a");
+  made.href = hit.url;
+  if (!hit.url || !/^https?:$/.test(made.protocol)) made.removeAttribute("href");
+  made.append(...words);
+  return made;
+}
+
+function paragraph(className, ...words) {
+  const made = element("p", className);
+  made.append(...words);
+  return made;
+}
+
 function item(hit, alike) {
   const made = element("li");
   made.tabIndex = -1;
-  if (hit.title) made.append(pieces(element("p", "title"), hit.marked.title));
+  if (hit.title) made.append(paragraph("title", pieces(linked(hit), hit.marked.title)));
   if (hit.section) made.append(pieces(element("p", "place"), hit.marked.section));
   made.append(pieces(element("p", "text"), hit.marked.text));
-  made.append(element("p", "place", `${hit.id} · ${hit.score.toFixed(4)}`));
+  made.append(paragraph("place", hit.title ? hit.id : linked(hit, hit.id), ` · ${hit.score.toFixed(4)}`));
   if (alike.length) {
     const folded = element("details");
     folded.append(element("summary", "", `${alike.length} more nearly the same`));
-    for (const other of alike) folded.append(element("p", "", named(other)));
+    for (const other of alike) folded.append(paragraph("", linked(other, named(other))));
     made.append(folded);
   }
   return made;
@@ -61,11 +77,12 @@ function column(system) {
     made = element("section");
     made.id = `system-${system}`;
     made.append(element("h2", "", systems[system]), element("p", "place", MEANING[system]), element("ol"));
-    lists.append(made);
     const jump = element("button", "", systems[system]);
     jump.type = "button";
     jump.addEventListener("click", () => made.scrollIntoView());
-    jumps.append(jump);
+    const place = phone.matches && system === "hybrid" ? "prepend" : "append"; // a phone shows little but the first
+    lists[place](made);
+    jumps[place](jump);
   }
   return made.querySelector("ol");
 }
@@ -96,7 +113,7 @@ function showAnswer(found) {
   const before = text.slice(Math.max(0, start - AROUND), start).join(""), after = text.slice(end, end + AROUND).join("");
   const around = pieces(element("p", "text"), [[`${start > AROUND ? "…" : ""}${before}`, false], [answer, true],
     [`${after}${end + AROUND < text.length ? "…" : ""}`, false]]);
-  place.replaceChildren(element("p", "title", answer), around, element("p", "place", named(hit)));
+  place.replaceChildren(element("p", "title", answer), around, paragraph("place", linked(hit, named(hit))));
 }
 
 async function ask(address) {
@@ -192,8 +209,9 @@ function recall() {
 
 function move(columns, rows) {
   const all = [...lists.querySelectorAll("section")].map((section) => [...section.querySelectorAll("li")]);
-  const at = all.findIndex((items) => items.includes(document.activeElement));
-  const from = at < 0 ? [0, -1] : [at, all[at].indexOf(document.activeElement)];
+  const here = document.activeElement.closest("li");
+  const at = all.findIndex((items) => items.includes(here));
+  const from = at < 0 ? [0, -1] : [at, all[at].indexOf(here)];
   const to = all[Math.min(Math.max(from[0] + columns, 0), all.length - 1)] || [];
   const hit = to[Math.min(from[1] + rows, to.length - 1)];
   if (from[1] + rows < 0) return box.focus();
@@ -209,6 +227,7 @@ document.addEventListener("keydown", (event) => {
   const inBox = document.activeElement === box;
   if (event.key === "/" && !inBox) box.focus(), box.select(), event.preventDefault();
   else if (event.key === "Escape") box.focus();
+  else if (event.key === "Enter" && document.activeElement.matches("li")) document.activeElement.querySelector("a[href]")?.click();
   else if (event.key in STEPS && (!inBox || event.key === "ArrowDown")) {
     event.preventDefault();
     move(...STEPS[event.key]);
@@ -225,6 +244,7 @@ document.querySelector("form").addEventListener("submit", (event) => {
   search();
 });
 addEventListener("popstate", recall);
+phone.addEventListener("change", () => { clear(); search(); }); // a phone that is turned has another order
 
 if (box.value) search(); // typed while the page was loading
 else recall();
