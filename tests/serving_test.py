@@ -29,6 +29,7 @@ from retrieval.serving.batching import Batcher, BusyError
 from retrieval.serving.own_service import service_of
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Current, Service
+from retrieval.stages import serve as serve_stage
 
 NASTY = "<script>alert(1)</script>\u202e"
 SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, batch=8)
@@ -68,6 +69,35 @@ def test_a_search_gives_the_hits_of_each_system(asked):
         expected = {"id": "p0", "title": "Owls", "section": "Life", "text": f"0 {NASTY} the owl", "score": 1.0}
         expected["url"] = "/owls"
         assert answer["systems"]["dense"][0] == expected and len(answer["systems"]["bm25"]) == 2
+
+
+def test_several_queries_are_answered_at_once_and_in_order(asked):
+    answer = asked.post("/api/search", json={"queries": ["an owl", "nothing"], "k": 2, "systems": ["bm25"]}).json()
+    alone = [
+        asked.post("/api/search", json={"query": q, "k": 2, "systems": ["bm25"]}).json() for q in ("an owl", "nothing")
+    ]
+    assert [each | {"milliseconds": 0} for each in answer["results"]] == [each | {"milliseconds": 0} for each in alone]
+    one = asked.post("/api/search", json={"queries": ["an owl"]}).json()
+    assert [each["query"] for each in one["results"]] == ["an owl"]
+    reranks = client(made(rerank=lambda query, documents: np.arange(len(documents), dtype=np.float32)))
+    lists = reranks.post("/api/search", json={"queries": ["a", "b"], "k": 1, "systems": ["reranked"]}).json()["results"]
+    assert [each["systems"]["reranked"][0]["id"] for each in lists] == ["p19", "p19"]
+
+
+def test_of_several_queries_none_waits_where_not_all_may():
+    gate, answers = threading.Event(), []
+
+    def search(queries, k, systems):
+        gate.wait(10)
+        answers.extend(queries)
+        return found(queries, k, systems)
+
+    server = app._Server(lambda: made(search), SMALL._replace(waiting=2, batch=1, texts=9))
+    asking = TestClient(server.app(()), raise_server_exceptions=False)
+    answer = asking.post("/api/search", json={"queries": list("abcdefgh")})
+    assert answer.status_code == 503 and "try again" in answer.json()["error"]
+    gate.set()
+    assert asking.get("/api/search?q=z").status_code == 200 and len(answers) <= 2  # what was begun, and this one
 
 
 def test_systems_are_chosen_and_details_asked_for(asked):
@@ -165,6 +195,11 @@ def test_a_service_answers_once_all_is_compiled():
         ("/api/search", [], 400, "the body is no JSON object"),
         ("/api/search", b"{", 400, "the body is not valid JSON"),
         ("/api/search", b"[" * 150, 400, "the body is not valid JSON"),
+        ("/api/search", {"queries": []}, 400, "'queries' is missing or no list: send texts"),
+        ("/api/search", {"queries": "a"}, 400, "'queries' is missing or no list: send texts"),
+        ("/api/search", {"queries": ["a"] * 3}, 400, "'queries' has 3 texts, and at most 2"),
+        ("/api/search", {"queries": ["a", ""]}, 400, r"'queries\[1\]' is missing or no text"),
+        ("/api/search", {"query": "a", "queries": ["a"]}, 400, "'query' and 'queries' are both there"),
         ("/api/search", {"query": "a" * 300}, 413, "more than 200 bytes"),
         ("/api/encode", {"texts": []}, 400, "'texts' is missing or no list"),
         ("/api/encode", {"texts": ["a"] * 3}, 400, "'texts' has 3 texts, and at most 2"),
@@ -172,6 +207,8 @@ def test_a_service_answers_once_all_is_compiled():
         ("/api/encode", {"texts": [{"title": "a"}]}, 400, r"'texts\[0\].text' is missing or no text"),
         ("/api/encode", {"texts": [{"text": "a", "section": 3}]}, 400, r"'texts\[0\].section' is missing or no text"),
         ("/api/encode", {"texts": ["a"], "kind": "passage"}, 400, "unknown kind 'passage'"),
+        ("/api/encode", {"texts": ["a"], "kind": ["query"]}, 400, "unknown kind "),
+        ("/api/encode", {"texts": [{"text": "a", "url": 3}]}, 400, r"'texts\[0\].url' is missing or no text"),
         ("/api/encode", {"texts": [{"text": "a"}]}, 400, "queries are texts"),
         ("/api/rerank", {"query": "a", "documents": ["b"]}, 404, r"no reranker: .*--config\.serve\.reranker"),
         ("/api/answer", {"query": "a"}, 404, r"no reader: .*config\.answer\.model"),
@@ -195,6 +232,8 @@ def test_only_the_head_of_an_answer_may_be_asked_for(asked):
 def test_an_address_gives_a_field_once(asked):
     answer = asked.get("/api/search?query=owl&systems=bm25&systems=dense")
     assert answer.status_code == 400 and "'systems' is there twice" in answer.json()["error"]
+    several = asked.get("/api/search?queries=owl")
+    assert several.status_code == 400 and "unknown field 'queries'" in several.json()["error"]
 
 
 def test_a_post_has_no_fields_in_its_address(asked):
@@ -207,6 +246,128 @@ def test_a_form_of_another_site_is_not_read(asked):
     answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})
     assert answer.status_code == 415 and "application/json" in answer.json()["error"]
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_pages_of_other_sites_read_answers_where_a_field_names_them():
+    service, here = made(), {"host": "localhost", "origin": "https://app.example"}
+    asking = TestClient(app.make_app(lambda: service, SMALL, ("localhost",), ("https://app.example",)))
+    wants = here | {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    assert asking.options("/api/search", headers=wants).status_code == 200
+    for path, host, status in (("q=owl", "localhost", 200), ("k=0", "localhost", 400), ("q=owl", "evil.example", 421)):
+        answer = asking.get(f"/api/search?{path}", headers=here | {"host": host})
+        assert answer.status_code == status and answer.headers["access-control-allow-origin"] == "https://app.example"
+    other = asking.get("/api/search?q=owl", headers=here | {"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+    assert client().options("/api/search", headers=wants).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("origins", "fits"),
+    [
+        (("https://a.example", "http://localhost:3000"), True),
+        (("*",), True),
+        (("https://a.example/",), False),
+        (("a.example",), False),
+        (("https://A.example",), False),
+        ("https://a.example", False),
+    ],
+)
+def test_origins_are_as_browsers_have_them(origins, fits):
+    assert serve_stage._ORIGINS.fits(origins) is fits
+
+
+def fitting(value, schema, described):
+    """Checks a value by as much of JSON Schema as the description has."""
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "number": int | float}
+    if "$ref" in schema:
+        *_, name = schema["$ref"].split("/")
+        return fitting(value, described["components"]["schemas"][name], described)
+    if "anyOf" in schema:
+        return any(fitting(value, each, described) for each in schema["anyOf"])
+    if not isinstance(value, kinds[schema["type"]]):
+        return False
+    if isinstance(value, dict):
+        known, rest = schema.get("properties", {}), schema.get("additionalProperties")
+        parts = [(each, known.get(name) or rest or None) for name, each in value.items()]
+        is_known = all(part is not None for _, part in parts) or not known
+        needed = set(schema.get("required", ())) <= value.keys()
+        return is_known and needed and all(fitting(each, part, described) for each, part in parts if part)
+    if isinstance(value, list):
+        several = schema.get("prefixItems") or [schema["items"]] * len(value)
+        return all(map(fitting, value, several, [described] * len(value)))
+    return True
+
+
+def test_the_description_is_of_the_routes_that_there_are(asked):
+    """Of their methods, fields and statuses, as requests and answers show them."""
+    served = app._Server(lambda: made(), SMALL)
+    described, pages = asked.get("/openapi.json").json(), page.files()
+    there = [route for route in served.app(())._app.routes if route.path not in pages]
+    assert {(route.path, way) for route in there for way in route.methods if way != "HEAD"} == {
+        (path, way.upper()) for path, ways in described["paths"].items() for way in ways
+    }
+    listed = asked.get("/api").json()["routes"]
+    assert {(each["path"], each["method"].lower()) for each in listed} == {
+        (path, way) for path, ways in described["paths"].items() for way in ways
+    }
+    assert described["openapi"].startswith("3.1.") and {"title", "version"} <= described["info"].keys()
+    operations = [each for ways in described["paths"].values() for each in ways.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(described)):
+        assert name in described["components"]["schemas"]
+
+
+ANSWERED = {
+    ("GET", "/api"): None,
+    ("GET", "/api/search"): {"query": "owl", "k": 2, "details": "true", "systems": "bm25"},
+    ("POST", "/api/search"): {"queries": ["owl", "nothing"], "details": True, "systems": ["bm25"]},
+    ("POST", "/api/encode"): {"texts": [{"text": "a", "title": "t", "id": 3, "url": "/a"}], "kind": "document"},
+    ("POST", "/api/rerank"): {"query": "owl", "documents": ["a", {"text": "b"}]},
+    ("GET", "/api/answer"): {"q": "owl"},
+    ("POST", "/api/answer"): {"query": "owl", "k": 1},
+    ("GET", "/api/health"): None,
+    ("GET", "/openapi.json"): None,
+    ("GET", "/metrics"): None,
+}
+
+
+def test_answers_and_refusals_are_as_described():
+    def answers(query, hits, k):
+        return [Answer("owl", 2.0, hits[0], 4, 7)]
+
+    rerank = {"rerank": lambda query, documents: np.zeros(len(documents), np.float32)}
+    whole, bare = client(made(answer=answers, paragraphs=1, **rerank)), client(made(encode={}))
+    described = whole.get("/openapi.json").json()
+    assert {(way.upper(), path) for path, ways in described["paths"].items() for way in ways} == ANSWERED.keys()
+    for (method, path), given in ANSWERED.items():
+        operation = described["paths"][path][method.lower()]
+        asked = {"params": given} if method == "GET" else {"json": given}
+        answer = whole.request(method, path, **asked)
+        ((kind, content),) = operation["responses"]["200"]["content"].items()
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith(kind), path
+        assert fitting(answer.json() if "json" in kind else answer.text, content["schema"], described), path
+        names = {each["name"] for each in operation.get("parameters", ())}
+        if method == "POST":
+            body = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert fitting(given, body, described) and not fitting(given | {"no": 1}, body, described), path
+            names = body["properties"].keys()
+        wrong = {"json": {"no": 1}} if method == "POST" else {"params": {"no": 1}}
+        refused = [whole.request(method, path, **wrong), bare.request(method, path, **asked)]
+        if method == "POST":
+            refused += [whole.post(path, content=b"x"), whole.post(path, json={"query": "x" * 300})]
+        assert {each.status_code for each in refused} - {200} <= {int(status) for status in operation["responses"]}, (
+            path
+        )
+        assert set(given or ()) <= set(names)
+
+
+def test_what_is_described_is_what_is_read(asked):
+    described = asked.get("/openapi.json").json()["paths"]["/api/search"]
+    schema = described["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert schema["k"] == {"type": "integer", "minimum": 1, "maximum": 5, "default": 5, "description": "hits of a list"}
+    assert schema["query"]["maxLength"] == 20 and schema["queries"]["maxItems"] == 2
+    assert schema["systems"]["items"]["enum"] == ["dense", "bm25"]
+    assert "queries" not in {each["name"] for each in described["get"]["parameters"]}
 
 
 @pytest.mark.parametrize(

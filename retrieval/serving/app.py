@@ -4,12 +4,13 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,15 +20,19 @@ from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
 from retrieval.search.alike import first_alike
 from retrieval.search.side_by_side import DENSE, HYBRID
-from retrieval.serving import page, requests
+from retrieval.serving import openapi, page, requests
 from retrieval.serving.batching import Batcher, BusyError
 from retrieval.serving.guard import Guard
 from retrieval.serving.measures import KIND, Measures
-from retrieval.serving.requests import Limits, RefusedError
+from retrieval.serving.requests import Field, Limits, Operation, RefusedError
 from retrieval.serving.service import RERANKED_DEPTH, Service
 
 RERANKED = "reranked"
 _HITS = 10  # of a list, where the request does not say
+_SIDES = ("query", "document")
+
+Given = dict[str, Any]
+"""The values of a request's fields."""
 
 
 class _Query(NamedTuple):
@@ -42,14 +47,19 @@ class _Query(NamedTuple):
     came: float
 
 
-def make_app(service: Callable[[], Service], limits: Limits, hosts: Sequence[str]) -> Guard:
+def make_app(
+    service: Callable[[], Service], limits: Limits, hosts: Sequence[str], origins: Sequence[str] = ()
+) -> Guard | CORSMiddleware:
     """The application.
 
     Args:
       service: gives the one that answers now.
       hosts: names that requests may ask for, so that no other site's page reaches this one; none for any.
+      origins: of other sites whose pages may read what is answered; '*' for any.
     """
-    return _Server(service, limits).app(hosts)
+    guarded = _Server(service, limits).app(hosts)
+    headers = ["content-type"]  # that of a POST
+    return CORSMiddleware(guarded, origins, ["GET", "POST"], headers) if origins else guarded
 
 
 class _Server:
@@ -65,13 +75,11 @@ class _Server:
         )
 
     def app(self, hosts: Sequence[str]) -> Guard:
+        by_path: dict[str, dict[str, Operation]] = {}
+        for each in self._operations:
+            by_path.setdefault(each.path, {})[each.method] = each
         routes = [
-            Route("/api/search", self._search, methods=["GET", "POST"]),
-            Route("/api/encode", self._encode, methods=["POST"]),
-            Route("/api/rerank", self._rerank, methods=["POST"]),
-            Route("/api/answer", self._answers, methods=["GET", "POST"]),
-            Route("/api/health", self._health, methods=["GET"]),
-            Route("/metrics", self._metrics, methods=["GET"]),
+            *(Route(path, self._endpoint(of), methods=list(of)) for path, of in by_path.items()),
             *(Route(path, functools.partial(_file, file), methods=["GET"]) for path, file in page.files().items()),
         ]
         handlers: Any = {UserError: _refuse, RefusedError: _refuse, BusyError: _busy, HTTPException: _http}
@@ -80,63 +88,131 @@ class _Server:
         # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
         return Guard(app, hosts, self._limits.seconds, paths, self.measures)
 
-    async def _search(self, request: Request) -> Response:
-        known = {"query": "", "q": "", "k": min(_HITS, self._limits.k), "systems": None, "details": False}
-        given, limits, service = await requests.fields_of(request, known, self._limits), self._limits, self._service()
-        came = time.perf_counter()
-        query = _Query(
-            requests.text(given["query"] or given["q"], "query", limits.characters),
-            requests.whole(given["k"], "k", limits.k),
-            requests.names(given["systems"], "systems", self._systems(service)),
-            requests.switch(given["details"], "details"),
-            came,
-        )
-        if RERANKED in query.systems:
-            return _json(await _of(self._slow.submit(lambda: self._with_reranked(query))))
-        return _json(await _of(self._quick.submit(query)))
+    def _endpoint(self, by_method: Mapping[str, Operation]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            operation = by_method["GET" if request.method == "HEAD" else request.method]
+            return await operation.answer(await operation.read(request, self._limits.body))
 
-    async def _encode(self, request: Request) -> Response:
-        given = await requests.fields_of(request, {"texts": None, "kind": "query"}, self._limits)
-        texts = requests.texts(given["texts"], "texts", self._limits)
-        encode = self._service().encode
+        return answer
+
+    @functools.cached_property
+    def _operations(self) -> tuple[Operation, ...]:
+        """All that programs may ask for: what is read, what `/api` lists and what `/openapi.json` describes."""
+        limits = self._limits
+        query = requests.text(limits.characters)
+        k = requests.whole(limits.k)
+        document = requests.document(limits.body)
+        documents = functools.partial(requests.several, document, limits.texts, "texts, or records with a 'text'")
+        asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
+        search = (
+            *asked,
+            Field("k", k, "hits of a list", min(_HITS, limits.k)),
+            Field("systems", requests.names(lambda: self._systems(self._service())), "whose lists; by default all"),
+            Field("details", requests.switch(), "whether to mark what matches, and what is nearly the same", False),
+        )
+        queries = Field("queries", requests.several(query, limits.texts, "texts"), "several queries at once")
+        side = Field("kind", requests.name_of(_SIDES), "'document' reads titles, and texts as documents", _SIDES[0])
+        answer = (*asked, Field("k", k, "answers", 1))
+        one = ("query", "q")
+        found, answered, reader = "the hits of each system", "the best answers, each with its passage", "reader"
+        return (
+            Operation("GET", "/api", "these routes", self._routes, "Routes"),
+            Operation("GET", "/api/search", found, self._search, "Found", search, one),
+            Operation(
+                "POST", "/api/search", found, self._search, "FoundOrResults", (*search, queries), (*one, "queries")
+            ),
+            Operation(
+                "POST",
+                "/api/encode",
+                "an embedding of each text",
+                self._encode,
+                "Encoded",
+                (Field("texts", documents(), "texts, or records with a 'text' and a 'title'", is_needed=True), side),
+                lacks="towers",
+            ),
+            Operation(
+                "POST",
+                "/api/rerank",
+                "the reranker's score of each document, best first",
+                self._rerank,
+                "Reranked",
+                (
+                    Field("query", query, "a query", is_needed=True),
+                    Field("documents", documents(), "texts, or hits", is_needed=True),
+                ),
+                lacks="reranker",
+            ),
+            Operation("GET", "/api/answer", answered, self._answers, "Answered", answer, one, reader),
+            Operation("POST", "/api/answer", answered, self._answers, "Answered", answer, one, reader),
+            Operation(
+                "GET", "/api/health", "passages, systems, limits, when the index was opened", self._health, "Health"
+            ),
+            Operation("GET", "/openapi.json", "the API in OpenAPI 3.1", self._description, "OpenApi"),
+            Operation("GET", "/metrics", "counts for Prometheus", self._metrics),
+        )
+
+    async def _routes(self, given: Given) -> Response:
+        return _json(_written(openapi.routes(self._operations)))
+
+    async def _description(self, given: Given) -> Response:
+        return _json(_written(openapi.description(self._operations)))
+
+    async def _search(self, given: Given) -> Response:
+        systems, came = given["systems"] or tuple(self._systems(self._service())), time.perf_counter()
+        several: Sequence[str] | None = given.get("queries")
+        queries = [
+            _Query(text, given["k"], systems, given["details"], came)
+            for text in several or [given["query"] or given["q"]]
+        ]
+        answers = await self._found(queries)
+        return _json(b'{"results":[' + b",".join(answers) + b"]}" if several else answers[0])
+
+    async def _found(self, queries: Sequence[_Query]) -> list[bytes]:
+        """The answers to queries, which wait as those of other requests do."""
+        futures: list[Future[bytes]] = []
+        try:
+            for query in queries:
+                is_slow = RERANKED in query.systems
+                reranked = functools.partial(self._with_reranked, query)
+                futures.append(self._slow.submit(reranked) if is_slow else self._quick.submit(query))
+            return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        finally:
+            for future in futures:
+                future.cancel()  # those that nobody waits for any more
+
+    async def _encode(self, given: Given) -> Response:
+        encode, texts, kind = self._service().encode, given["texts"], given["kind"]
         if not encode:
             raise RefusedError(404, "the run has no towers that encode: serve one that trains them")
-        (kind,) = requests.names([given["kind"]], "kind", encode)
-        if kind == "query" and not all(isinstance(each, str) for each in texts):
+        if kind == _SIDES[0] and not all(isinstance(each, str) for each in texts):
             raise UserError("'texts' holds records, and queries are texts: send texts, or the kind 'document'")
         embeddings_NE = await _of(self._slow.submit(lambda: encode[kind](texts)))
         return _json(_written({"dimensions": embeddings_NE.shape[1], "embeddings": embeddings_NE.tolist()}))
 
-    async def _rerank(self, request: Request) -> Response:
-        given = await requests.fields_of(request, {"query": "", "documents": None}, self._limits)
-        query = requests.text(given["query"], "query", self._limits.characters)
-        documents = requests.texts(given["documents"], "documents", self._limits)
+    async def _rerank(self, given: Given) -> Response:
         rerank = self._service().rerank
         if not rerank:
             raise RefusedError(404, "the server has no reranker: start it with --config.serve.reranker")
-        scores = (await _of(self._slow.submit(lambda: rerank(query, documents)))).tolist()
+        scores = (await _of(self._slow.submit(lambda: rerank(given["query"], given["documents"])))).tolist()
         best = sorted(range(len(scores)), key=lambda place: -scores[place])
         return _json(_written({"results": [{"index": place, "score": scores[place]} for place in best]}))
 
-    async def _answers(self, request: Request) -> Response:
-        known = {"query": "", "q": "", "k": 1}
-        given, limits, service = await requests.fields_of(request, known, self._limits), self._limits, self._service()
-        query = requests.text(given["query"] or given["q"], "query", limits.characters)
-        k, came = requests.whole(given["k"], "k", limits.k), time.perf_counter()
+    async def _answers(self, given: Given) -> Response:
+        service, query, came = self._service(), given["query"] or given["q"], time.perf_counter()
         if not service.answer:
             raise RefusedError(
                 404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model"
             )
-        return _json(await _of(self._slow.submit(lambda: _answered(service, query, k, came))))
+        return _json(await _of(self._slow.submit(lambda: _answered(service, query, given["k"], came))))
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self, given: Given) -> Response:
         service = self._service()
         has = {"encode": bool(service.encode), "rerank": bool(service.rerank), "answer": bool(service.answer)}
         told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
         told["systems"] = self._systems(service)
         return _json(_written(told | {"limits": self._limits._asdict()}))
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, given: Given) -> Response:
         return Response(self.measures.text(), media_type=KIND)
 
     def _systems(self, service: Service) -> dict[str, str]:
@@ -228,7 +304,7 @@ async def _busy(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {404: "there is no such address: see /api/health", 405: "this address takes another method"}
+    told = {404: "there is no such address: see /api", 405: "this address takes another method"}
     return _error(error.status_code, told.get(error.status_code, error.detail), dict(error.headers or {}))
 
 

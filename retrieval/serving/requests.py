@@ -1,17 +1,18 @@
-"""What may be asked: limits, and requests that are read or refused with a sentence."""
+"""What may be asked: operations and their fields, each of which is read or refused with a sentence, and described."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 
 _JSON = "application/json"
-_READ = ("id", "_id", "title", "section", "text", "url")  # of a record; one that is a hit has more, such as its score
+_READ = ("id", "_id", "title", "section", "text", "url")  # of a record; a hit has more, such as its score
 
 
 class Limits(NamedTuple):
@@ -20,7 +21,7 @@ class Limits(NamedTuple):
     Attributes:
       k: hits of a list.
       characters: of a query.
-      texts: of a call to encode or to rerank.
+      texts: queries of a search, and texts of a call to encode or to rerank.
       body: bytes.
       seconds: until it is answered.
       waiting: requests that wait to be computed.
@@ -45,23 +46,82 @@ class RefusedError(Exception):
         self.status = status
 
 
-async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The fields of a request: for POST of its body, a JSON object, otherwise of its address.
+class Kind(NamedTuple):
+    """A kind of value.
 
-    Args:
-      known: the fields that there are, with their defaults.
-
-    Raises:
-      RefusedError: the body is too long, or no JSON object.
-      UserError: there is no such field, the address has one twice, or that of a POST has any.
+    Attributes:
+      read: gives the value of a field by its name: in an address it is a text, in a body as JSON has it. It raises a
+        UserError where it is of another kind.
+      schema: the same in JSON Schema, as it is now.
     """
-    if request.method == "POST" and (name := next(iter(request.query_params), "")):
-        raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
-    given = await _body(request, limits.body) if request.method == "POST" else _of_address(request)
-    for name in given:
-        if name not in known:
-            raise unknown_name("field", name[:100], known)
-    return {**known, **given}
+
+    read: Callable[[Any, str], Any]
+    schema: Callable[[], dict[str, Any]]
+
+
+class Field(NamedTuple):
+    """A field of a request.
+
+    Attributes:
+      default: its value where a request does not have it.
+      is_needed: whether every request has it.
+    """
+
+    name: str
+    kind: Kind
+    what: str
+    default: Any = None
+    is_needed: bool = False
+
+
+class Operation(NamedTuple):
+    """What programs may ask for by one method at one address.
+
+    Attributes:
+      what: it gives, in words.
+      answer: takes the values of the fields by their names.
+      gives: the name of its answer's schema; '' where that is no JSON.
+      one_of: fields of which a request has exactly one. Where it has none, the first is missing.
+      lacks: what a run may lack for it.
+    """
+
+    method: str
+    path: str
+    what: str
+    answer: Callable[[dict[str, Any]], Awaitable[Response]]
+    gives: str = ""
+    fields: tuple[Field, ...] = ()
+    one_of: tuple[str, ...] = ()
+    lacks: str = ""
+
+    async def read(self, request: Request, longest: int) -> dict[str, Any]:
+        """The values of a request's fields: for POST of its body, a JSON object, otherwise of its address.
+
+        Args:
+          longest: bytes of a body.
+
+        Raises:
+          RefusedError: the body is too long, or no JSON object.
+          UserError: a value is of another kind, there is no such field, the address has one twice, or that of a POST
+            has any.
+        """
+        if not self.fields:
+            return {}  # whatever a monitor adds to the address
+        fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
+        if is_post and (name := next(iter(request.query_params), "")):
+            raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
+        given = await _body(request, longest) if is_post else _of_address(request)
+        for name in given:
+            if name not in fields:
+                raise unknown_name("field", name[:100], fields)
+        chosen = [name for name in self.one_of if name in given]
+        if len(chosen) > 1:
+            raise UserError(f"'{chosen[0]}' and '{chosen[1]}' are both there: leave one out")
+        needed = {name for name, field in fields.items() if field.is_needed} | set(() if chosen else self.one_of[:1])
+        return {
+            name: field.kind.read(given.get(name), name) if name in given or name in needed else field.default
+            for name, field in fields.items()
+        }
 
 
 def _of_address(request: Request) -> dict[str, str]:
@@ -94,76 +154,97 @@ async def _body(request: Request, longest: int) -> dict[str, Any]:
     return value
 
 
-def text(value: Any, name: str, longest: int) -> str:
-    """A text that is not blank.
+def text(longest: int) -> Kind:
+    """A text that is not blank, of so many characters at most."""
 
-    Raises:
-      UserError: it is none, or too long.
-    """
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f"'{name}' is missing or no text")
-    if len(value) > longest:
-        raise UserError(f"'{name}' has {len(value)} characters, and at most {longest} are read")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"'{name}' has half of a surrogate pair in it, which is no character") from error
-    return value
+    def read(value: Any, name: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"'{name}' is missing or no text")
+        if len(value) > longest:
+            raise UserError(f"'{name}' has {len(value)} characters, and at most {longest} are read")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"'{name}' has half of a surrogate pair in it, which is no character") from error
+        return value
 
-
-def whole(value: Any, name: str, most: int) -> int:
-    """A number from 1 to `most`; of an address, its digits.
-
-    Raises:
-      UserError: it is none.
-    """
-    is_written = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-    number = int(value) if is_written else value
-    if type(number) is not int or not 1 <= number <= most:
-        raise UserError(f"'{name}' is {value!r}: a whole number from 1 to {most} is needed"[:300])
-    return number
+    return Kind(read, lambda: {"type": "string", "pattern": r"\S", "maxLength": longest})
 
 
-def switch(value: Any, name: str) -> bool:
-    """A truth value; of an address, 1 or 0.
+def whole(most: int) -> Kind:
+    """A number from 1 to `most`; in an address, its digits."""
 
-    Raises:
-      UserError: it is none.
-    """
-    if value in ("0", "1") or isinstance(value, bool):
-        return value in ("1", True)
-    raise UserError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
+    def read(value: Any, name: str) -> int:
+        is_written = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+        number = int(value) if is_written else value
+        if type(number) is not int or not 1 <= number <= most:
+            raise UserError(f"'{name}' is {value!r}: a whole number from 1 to {most} is needed"[:300])
+        return number
 
-
-def names(value: Any, name: str, known: Mapping[str, Any]) -> tuple[str, ...]:
-    """Some of the known names, or all; of an address, with commas between them.
-
-    Raises:
-      UserError: one is unknown, or it is no list.
-    """
-    given = value.split(",") if isinstance(value, str) and value else value or list(known)
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise UserError(f"'{name}' is no list of names; known: {', '.join(known)}")
-    for each in given:
-        if each not in known:
-            raise unknown_name(name, each[:100], known)
-    return tuple(each for each in known if each in given)
+    return Kind(read, lambda: {"type": "integer", "minimum": 1, "maximum": most})
 
 
-def texts(value: Any, name: str, limits: Limits) -> list[Any]:
-    """Texts, or records with a 'text', such as hits.
+def switch() -> Kind:
+    """A truth value; in an address also 1 or 0."""
 
-    Raises:
-      UserError: it is no list, one is blank or too long, or there are too many.
-    """
-    if not isinstance(value, list) or not value:
-        raise UserError(f"'{name}' is missing or no list: send texts, or records with a 'text'")
-    if len(value) > limits.texts:
-        raise UserError(f"'{name}' has {len(value)} texts, and at most {limits.texts} are read at a time")
-    for place, each in enumerate(value):
-        parts = each if isinstance(each, dict) else {"text": each}
+    def read(value: Any, name: str) -> bool:
+        if value in ("0", "1", "false", "true") or isinstance(value, bool):
+            return value in ("1", "true", True)
+        raise UserError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
+
+    return Kind(read, lambda: {"type": "boolean"})
+
+
+def name_of(known: Collection[str]) -> Kind:
+    """One of some names."""
+
+    def read(value: Any, name: str) -> str:
+        if value not in list(known):
+            raise unknown_name(name, str(value)[:100], known)
+        return value
+
+    return Kind(read, lambda: {"type": "string", "enum": list(known)})
+
+
+def names(known: Callable[[], Collection[str]]) -> Kind:
+    """Some of the names that are known now, or all; in an address with commas between them."""
+
+    def read(value: Any, name: str) -> tuple[str, ...]:
+        given = value.split(",") if isinstance(value, str) and value else value or list(known())
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            raise UserError(f"'{name}' is no list of names; known: {', '.join(known())}")
+        for each in given:
+            if each not in known():
+                raise unknown_name(name, each[:100], known())
+        return tuple(each for each in known() if each in given)
+
+    return Kind(read, lambda: {"type": "array", "items": {"type": "string", "enum": list(known())}})
+
+
+def document(longest: int) -> Kind:
+    """A text, or a record with a 'text', such as a hit."""
+    of_text = text(longest)
+
+    def read(value: Any, name: str) -> Any:
+        parts = value if isinstance(value, dict) else {"text": value}
         for part in _READ:
             content = parts.get(part)
             if content or part == "text":
-                text(str(content) if part in ("id", "_id") else content, f"{name}[{place}].{part}", limits.body)
-    return value
+                of_text.read(str(content) if part in ("id", "_id") else content, f"{name}.{part}")
+        return value
+
+    return Kind(read, lambda: {"anyOf": [of_text.schema(), {"$ref": "#/components/schemas/Document"}]})
+
+
+def several(kind: Kind, most: int, needed: str) -> Kind:
+    """A list of at least one and at most so many; `needed` says of what."""
+
+    def read(value: Any, name: str) -> list[Any]:
+        if not isinstance(value, list) or not value:
+            raise UserError(f"'{name}' is missing or no list: send {needed}")
+        if len(value) > most:
+            raise UserError(f"'{name}' has {len(value)} texts, and at most {most} are read at a time")
+        return [kind.read(each, f"{name}[{place}]") for place, each in enumerate(value)]
+
+    schema = {"type": "array", "minItems": 1, "maxItems": most}
+    return Kind(read, lambda: schema | {"items": kind.schema()})

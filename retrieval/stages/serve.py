@@ -28,6 +28,12 @@ _HOSTS = Kind(
     "a tuple of names without a port, such as \"('search.example.org',)\", or ()",
     lambda value: TEXTS.fits(value) and all(map(_NAME.fullmatch, value)),
 )
+# As browsers have it: in lower case, without a path.
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
+_ORIGINS = Kind(
+    "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
+    lambda value: TEXTS.fits(value) and all(map(_ORIGIN.fullmatch, value)),
+)
 _PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
 declare(
     "serve",
@@ -39,12 +45,13 @@ declare(
     ),
     port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
     hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
+    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any", was=()),
     reranker=Field(
         "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any", was=""
     ),
     k=Field(100, whole(1), "most hits of a list", was=100),
     characters=Field(1000, whole(1), "most characters of a query", was=1000),
-    texts=Field(64, whole(1), "most texts of a call to encode or rerank", was=64),
+    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank", was=64),
     body=Field(1 << 20, whole(1), "most bytes of a request", was=1 << 20),
     seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error", was=10.0),
     waiting=Field(256, whole(1), "requests that may wait; further ones are refused", was=256),
@@ -111,7 +118,8 @@ def serve(run: Run) -> None:
 
     current = Current(open_service, version)
     limits = Limits(**{name: fields[name] for name in Limits._fields})
-    application = app.make_app(lambda: current.service, limits, fields.hosts or guard.local_names(fields.host))
+    hosts = fields.hosts or guard.local_names(fields.host)
+    application = app.make_app(lambda: current.service, limits, hosts, fields.origins)
     current.watch(_LOOK)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"

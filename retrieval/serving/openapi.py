@@ -1,0 +1,124 @@
+"""The API's own description, in OpenAPI 3.1: what `requests` reads, and what `app` answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
+
+from retrieval.api.document_index import Hit
+from retrieval.serving.requests import Field, Limits, Operation
+
+_TYPES = {str: "string", float: "number", int: "integer"}
+
+
+def _object(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def _list(of: Any) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def _by_name(of: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": of}
+
+
+def _tuple(kind: Any) -> dict[str, Any]:
+    """A named tuple of texts and numbers."""
+    return _object(**{name: {"type": _TYPES[hint]} for name, hint in get_type_hints(kind).items()})
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_TEXT, _NUMBER, _WHOLE, _SWITCH = ({"type": name} for name in ("string", "number", "integer", "boolean"))
+_HIT, _PIECE = _tuple(Hit), {"type": "array", "prefixItems": [_TEXT, _SWITCH]}
+_DETAILS = {"marked": _by_name(_list(_PIECE)), "alike": _WHOLE}  # where they are asked for
+_PARTS = {name: _TEXT for name in ("title", "text", "section", "url")} | {"id": {"anyOf": [_TEXT, _WHOLE]}}
+_ANSWER = _object(answer=_TEXT, score=_NUMBER, start=_WHOLE, end=_WHOLE, hit=_named("Hit"))
+_ROUTE = _object(method=_TEXT, path=_TEXT, what=_TEXT, fields=_by_name(_TEXT))
+_HAS = {name: _SWITCH for name in ("encode", "rerank", "answer")}
+_SCHEMAS: Mapping[str, Any] = {
+    "Error": _object(error=_TEXT),
+    "Hit": _HIT | {"properties": _HIT["properties"] | _DETAILS},
+    "Document": {"type": "object", "properties": _PARTS, "required": ["text"]},
+    "Found": _object(query=_TEXT, milliseconds=_NUMBER, systems=_by_name(_list(_named("Hit")))),
+    "FoundOrResults": {"anyOf": [_named("Found"), _object(results=_list(_named("Found")))]},
+    "Encoded": _object(dimensions=_WHOLE, embeddings=_list(_list(_NUMBER))),
+    "Reranked": _object(results=_list(_object(index=_WHOLE, score=_NUMBER))),
+    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, system=_TEXT, answers=_list(_ANSWER)),
+    "Health": _object(
+        status=_TEXT, passages=_WHOLE, opened=_NUMBER, systems=_by_name(_TEXT), limits=_tuple(Limits), **_HAS
+    ),
+    "Routes": _object(routes=_list(_ROUTE)),
+    "OpenApi": {"type": "object"},
+}
+
+
+def description(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The document, with the systems that there are now."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    info = {"title": "retrieval", "version": "1", "description": "Search over the passages of a run."}
+    return {"openapi": "3.1.1", "info": info, "paths": paths, "components": {"schemas": _SCHEMAS}}
+
+
+def routes(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The operations in short."""
+    names = ("method", "path", "what")
+    told = [
+        {name: getattr(each, name) for name in names} | {"fields": {field.name: field.what for field in each.fields}}
+        for each in operations
+    ]
+    return {"routes": told}
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    name = operation.path.strip("/").replace("/", "_").replace(".", "_")
+    described: dict[str, Any] = {"operationId": f"{operation.method.lower()}_{name}", "summary": operation.what}
+    if operation.method == "POST":
+        described["requestBody"] = {"required": True, "content": _json(_body(operation))}
+    elif operation.fields:
+        described["parameters"] = [
+            {"name": field.name, "in": "query", "style": "form", "explode": False, "description": field.what}
+            | {"required": field.is_needed, "schema": _schema(field)}
+            for field in operation.fields
+        ]
+    return described | {"responses": {"200": _answer(operation)} | _errors(operation)}
+
+
+def _body(operation: Operation) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {field.name: _schema(field) | {"description": field.what} for field in operation.fields},
+        "required": [field.name for field in operation.fields if field.is_needed],
+        "additionalProperties": False,
+    }
+    return schema | ({"oneOf": [{"required": [name]} for name in operation.one_of]} if operation.one_of else {})
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    return field.kind.schema() | ({} if field.default is None else {"default": field.default})
+
+
+def _answer(operation: Operation) -> dict[str, Any]:
+    content = _json(_named(operation.gives)) if operation.gives else {"text/plain": {"schema": _TEXT}}
+    return {"description": operation.what, "content": content}
+
+
+def _errors(operation: Operation) -> dict[str, Any]:
+    """What is answered with a sentence instead, by its status."""
+    is_post, why = operation.method == "POST", {}
+    if operation.fields:
+        why[400] = "a field is unknown, missing, or has a value that it cannot have"
+    if operation.lacks:
+        why[404] = f"the run has no {operation.lacks}"
+    if is_post:
+        why |= {413: "the body is too long", 415: "the body is not sent as JSON"}
+    why |= {421: "the server does not answer for that host", 500: "the server could not answer"}
+    why[503] = "the server is busy, or was too slow: ask again"
+    return {str(status): {"description": text, "content": _json(_named("Error"))} for status, text in why.items()}
+
+
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
