@@ -68,6 +68,11 @@ def test_tables_in_the_order_given(tmp_path):
     write_report(tmp_path, "ICT, local", RESULTS)
     assert (tmp_path / "report.md").read_text() == (
         "# ICT, local\n\n"
+        "- **two-tower is first** on squad, test (97,888 questions): Success@1 of two-tower is 61.00 %, 2.00 points "
+        "above zeta \\| BM25 (whether chance alone could do that is not known).\n"
+        "- There is one list on cranfield, test (225 questions): nDCG@10 of zeta \\| BM25 is 39.00 %.\n\n"
+        "Success@1: the share of questions with a right answer no lower than place 1; nDCG@10: how near to the top the "
+        "right answers stand, 100 % at best.\n\n"
         "## squad, test\n\n"
         "| System | Step | Queries | Success@1 | Success@10 | latency | Seconds |\n"
         "| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
@@ -87,7 +92,7 @@ def test_differences_on_the_same_questions(tmp_path):
     bm25 = {"Success@1": np.repeat([0.0, 1.0], [6, 34]), "RR": np.repeat([0.5, 1.0], [6, 34])}
     hybrid = {"Success@1": np.ones(40), "RR": np.repeat([0.5, 1.0], [6, 34])}
     per_query.write(per_query.path_of(tmp_path, "squad", "test"), ids, {"bm25": bm25, "hybrid": hybrid})
-    write_report(tmp_path, "T", RESULTS, [], tmp_path)
+    write_report(tmp_path, "T", RESULTS, [], [tmp_path])
     text = (tmp_path / "report.md").read_text()
     p_value = 2 * significance.randomisation(hybrid["Success@1"] - bm25["Success@1"])
     assert p_value == pytest.approx(2 * 2 / 2**6, abs=0.01)
@@ -96,8 +101,55 @@ def test_differences_on_the_same_questions(tmp_path):
         f"| hybrid over bm25 | +15.00 (p = {p_value:.3f}) | +0.00 (p = 1.000) |\n\nDifferences are"
     ) in text
     assert text.count("On the same") == 1
+    reranked = {"bm25+rerank": {"Success@1": np.repeat([0.0, 1.0], [2, 38])}}
+    per_query.write(per_query.path_of(tmp_path / "reranked", "squad", "test"), ids, reranked)
+    write_report(tmp_path, "T", RESULTS, [], [tmp_path, tmp_path / "reranked"], [("bm25+rerank", "bm25")])
+    rows = [line.split("|") for line in (tmp_path / "report.md").read_text().splitlines() if "bm25+rerank over" in line]
+    assert [(row[2].split()[0], row[3].strip()) for row in rows] == [("+10.00", "")]  # it has no RR
     write_report(tmp_path, "T", RESULTS)
     assert "On the same" not in (tmp_path / "report.md").read_text()
+
+
+def opened(folder, values, *rows):
+    """The first paragraph of a report whose systems have these values of Success@1, by question."""
+    values = {system: {"Success@1": np.array(of, float)} for system, of in values.items()}
+    ids = [f"q{number}" for number in range(len(next(iter(values.values()))["Success@1"]))]
+    per_query.write(per_query.path_of(folder, "own", "test"), ids, values)
+    of_systems = [
+        result(name, "Success@1", of["Success@1"].mean(), "own", queries=len(ids)) for name, of in values.items()
+    ]
+    write_report(folder, "T", [*of_systems, *rows], [], [folder])
+    return (folder / "report.md").read_text().split("\n\n")[1]
+
+
+def test_it_opens_with_the_best_list_and_by_how_much(tmp_path):
+    """Hybrid hits 30 of 40, of which BM25 misses 20 and dense 10: intervals by Student's t of 39 degrees."""
+    bm25, dense, hybrid = (np.repeat([0, 1], [40 - hits, hits]) for hits in (10, 20, 30))
+    text = opened(tmp_path, {"bm25": bm25, "dense": dense, "dense (ScaNN)": dense, "hybrid": hybrid})
+    start = "**hybrid is best** on own, test (40 questions): Success@1 of hybrid is 75.00 %, 25.00 points above dense ("
+    assert text.startswith(start) and "dense (ScaNN)" not in text
+    half = 2.0227 * np.std(hybrid - dense, ddof=1) / 40**0.5
+    assert f"(95 % interval {100 * (0.25 - half):.2f} to {100 * (0.25 + half):.2f}, p = " in text
+    assert re.search(r", and 50\.00 points above bm25 \(95 % interval 33\.\d\d to 66\.\d\d, p [<=] 0\.00", text)
+    rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if "over dense" in line]
+    assert re.search(r"p [<=] [\d.]+", text)[0] in rows[0]  # the sentence and the table have one number
+
+
+def test_it_says_where_no_list_is_ahead(tmp_path):
+    bm25, hybrid = np.repeat([0, 1], [20, 20]), np.repeat([0, 1], [19, 21])
+    text = opened(tmp_path, {"bm25": bm25, "hybrid": hybrid})
+    assert text.startswith(
+        "**No list is clearly best** on own, test (40 questions): Success@1 of hybrid is 52.50 %, 2.50"
+    )
+    assert "p = 1.000, which chance alone could do)" in text
+    level = opened(tmp_path, {"bm25": bm25, "hybrid": bm25, "dense": 0 * bm25})
+    assert (
+        "Success@1 of bm25 is 50.00 %, the same as of hybrid on every question, and 50.00 points above dense" in level
+    )
+    assert level.startswith("**No list is clearly best**")
+    assert opened(tmp_path, {"bm25": bm25}).startswith(
+        "There is one list on own, test (40 questions): Success@1 of bm25"
+    )
 
 
 def test_free_tables_are_escaped_and_readable(tmp_path):
@@ -106,7 +158,7 @@ def test_free_tables_are_escaped_and_readable(tmp_path):
     )
     write_report(tmp_path, "T", [], [table, Table("Index", ["Name"], [["ScaNN"]], notes="Measured on 2 cores.")])
     assert (tmp_path / "report.md").read_text() == (
-        "# T\n\n## Corpus\n\n"
+        "# T\n\nNothing was measured: there is no evaluation set with a metric that is a share.\n\n## Corpus\n\n"
         "| Task | Pairs | Mean | Left out |\n| :--- | ---: | ---: | ---: |\n"
         "| a\\|b c | 1,234,567 | 64.25 |  |\n| d | 3 | 0.5 | x |\n\n"
         "## Index\n\n| Name |\n| :--- |\n| ScaNN |\n\nMeasured on 2 cores.\n"
@@ -143,7 +195,7 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     hits = ["one: first text", None]  # of dense and of BM25, which wrote no list
     assert table.rows == [[f"lost: {script}", *hits, "0.00", "50.00"], ["won: b", *hits, "100.00", "50.00"]]
     results = [result(system, f"Success@{k}", k / 10) for system in (script, "bm25") for k in (1, 5)]
-    write_report(tmp_path, script, results, [table], tmp_path)
+    write_report(tmp_path, script, results, [table], [tmp_path])
     text = (tmp_path / "report.html").read_text()
     assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert text.count("<svg") == 3 and "Success@k, %" in text and "validation/RR" in text
@@ -221,8 +273,15 @@ def test_the_title_names_the_corpus_that_the_base_prepared(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text(base.to_json())
     done = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}}
-    for folder, title in ((str(tmp_path / "base"), "run: transformer on pydocs"), ("", "run: BM25")):
-        config.base = folder
+    files = ",".join(f"/home/me/docs/{name}" for name in ("a.md", "b.md", "guide/", "d.md", "e.md"))
+    told = [
+        (str(tmp_path / "base"), "", "run: transformer on pydocs"),
+        ("", "", "run: BM25"),
+        ("", "/home/me/docs", "run: BM25 on docs"),
+        ("", files, "run: BM25 on a.md, b.md, guide, 2 more"),
+    ]
+    for folder, corpus, title in told:
+        config.base, config.corpus = folder, corpus
         run = Run(config, tmp_path / "run", tmp_path / "lock")
         records.write_record(run, "evaluate", done)
         (run.folder / "results.json").write_text("[]")
@@ -247,5 +306,18 @@ def test_a_run_file_named_hybrid_has_no_weights_of_ours():
 
 def test_what_was_left_out_of_a_corpus_is_a_table_and_problems_stand_out():
     told = {"tasks": {}, "counts": {"articles": 94, "links dropped": 19}, "problems": ["dump.xml: cut off"]}
-    notes, counts = report._corpus(told).notes, report._counts(told)
+    notes, counts = report._corpus((), told).notes, report._counts((), told)
     assert notes == "**problem**: dump.xml: cut off" and counts.rows == [("articles", 94), ("links dropped", 19)]
+
+
+def test_a_corpus_shows_the_tasks_that_were_trained_and_no_papers_table():
+    task = {"pairs": 3, "tokens": 9, "query_tokens": 1.0, "document_tokens": 2.0}
+    counts = {"passages": 4, "passages without a pair of ICT: one sentence alone": 1}
+    told = {"tasks": {"ict": task, "bfs": task | {"pairs": 0}, "mlm": task}, "counts": counts}
+    told["problems"] = ["1 of 4 passages are one sentence alone, of which ICT makes no pair"]
+    assert [row[0] for row in report._corpus({"ict", "bfs"}, told).rows] == ["ICT"]
+    assert report._corpus({"ict"}, told).notes and len(report._counts({"ict"}, told).rows) == 2
+    assert not (report._corpus((), told).rows or report._corpus((), told).notes)
+    assert report._counts((), told).rows == [("passages", 4)]
+    tables = report._corpus({"ict"}, told), report._counts((), told), report._sets({"own": {"queries": 3}})
+    assert not any("Table" in table.title or "Table" in table.notes for table in tables)

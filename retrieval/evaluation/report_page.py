@@ -27,6 +27,7 @@ body {{ max-width: 64rem; margin: 0 auto; padding: 1rem; background: var(--paper
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }}
 h2 {{ margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }}
 p {{ color: var(--soft); max-width: 45rem; }}
+h1 + p {{ color: inherit; }}
 .table {{ overflow-x: auto; margin: 1rem 0; }}
 table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top;

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import UserError
-from retrieval.evaluation import display, per_query, significance
+from retrieval.evaluation import conclusion, display, per_query, significance
+from retrieval.evaluation.conclusion import Difference, Pair
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
@@ -28,6 +30,7 @@ _CURVES = {
 }
 
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"))
+_NOTHING = "Nothing was measured: there is no evaluation set with a metric that is a share."
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
 _BANDS = "Bands are 95 % confidence intervals of the mean over the questions, by Student's t."
 _STYLES = ("-", "--", "-.", ":")
@@ -35,6 +38,9 @@ _DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
+
+_Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
+"""Differences over the questions [Q] of a pair of systems by a metric, and their p-value by Holm's correction."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ def write_report(
     title: str,
     results: Sequence[Mapping],
     tables: Sequence[Table] = (),
-    evaluated: Path | None = None,
-    compared: Sequence[tuple[str, str]] = (),
+    evaluated: Sequence[Path] = (),
+    compared: Sequence[Pair] = (),
 ) -> None:
     """Writes `report.md`, its plots in `plots/`, and `report.html` into the work directory `folder`.
 
@@ -76,7 +82,7 @@ def write_report(
       title: the first heading.
       results: the rows of results.json. Data sets, systems and metrics are shown in the order of their first row.
       tables: what else is to be shown, after the results.
-      evaluated: the work directory whose `per_query` files say how sure the differences are; None for none.
+      evaluated: folders whose `per_query` files say how sure the differences are.
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
@@ -84,16 +90,25 @@ def write_report(
         train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    parts: list[str | Plot] = [f"# {display.inline(title)}"]
+    parts: list[str | Plot] = []
+    sentences: dict[str, str] = {}  # with the metric of each
     for (dataset, split), systems in _by_test_set(results).items():
-        parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
-        values = per_query.read(per_query.path_of(evaluated, dataset, split)) if evaluated else None
-        if values:
-            parts += _differences_section(values, (*_PAIRS, *compared))
+        read = (per_query.read(per_query.path_of(place, dataset, split)) for place in evaluated)
+        about, values = f"{dataset}, {split}", [each for each in read if each]
+        metric, means, questions = _first_metric(systems)
+        tested = _tested(values, (*_PAIRS, *compared, *(conclusion.compared(means) if means else ())))
+        if means:
+            sentences[conclusion.sentence(about, questions, metric, means, _of_metric(tested, metric))] = metric
+        parts += [f"## {display.inline(about)}", _results_table(systems)]
+        if tested:
+            parts += _differences_section(len(values[0].queries), tested)
         for metric in _CURVES:
-            figure = _recall_figure(systems, metric, f"{dataset}, {split}", values)
-            if figure:
+            if figure := _recall_figure(systems, metric, about, values):
                 parts += [Plot(f"{metric.lower()}-{dataset}-{split}", figure), *([_BANDS] if values else [])]
+    mark = "- " if len(sentences) > 1 else ""
+    opening = "\n".join(f"{mark}{each}" for each in sentences) or _NOTHING
+    heading = [f"# {display.inline(title)}", opening, conclusion.meanings(sentences.values())]
+    parts = [*filter(None, heading), *parts]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
         parts += ["## Training", Plot("training-loss", curves_figure("Training loss", "loss", losses))]
@@ -176,41 +191,57 @@ def metric_cell(metric: str, value: float | None, best: float) -> str:
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
-def _differences_section(values: PerQuery, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """A table of what one system is above another on the same questions.
-
-    It is empty where there are not two systems.
-    """
-    pairs = [pair for pair in pairs if set(pair) <= set(values.systems)]
-    metrics = list(filter(is_share, values.metrics))
-    tests = [_tested(values, pair, metric) for pair in pairs for metric in metrics]
-    if not tests:
-        return []
-    p_values = iter(significance.holm([p_value for _, p_value in tests]))
-    cells = iter([f"{100 * mean:+.2f} ({display.p_value(next(p_values))})" for mean, _ in tests])
-    rows = [[f"{a} over {b}", *(next(cells) for _ in metrics)] for a, b in pairs]
-    header = [f"On the same {len(values.queries):,} questions", *metrics]
-    return [display.markdown(header, rows), _DIFFERENCES, _won_table(values, pairs, metrics), _WON]
+def _first_metric(systems: Mapping[tuple, Mapping]) -> tuple[str, dict[str, float], int]:
+    """The first metric that is a share, its mean by system, and the number of questions."""
+    metrics = dict.fromkeys(metric for of in systems.values() for metric in of["metrics"])
+    first = next(filter(is_share, metrics), "")
+    measured = {system: of for (system, _), of in systems.items() if first in of["metrics"]}
+    means = {system: of["metrics"][first] for system, of in measured.items()}
+    return first, means, max((of["queries"] for of in measured.values()), default=0)
 
 
-def _won_table(values: PerQuery, pairs: Sequence[tuple[str, str]], metrics: Sequence[str]) -> str:
-    """In how many questions the first of two systems is better, equal and worse."""
-    rows = []
-    for pair in pairs:
-        cells = []
-        for metric in metrics:
-            a, b = (values.of(system, metric) or {} for system in pair)
-            signs_Q = np.sign(per_query.differences(a, b))
-            cells.append(" / ".join(f"{(signs_Q == sign).sum():,}" for sign in (1, 0, -1)))
-        rows.append([f"{pair[0]} against {pair[1]}", *cells])
-    return display.markdown(["Questions won / tied / lost", *metrics], rows)
+def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
+    """What the first system of a pair is above the second on the same questions, by each metric that both have."""
+    differences: dict[tuple[Pair, str], np.ndarray] = {}
+    metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
+    for pair, metric in itertools.product(dict.fromkeys(pairs), metrics):
+        a, b = (_of_questions(values, system, metric) for system in pair)
+        differences_Q = per_query.differences(a, b)
+        if len(differences_Q) and (pair[::-1], metric) not in differences:
+            differences[pair, metric] = differences_Q
+    p_values = significance.holm([significance.randomisation(each) for each in differences.values()])
+    return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
 
 
-def _tested(values: PerQuery, pair: tuple[str, str], metric: str) -> tuple[float, float]:
-    """The mean difference and its p-value."""
-    a, b = (values.of(system, metric) or {} for system in pair)
-    differences_Q = per_query.differences(a, b)
-    return float(differences_Q.mean()), significance.randomisation(differences_Q)
+def _of_questions(values: Sequence[PerQuery], system: str, metric: str) -> dict[str, float]:
+    """Question -> value; empty where it was not measured."""
+    return next((found for each in values if (found := each.of(system, metric))), {})
+
+
+def _of_metric(tested: _Tested, metric: str) -> dict[Pair, Difference]:
+    """The differences by one metric, of each pair both ways."""
+    result = {}
+    for (pair, name), (differences_Q, p_value) in tested.items():
+        if name == metric and len(differences_Q) > 1:
+            mean, margin = float(differences_Q.mean()), significance.margin(differences_Q.tolist())
+            result |= {pair: Difference(mean, margin, p_value), pair[::-1]: Difference(-mean, margin, p_value)}
+    return result
+
+
+def _differences_section(questions: int, tested: _Tested) -> list[str]:
+    """What one system is above another, and in how many questions it is better, equal and worse."""
+    pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
+    above, won = {}, {}
+    for key, (differences_Q, p_value) in tested.items():
+        above[key] = f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
+        won[key] = " / ".join(f"{(np.sign(differences_Q) == sign).sum():,}" for sign in (1, 0, -1))
+
+    def table(title: str, word: str, cells: Mapping[tuple[Pair, str], str]) -> str:
+        rows = [[f"{pair[0]} {word} {pair[1]}", *(cells.get((pair, name), "") for name in metrics)] for pair in pairs]
+        return display.markdown([title, *metrics], rows)
+
+    first = table(f"On the same {questions:,} questions", "over", above)
+    return [first, _DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:
@@ -244,7 +275,7 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
 
 
 def _recall_figure(
-    systems: Mapping[tuple, Mapping], metric: str, title: str, values: PerQuery | None
+    systems: Mapping[tuple, Mapping], metric: str, title: str, values: Sequence[PerQuery]
 ) -> figures.Figure | None:
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs.
 
@@ -278,7 +309,7 @@ def _recall_figure(
     return figure
 
 
-def _margin(values: PerQuery | None, system: str, metric: str) -> float:
+def _margin(values: Sequence[PerQuery], system: str, metric: str) -> float:
     """Half of a confidence interval in percentage points; 0 where it is not known."""
-    of_questions = list((values.of(system, metric) or {}).values()) if values else []
+    of_questions = list(_of_questions(values, system, metric).values())
     return 100 * significance.margin(of_questions) if len(of_questions) > 1 else 0.0

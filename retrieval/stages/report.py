@@ -1,13 +1,17 @@
 """The stage `report`: tables and plots of what a run found."""
 
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import fields
+from retrieval.data.corpora import source_paths
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
@@ -24,6 +28,7 @@ _log = logging.getLogger(__name__)
 Details = Mapping[str, Any]
 """What a stage told the report."""
 
+_SHOWN = 3  # parts of a corpus in the title
 # What is told of run files.
 _COUNTS = ("queries left out", "queries without results")
 
@@ -34,10 +39,12 @@ def write_report(run: Run) -> None:
     They come from `results.json`, `per_query`, the metrics of training and the records.
     """
     evaluated, trainer = details(run, "evaluate"), run.holder("train").config
+    is_trained = "train" in trainer.stages
+    trained = {task for task, rate in trainer.data.rates.items() if rate} if is_trained else set()
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = {
-        _corpus: "prepare",
-        _counts: "prepare",
+        functools.partial(_corpus, trained): "prepare",
+        functools.partial(_counts, trained): "prepare",
         _sets: "sets",
         _indexes: "index",
         _searches: "evaluate",
@@ -54,26 +61,32 @@ def write_report(run: Run) -> None:
         *_texts(
             [open_collection(run, name) for name in set_names(run.sets)],
             TextSizes.of(trainer.data, run.load_vocabulary()) if run.vocabulary else None,
-            _read_lengths(trainer, run.holder("encode").config.encode.windows) if "train" in trainer.stages else (),
+            _read_lengths(trainer, run.holder("encode").config.encode.windows) if is_trained else (),
         ),
         _stages(records),
         _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
-    corpus = run.holder("prepare").config.corpus
-    encoder = trainer.model.encoder if "train" in trainer.stages else ""
+    corpus = _names(run.holder("prepare").config.corpus)
+    encoder = trainer.model.encoder if is_trained else ""
     is_searched = "index" in run.config.stages or not run.config.runs.files
     systems = _systems(encoder, run.holder("index").config.index.words, is_searched)
     title = f"{run.folder.name}: {systems}{f' on {corpus}' if corpus else ''}"
-    folder = run.holder("evaluate").folder
-    results = files.read_json(folder / result_files.NAME)
+    folders = [run.holder("evaluate").folder]
     for stage, place in (("rerank", result_files.RERANKED), ("answer", result_files.ANSWERED)):
         if is_done(run, stage):
-            results += files.read_json(run.holder(stage).folder / place / result_files.NAME)
+            folders.append(run.holder(stage).folder / place)
+    results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     verify_written(run.folder, ["metrics"])
-    run_report.write_report(run.folder, title, results, tables, folder, compared)
+    run_report.write_report(run.folder, title, results, tables, folders, compared)
     _log.info("report: %s/report.html, and the same as report.md", run.place)
+
+
+def _names(corpus: str) -> str:
+    """What a corpus is called for others, who have no use for the folders of this machine."""
+    names = [os.path.basename(os.path.abspath(part)) for part in source_paths.split(corpus)]
+    return ", ".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], f"{len(names) - _SHOWN} more"])
 
 
 def _systems(encoder: str, words: Sequence[str], is_searched: bool) -> str:
@@ -99,7 +112,7 @@ def _reranked(reranked: Details) -> Iterator[Table]:
             + [f"{100 * row[when][name]:.2f}" for name in names for when in ("before", "after")]
             for row in table
         ]
-        notes = "The first n results are reranked, and the rest is dropped (Zhan et al. 2020, Table 2 and Figure 1)."
+        notes = "The first n results are reranked, and the rest is dropped."
         yield Table("Reranking by depth", header, rows, notes)
     if factors := reranked.get("consistency"):
         depths = list(factors[0]["factors"])
@@ -125,24 +138,33 @@ def _answered(answered: Details) -> Table:
     return Table("Answers", header, rows)
 
 
-def _corpus(statistics: Details) -> Table:
+def _corpus(trained: Container[str], statistics: Details) -> Table:
+    """The pairs of the tasks that were trained on."""
     rows = [
         [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
         for task, t in statistics["tasks"].items()
+        if task in trained and t["pairs"]
     ]
-    notes = [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
+    problems = (text for text in statistics["problems"] if _is_told(text, trained, statistics))
+    notes = [f"**problem**: {display.inline(problem)}" for problem in problems]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
-    return Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
+    return Table("Corpus: pairs to train on", header, rows, "; ".join(notes))
 
 
-def _counts(statistics: Details) -> Table:
-    return Table("Corpus: what was read, and what was left out", ["", "count"], list(statistics["counts"].items()))
+def _counts(trained: Container[str], statistics: Details) -> Table:
+    counts = [item for item in statistics["counts"].items() if _is_told(item[0], trained, statistics)]
+    return Table("Corpus: what was read, and what was left out", ["", "count"], counts)
+
+
+def _is_told(text: str, trained: Container[str], statistics: Details) -> bool:
+    """Whether a text is about the corpus, or about a task that was trained on."""
+    return not any(re.search(rf"\b{task.upper()}\b", text) for task in statistics["tasks"] if task not in trained)
 
 
 def _sets(sizes: Details) -> Table:
     columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
     rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    return Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
+    return Table("Evaluation sets", ["set", *columns], rows)
 
 
 def _indexes(built: Details) -> Table:
