@@ -1,7 +1,9 @@
 """prepare: the same shards from every runner, WLP's join, and going on where it was cut off."""
 
+import collections
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ from support import toy_corpus
 from support.tiny import SETTINGS
 
 from configs import bm25
+from retrieval.data import holdout
 from retrieval.data.corpora import articles, passages, sources
 from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
@@ -75,17 +78,42 @@ def test_records_hold_what_bfs_and_ict_need(corpus):
     for record in records(corpus[0], "passages"):
         assert sum(record["lengths"]) == len(record["ids"])
         assert sum(record["lead_lengths"]) == len(record["lead_ids"])
-        assert record["counts"][:2] == [int(len(record["lengths"]) > 1), int(bool(record["lead_lengths"]))]
+        assert len(record["ict_buckets"]) == int(len(record["lengths"]) > 1)
+        assert len(record["bfs_buckets"]) == int(bool(record["lead_lengths"]))
 
 
-def test_a_records_counts_are_its_pairs_an_epoch(corpus):
+def test_a_records_last_buckets_are_its_pairs_an_epoch(corpus):
     folder, statistics = corpus
-    totals = [sum(r["counts"][column] for r in records(folder, "passages")) for column in range(3)]
-    assert totals == [statistics["tasks"][task]["pairs"] for task in ("ict", "bfs", "wlp")]
+    for task in ("ict", "bfs", "wlp"):
+        buckets = [bucket for record in records(folder, "passages") for bucket in record[f"{task}_buckets"]]
+        assert collections.Counter(map(str, buckets)) == statistics["tasks"][task]["last_buckets"]
+        assert len(buckets) == statistics["tasks"][task]["pairs"]
     links = {}
     for record in records(folder, "links"):
-        links.setdefault(record["document_id"][0], []).append(record["counts"][2])
+        links.setdefault(record["document_id"][0], []).append(len(record["wlp_buckets"]))
     assert all(counts == [len(counts)] * len(counts) for counts in links.values())
+
+
+def test_a_sentences_bucket_is_the_smallest_of_the_passages_that_have_it(corpus):
+    """Also in leads, of the article itself and of those that a passage links to; the toy articles share sentences."""
+    smallest = {}
+    for record in records(corpus[0], "passages"):
+        for sentence in split(record["ids"], record["lengths"]):
+            bucket = record["document_id"][0] % holdout.BUCKETS
+            smallest[sentence] = min(bucket, smallest.get(sentence, bucket))
+    shared = 0
+    for record in (*records(corpus[0], "passages"), *records(corpus[0], "links")):
+        for of in ("", "lead_"):
+            sentences = split(record[f"{of}ids"], record[f"{of}lengths"])
+            assert record[f"{of}buckets"] == [smallest[sentence] for sentence in sentences]
+        shared += min(record["buckets"]) < record["document_id"][0] % holdout.BUCKETS
+        assert record["title_bucket"] == [holdout.OPEN]
+    assert shared > 100
+
+
+def split(ids, lengths):
+    ends = list(itertools.accumulate(lengths, initial=0))
+    return [tuple(ids[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def test_texts_go_with_the_records(corpus):
@@ -166,7 +194,7 @@ def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(local_runner, "run_tasks", cut_off)
     with pytest.raises(KeyboardInterrupt):
         prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "work").rglob("*.items")}
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / shard_steps.WORK).rglob("*.items")}
     assert before
     monkeypatch.setattr(local_runner, "run_tasks", real)
     monkeypatch.setattr(prepared_corpus.shutil, "rmtree", lambda *args, **kwargs: None)

@@ -1,5 +1,6 @@
 """Docstrings to articles: what counts as prose, where names lead, and what is held out."""
 
+import functools
 import re
 import time
 from pathlib import Path
@@ -8,8 +9,17 @@ import pytest
 from conftest import REPOSITORY
 
 from retrieval.data.corpora import pydocs
-from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Redirect
+from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section, to_json
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.corpora.pydocs import Page
+from retrieval.data.corpora.sources import Source
+from retrieval.data.examples import corpus_tasks
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.known_items import KnownItems
+from retrieval.data.sets.occurrences import Occurrences, words
+from retrieval.data.sets.set_format import Given
+from retrieval.data.shards import prepared_corpus, shard_steps
+from retrieval.data.tokenizers.vocab import WordPiece
 
 FILES = {
     "demo/__init__.py": '''
@@ -320,6 +330,55 @@ def test_every_query_has_exactly_one_right_answer():
     assert found.candidates == [Candidate("a.f", "", "body ONE"), Candidate("h.f", "", "Body five.")]
     assert found.queries == {"a.f": "Return the  first one", "h.f": "Return the fifth one."}
     assert found.qrels == {"test": {"a.f": {"a.f": 1}, "h.f": {"h.f": 1}}}
+
+
+def test_training_reads_nothing_of_known_items(tmp_path):
+    """A module's docstring repeats a query in its lead, another a sentence of a body, and a list of names a query."""
+    asked = "Compute the fourth root of all numbers."
+    rest = "The numbers are taken one after the other. A negative one raises an error here."
+    lead = f"This module is about the roots of many numbers. {asked} Have a look at the functions."
+    listed = "Pour the water into a large glass."
+    sections = [
+        ("", [lead]),
+        ("g", ["Another function of this module is written here. A negative one raises an error here."]),
+        ("h", [f"pour: {listed} And what else there is stands behind it."]),
+        ("i", [asked]),
+    ]
+    built = tuple(Section(name, 1 + bool(name), tuple(map(Paragraph, texts))) for name, texts in sections)
+    results = [Article("m", "m", built), KnownItem("m.f", asked, rest), KnownItem("m.pour", listed, "Water runs.")]
+    source = Source(lambda: iter([Page("m", "m", "", "", 1)]), functools.partial(_parse_as, results))
+    settings = prepared_corpus.Settings(None, 300, 2, Limits(60, 5, 3))
+    statistics = prepared_corpus.prepare(source, tmp_path, settings)
+    assert statistics["counts"][shard_steps.KEPT_SENTENCES] == 3 and statistics["tasks"]["mlm"]["pairs"] == 3
+    (found,) = KnownItems().read(True, Given({}, tmp_path, tmp_path))
+    assert found.queries == {} and not found.candidates  # the corpus has both queries
+    vocabulary, occurrences = (
+        WordPiece.load(tmp_path / "vocab.txt"),
+        Occurrences(map(words, [asked, *rest.split(". ")])),
+    )
+    records = list(corpus_tasks.read_training(tmp_path, corpus_tasks.PASSAGES, 0.0))
+    texts = [vocabulary.decode(record[name]) for record in records for name in ("title", "ids", "lead_ids")]
+    assert not [text for text in texts if list(occurrences.inside(words(text)))]
+    assert sum("look at the functions" in text for text in texts) == 1 + 3  # the lead, and as that of the others
+
+
+def _parse_as(results, page):
+    return results
+
+
+def test_an_item_whose_query_the_corpus_has_is_left_out(tmp_path):
+    (tmp_path / "articles").mkdir()
+    text = "pour: Pour the water, into a large glass! It is warm."
+    items = [
+        Article("m", "m", (Section("", 1, (Paragraph(text),)),)),
+        KnownItem("m.pour", "Pour the water into a large glass.", "Water runs."),
+        KnownItem("m.other", "Pour the water into a small glass.", "Milk runs."),
+    ]
+    (tmp_path / "articles" / "0.jsonl").write_text("".join(f"{to_json(item)}\n" for item in items))
+    (found,) = KnownItems().read(True, Given({}, tmp_path, tmp_path))
+    assert found.queries == {"m.other": "Pour the water into a small glass."}
+    assert [candidate.text for candidate in found.candidates] == ["Milk runs."]
+    assert found.qrels == {"test": {"m.other": {"m.other": 1}}}
 
 
 def test_real_articles_hold_nothing_but_words_of_their_source():

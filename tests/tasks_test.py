@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import shutil
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import toy_corpus
 
+from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.examples import feature_lengths, features, seqio_tasks
@@ -22,6 +24,7 @@ from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
 from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.occurrences import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
@@ -304,7 +307,7 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
     seqio_tasks.check_lanes(examples, lanes=2)
     seqio_tasks.check_lanes({"wlp": 4000}, lanes=4)  # so many are never all in three of four lanes
     with pytest.raises(UserError, match="none of them in 1 of"):
-        seqio_tasks.check_lanes({"wlp": 4000}, lanes=4, held_out=0.5)  # of which few may be left
+        seqio_tasks.check_lanes({"wlp": 3999}, lanes=4)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match="lane-00000: no example is in its files"):
@@ -321,21 +324,78 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
         seqio_tasks.check_lanes(found, 2)
 
 
-@pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "mlm"])
-def test_held_out_passages_are_in_validation_and_nowhere_else(corpus, name):
-    def documents(**kwargs):
-        task, _ = register_tasks(corpus, {name: 1.0}, **kwargs)
-        lengths = feature_lengths.mlm_lengths(64) if name == "mlm" else LENGTHS
-        dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
-        key = "text" if name == "mlm" else "document_id"
-        return [tuple(example[key]) for example in dataset.as_numpy_iterator()]
+SHARE = 0.1
+TASK_LENGTHS = {
+    **dict.fromkeys(("ict", "bfs", "wlp"), LENGTHS),
+    "mlm": feature_lengths.mlm_lengths(64),
+    "next_sentence": feature_lengths.mlm_lengths(128) | {"is_random": 1},
+}
 
-    everything, training = documents(), documents(held_out=0.3)
-    validation = documents(held_out=0.3, validation=True)
-    assert len(training) + len(validation) == len(everything)
-    assert len(validation) == pytest.approx(0.3 * len(everything), rel=0.4)
-    if name != "mlm":
-        assert not set(training) & set(validation) and set(everything) == set(training) | set(validation)
+
+def epoch_of(corpus, name, **kwargs):
+    """The examples of an epoch, and how many it is said to have."""
+    task, sizes = register_tasks(corpus, {name: 1.0}, **kwargs)
+    dataset = seqio.TaskRegistry.get(task).get_dataset(TASK_LENGTHS[name], shuffle=False, num_epochs=1, seed=0)
+    return list(dataset.as_numpy_iterator()), sizes[name]
+
+
+def fields(example):
+    """The rows of tokens of an example; masked texts as they were."""
+    if "text" not in example:
+        return [example["query"].tolist(), example["document"][0].tolist()]
+    text = example["text"].copy()
+    text[example["positions"]] = example["labels"]
+    return [text.tolist()]
+
+
+@pytest.fixture(scope="module")
+def held_out(corpus):
+    """The ids of the held-out passages of the toy corpus, and their sentences, of four tokens or more."""
+    vocabulary = corpus[1]
+    ids, sentences = set(), set()
+    for number in range(120):
+        for passage in passages.cut(toy_corpus.article(number), vocabulary, Limits(60, 10, 5))[1]:
+            if holdout.is_held_out(passage.id, SHARE):
+                ids.add(passages.document_id(passage.id))
+                ends = np.cumsum((0, *passage.tokens.lengths))
+                sentences.update(passage.tokens.ids[start:end] for start, end in itertools.pairwise(ends))
+    assert len(ids) > 20 and min(map(len, sentences)) >= LEAST
+    return ids, sentences
+
+
+@pytest.mark.parametrize("name", TASK_LENGTHS)
+def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, name):
+    """In no field of an example, though many stand in leads that are asked with, and some in other passages."""
+    folder, vocabulary, statistics = corpus
+    ids, sentences = held_out
+    left = (folder, vocabulary, holdout.statistics_at(statistics, SHARE))
+    examples, size = epoch_of(left, name, held_out=SHARE)
+    assert len(examples) == size > 20
+    assert not any(int(example["document_id"][0]) in ids for example in examples if "document_id" in example)
+    occurrences = Occurrences(sentences)
+    found, everything = (
+        {sentence for example in some for row in fields(example) for sentence in occurrences.inside(row)}
+        for some in (examples, epoch_of(corpus, name)[0])
+    )
+    assert not found and len(everything) > 10
+
+
+@pytest.mark.parametrize("name", ["ict", "bfs", "wlp"])
+def test_validation_has_the_held_out_passages_alone(corpus, held_out, name):
+    examples, _ = epoch_of(corpus, name, held_out=SHARE, validation=True)
+    everything = {int(example["document_id"][0]) for example in epoch_of(corpus, name)[0]}
+    assert {int(example["document_id"][0]) for example in examples} == held_out[0] & everything
+
+
+def test_log_q_of_what_is_not_held_out_sums_to_one(corpus):
+    left = (*corpus[:2], holdout.statistics_at(corpus[2], SHARE))
+    rates = {"ict": 1.0, "bfs": 2.0, "wlp": 0.5}
+    register_tasks(left, rates, held_out=SHARE)
+    values = {}
+    for task in rates:
+        dataset = seqio.TaskRegistry.get(task).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
+        values |= {int(e["document_id"][0]): float(e["log_q"][0]) for e in dataset.as_numpy_iterator()}
+    assert np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,13 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.sets import beir, splits
+from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -24,12 +26,18 @@ from retrieval.training import sharding
 
 
 def register_tasks(
-    run: Run, vocabulary: Vocabulary, validation: bool = False, pairs: Path | None = None, positives: bool = False
+    run: Run,
+    vocabulary: Vocabulary,
+    validation: bool = False,
+    pairs: Path | None = None,
+    positives: bool = False,
+    rates: Mapping[str, float] | None = None,
 ) -> tuple[str, dict[str, int]]:
-    """Registers the config's tasks; returns the name to get the dataset by, and the examples of each task's epoch.
+    """Registers tasks; returns the name to get the dataset by, and the examples of each task's epoch.
 
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
+      rates: of the tasks; by default those of the config.
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
       positives: whether an example has the ids of its query's known positives, as many as the lengths say.
 
@@ -37,14 +45,19 @@ def register_tasks(
       UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
     """
     config, stage = run.config, recipe_of(run.config).examples_of
+    drawn_rates: Mapping[str, float] = rates or config.data.rates.to_dict()
     before = Prefixes.of(config.data, vocabulary)
     before.check_stored()
     if not pairs and labelled(config):
         _check_vocabulary(run, vocabulary, stage)
     pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
+    counted = files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}}
+    if task_kind.drawn(drawn_rates, labelled=False):
+        prepared_corpus.check_layout(run.corpus)
+        counted = counted if validation else holdout.statistics_at(counted, config.data.held_out)
     stored = Stored(
         run.corpus,
-        files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
+        counted,
         pairs if (pairs / "stats.json").exists() else None,
     )
     recipe = recipe_of(config)
@@ -60,7 +73,7 @@ def register_tasks(
     return seqio_tasks.register(
         stored,
         vocabulary,
-        config.data.rates.to_dict(),
+        drawn_rates,
         options=task_kind.options_of(config.data),
         shuffle_buffer=1 if is_in_order(pairs) else config.data.shuffle_buffer,
         held_out=config.data.held_out,
@@ -151,7 +164,7 @@ def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: 
             f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    seqio_tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
+    seqio_tasks.check_lanes(examples, config.data.lanes)
     arguments = dict(
         task=task,
         lengths=recipe.lengths(positives),
@@ -160,9 +173,7 @@ def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: 
         lanes=config.data.lanes,
         seed=config.seed + version,
     )
-    share = 1 - config.data.held_out  # of the passages
-    epoch = sum(size if TASKS[name].is_labelled else share * size for name, size in examples.items())
-    return arguments, round(epoch)
+    return arguments, sum(examples.values())
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:

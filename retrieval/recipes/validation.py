@@ -1,7 +1,8 @@
 """Retrieval over a small pool in the middle of training: recall@k by which the best checkpoint is kept.
 
 The pool is made of what training does not see: the validation questions of a labelled set, among its candidates, or the
-held-out passages of the corpus with the sentences that the pre-training tasks draw for them.
+held-out passages of the corpus. One sentence of such a passage asks for the others, as ICT has it, whatever the tasks
+of the training are: those of BFS and WLP would ask with sentences of leads, which training reads.
 """
 
 import heapq
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import hashing
+from retrieval import files, hashing
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.batches import as_written
@@ -130,9 +131,14 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
 
 def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     config = run.config
-    name, _ = examples.register_tasks(run, vocabulary, validation=True)
+    if not files.read_json(run.corpus / "stats.json")["tasks"]["ict"]["pairs"]:
+        raise UserError(
+            f"config.loop.validate_every={config.loop.validate_every}: a sentence of a held-out passage asks for the "
+            "others, and no passage of the corpus has two: set it to 0"
+        )
+    name, _ = examples.register_tasks(run, vocabulary, validation=True, rates={"ict": 1.0})
     lengths = feature_lengths.pair_lengths(config.data.query_length, config.data.document_length)
-    # One draw of every task for a held-out passage, in an order that is the same in every run.
+    # One draw for a held-out passage, in an order that is the same in every run.
     open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
     dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
     pool = Pool({}, {}, {}, {})
@@ -146,5 +152,8 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
         if len(pool.candidates) == config.loop.validate_candidates:
             break
     if not pool.queries:
-        raise UserError(f"config.data.held_out={config.data.held_out} holds no passage out: a larger share is needed")
+        raise UserError(
+            f"config.data.held_out={config.data.held_out} holds out no passage of two sentences: "
+            "a larger share is needed"
+        )
     return pool

@@ -15,6 +15,7 @@ from retrieval import files
 from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_fields, whole
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.shards import prepared_corpus
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import is_done, read_own_record
@@ -282,6 +283,7 @@ def check_data(run: Run) -> None:
                 f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
+        prepared_corpus.check_layout(run.corpus)
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:
         recipe_of(config).check_labelled(writer)

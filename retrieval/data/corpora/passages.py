@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterator, Sequence
 
 from retrieval.data.corpora import sentences
-from retrieval.data.corpora.articles import Article, Link, Section
+from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Section
 from retrieval.data.tokenizers.vocab import Vocabulary
 
 # Characters of a token, at most: of a sentence that is longer still, no more is read than its tokens can take.
@@ -98,6 +98,13 @@ def cut(
     tokens = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
     counts[DROPPED] += tokens - sum(len(passage.tokens.ids) for passage in passages)
     return _join(lead), passages
+
+
+def sentence_ids(item: KnownItem, vocabulary: Vocabulary, limits: Limits) -> list[tuple[int, ...]]:
+    """The sentences of a known item as `cut` has those of articles."""
+    one_case = sentences.is_of_one_case(f"{item.query}\n{item.body}")
+    section = Section("", 1, (Paragraph(item.query), Paragraph(item.body)))
+    return [s.ids for s in _sentences(section, vocabulary, limits.longest, one_case, collections.Counter())]
 
 
 def document_id(passage_id: str) -> int:

@@ -1,30 +1,33 @@
 """Tasks over the passages of a prepared corpus (Chang et al. 2020, section 3).
 
-A record is what the stage `prepare` writes: a passage (`ids`, and the `lengths` of its sentences), the `title` of its
-article, a lead (`lead_ids`, `lead_lengths`), `document_id`, and `counts`. The lead is that of the passage's own article
-in the passage shards. In the link shards it is that of an article that the passage links to. `counts` says how often an
-epoch of ICT, of BFS and of WLP draws the passage.
+A record that a task gets is a passage (`ids`, and the `lengths` of its sentences), the `title` of its article, a lead
+(`lead_ids`, `lead_lengths`), `document_id`, and `counts`. The lead is that of the passage's own article in the passage
+shards. In the link shards it is that of an article that the passage links to. `counts` says how often an epoch of ICT,
+of BFS and of WLP draws the passage. `without_held_out` makes it of what the stage `prepare` writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from retrieval.data import holdout
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 from retrieval.libraries import tf
 
 # Columns of `counts`.
 ICT, BFS, WLP = range(3)
+_READ_AT_ONCE = 1024
+_LAST_BUCKETS = ("ict_buckets", "bfs_buckets", "wlp_buckets")
 
 
 def _features() -> Mapping[str, Any]:
     integers = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
-    return {
-        "document_id": tf.io.FixedLenFeature([], tf.int64),
-        "counts": tf.io.FixedLenFeature([3], tf.int64),
-    } | dict.fromkeys(("title", "ids", "lengths", "lead_ids", "lead_lengths"), integers)
+    texts = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
+    return {"document_id": tf.io.FixedLenFeature([], tf.int64)} | dict.fromkeys((*texts, *_LAST_BUCKETS), integers)
 
 
 PASSAGES = Shards("passages-*.tfrecord", _features)
@@ -35,6 +38,14 @@ class CorpusTask(TaskKind):
     """A task that reads every passage."""
 
     shards = PASSAGES
+
+    def readable(self, record: Record, bound: int) -> Record:
+        """As `TaskKind.readable`."""
+        return without_held_out(record, bound)
+
+    def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
+        """As `TaskKind.is_drawn`; a passage may have lost all of its sentences."""
+        return super().is_drawn(record, negatives) & (tf.size(record["ids"]) > 0)
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """As `TaskKind.epoch`, from the statistics of the corpus."""
@@ -75,6 +86,10 @@ class PassagePairs(CorpusTask):
 class LeadPairs(PassagePairs):
     """The query is a random sentence of the lead, the document `[CLS] passage [SEP]`."""
 
+    def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
+        """As `TaskKind.is_drawn`; the lead may have lost all of its sentences."""
+        return super().is_drawn(record, negatives) & (tf.size(record["lead_ids"]) > 0)
+
     def pair(
         self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,6 +97,50 @@ class LeadPairs(PassagePairs):
         start, end = random_sentence(record["lead_lengths"], seed)
         query = query_row(record["lead_ids"][start:end], lengths["query"], given.specials)
         return query, document_row(record["title"][:0], record["ids"], lengths["document"], given.specials)
+
+
+def without_held_out(record: Record, bound: int) -> Record:
+    """A record as tasks get it, without the sentences, and the title, of buckets below a bound (`holdout`)."""
+    names = ("title", "ids", "lengths", "lead_ids", "lead_lengths")
+    kept = {name: record[name] >= bound for name in ("title_bucket", "buckets", "lead_buckets")}
+
+    def left() -> list[tf.Tensor]:
+        of_title = tf.repeat(kept["title_bucket"], tf.size(record["title"]))
+        of_text, of_lead = (tf.repeat(kept[f"{of}buckets"], record[f"{of}lengths"]) for of in ("", "lead_"))
+        masks = (of_title, of_text, kept["buckets"], of_lead, kept["lead_buckets"])
+        return [tf.boolean_mask(record[name], mask) for name, mask in zip(names, masks)]
+
+    is_whole = tf.reduce_all(tf.concat(list(kept.values()), 0))  # which most are, and masks cost time
+    texts = tf.cond(is_whole, lambda: [record[name] for name in names], left)
+    counts = tf.stack([tf.reduce_sum(tf.cast(record[name] >= bound, tf.int32)) for name in _LAST_BUCKETS])
+    return {"document_id": record["document_id"], "counts": counts, **dict(zip(names, texts))}
+
+
+def read_training(corpus: Path, shards: Shards, share: float) -> Iterator[Mapping[str, Any]]:
+    """The records of a corpus that are not held out, as tasks get them, and `sentences`, how many the passage had.
+
+    Args:
+      share: of the passages, that is held out.
+    """
+    bound = holdout.bound(share)
+
+    def read(raw: tf.Tensor) -> Record:
+        record = tf.io.parse_single_example(raw, shards.features())
+        return {**without_held_out(record, bound), "sentences": tf.size(record["lengths"])}
+
+    files = sorted(map(str, corpus.glob(shards.pattern)))
+    records = tf.data.TFRecordDataset(files).map(read, tf.data.AUTOTUNE)
+    records = records.filter(lambda record: holdout.bucket(record["document_id"]) >= bound)
+    for batch in records.ragged_batch(_READ_AT_ONCE):  # one at a time takes far longer
+        columns = {name: _rows(column) for name, column in batch.items()}
+        yield from (dict(zip(columns, row)) for row in zip(*columns.values()))
+
+
+def _rows(column: tf.Tensor | tf.RaggedTensor) -> list:
+    if isinstance(column, tf.Tensor):
+        return column.numpy().tolist()
+    values, ends = column.flat_values.numpy().tolist(), column.row_splits.numpy().tolist()
+    return [values[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def log_q(record: Record, weights: Mapping[str, float]) -> tf.Tensor:

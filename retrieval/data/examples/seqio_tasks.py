@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.config.fields import SWITCH, Field, declare, number, whole
+from retrieval.data import holdout
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
@@ -26,14 +27,15 @@ declare(
     document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
-    held_out=Field(0.001, _HELD_OUT, "share of the passages that validate pre-training and are never its documents"),
+    held_out=Field(
+        0.001, _HELD_OUT, "share of the passages that validate pre-training, which reads none of their sentences"
+    ),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run", was=False),
 )
 
 _log = logging.getLogger(__name__)
 
-_DRAWS = 10_000  # held-out shares are multiples of its inverse
 _MANY = 1000  # examples per lane: so many are never all in other lanes
 _READ_BYTES = 2**18  # of a file at a time, as `tf.data.TFRecordDataset` does
 
@@ -59,8 +61,8 @@ def register(
     Args:
       rates: task -> mixing rate; a rate of 0 leaves the task out.
       options: values of the fields that tasks declare, by name; by default those of the declarations.
-      held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
-        are where `validation` is set; the names then end in '_validation'.
+      held_out: share of the corpus's passages that no example has anything of, or the only ones that are drawn where
+        `validation` is set; the names then end in '_validation'.
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
       optional: the optional features that examples have, such as 'positive_ids'.
       skip_empty: whether a task that there is no example for is left out, where another one has some.
@@ -81,14 +83,15 @@ def register(
         own = {option: field.default for option, field in task.options.items()} | dict(options or {})
         given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled)
         is_drawn = functools.partial(
-            _is_drawn, task=task, negatives=negatives, held_out=held_out, validation=validation
+            _is_drawn, task=task, negatives=negatives, bound=holdout.bound(held_out), validation=validation
         )
+        read = functools.partial(_read, task=task, bound=0 if validation else holdout.bound(held_out))
         seqio.TaskRegistry.remove(name + suffix)
         seqio.TaskRegistry.add(
             name + suffix,
             source=_source(task, stored, first_records[name], optional),
             preprocessors=[
-                _int32,
+                functools.partial(_read_all, read=read),
                 functools.partial(_filter, is_drawn=is_drawn),
                 functools.partial(_stream, task=task),
                 _example(task.maker(given)),
@@ -141,20 +144,19 @@ def check_rates(rates: Mapping[str, float]) -> None:
         )
 
 
-def check_lanes(examples: Mapping[str, int], lanes: int, held_out: float = 0.0) -> None:
+def check_lanes(examples: Mapping[str, int], lanes: int) -> None:
     """Checks that every lane has an example of every task that has been registered.
 
     seqio repeats a lane's records before our filters: where these let none pass, it would look for one for ever.
 
     Args:
       examples: of each task's epoch. Of many not all can be in other lanes, and no file is opened.
-      held_out: share of those of the corpus that is not drawn.
 
     Raises:
       UserError: a lane has none, or a file cannot be read.
     """
     for name, count in examples.items():
-        if count * (1.0 if TASKS[name].is_labelled else 1.0 - held_out) >= _MANY * lanes:
+        if count >= _MANY * lanes:
             continue
         filled = _lanes_with_examples(seqio.TaskRegistry.get(name), lanes)
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
@@ -221,12 +223,12 @@ def _source(task: TaskKind, stored: Stored, first_record: int, optional: Collect
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
     """Reads every file up to the first record that is one of the task's; seqio deals the files out in this order."""
     source: Any = task.source  # of `_source`, which parses records
-    is_drawn = task.preprocessors[1].keywords["is_drawn"]
+    read, is_drawn = (task.preprocessors[number].keywords[name] for number, name in enumerate(("read", "is_drawn")))
     try:
         return {
             number % lanes
             for number, path in enumerate(source.list_shards("train"))
-            if any(is_drawn(_narrow(source.parse_fn(record))) for record in _records(path))
+            if any(is_drawn(read(source.parse_fn(record))) for record in _records(path))
         }
     except tf.errors.OpError as error:
         raise batches.unreadable(f"task '{task.name}'", error) from error
@@ -241,12 +243,13 @@ def _records(path: str) -> Iterator[bytes]:
             file.read(4)
 
 
-def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    return dataset.map(_narrow, tf.data.AUTOTUNE)
+def _read_all(dataset: tf.data.Dataset, read: Callable[[Record], Record]) -> tf.data.Dataset:
+    return dataset.map(read, tf.data.AUTOTUNE)
 
 
-def _narrow(record: Record) -> Record:
-    return {name: tf.cast(values, tf.int32) if values.dtype == tf.int64 else values for name, values in record.items()}
+def _read(record: Record, task: TaskKind, bound: int) -> Record:
+    narrow = {name: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for name, v in record.items()}
+    return task.readable(narrow, bound)
 
 
 def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
@@ -257,18 +260,12 @@ def _stream(dataset: tf.data.Dataset, task: TaskKind) -> tf.data.Dataset:
     return task.stream(dataset)
 
 
-def _is_drawn(record: Record, task: TaskKind, negatives: int, held_out: float, validation: bool) -> tf.Tensor:
+def _is_drawn(record: Record, task: TaskKind, negatives: int, bound: int, validation: bool) -> tf.Tensor:
     """Whether a record is one of the task's, on its side of what is held out. No labelled example is held out here."""
     usable = task.is_drawn(record, negatives)
-    if task.is_labelled or not held_out:
+    if task.is_labelled or not bound:
         return usable
-    return usable & (is_held_out(record["document_id"], held_out) == validation)
-
-
-def is_held_out(document_id: Any, share: float) -> Any:
-    """Whether a passage is held out of training, by `passages.document_id`: of a number, or of a tensor."""
-    # The ids are hashes: their remainders are a fair draw.
-    return document_id % _DRAWS < round(share * _DRAWS)
+    return usable & ((holdout.bucket(record["document_id"]) < bound) == validation)
 
 
 def _example(make: Maker) -> Callable:

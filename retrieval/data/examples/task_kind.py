@@ -173,6 +173,14 @@ class TaskKind:
         """
         raise NotImplementedError(f"the task '{self.name}' does not say how many examples it has")
 
+    def readable(self, record: Record, bound: int) -> Record:
+        """A record of the shards as the other functions get it.
+
+        Args:
+          bound: the bucket below which sentences are held out of training (`holdout`).
+        """
+        return record
+
     def draws(self, record: Record) -> tf.Tensor:
         """How often an epoch of this task draws the passage of a record, an integer."""
         return tf.constant(1)

@@ -1,9 +1,11 @@
 """The format of evaluation sets 'sentences': known items of any corpus, for documents that nobody has asked about.
 
 A query is a sentence of a passage that training holds out, and the rest of that passage is the right answer, among all
-passages. It is the Inverse Cloze Task (Lee et al. 2019) as a test.
+passages. It is the Inverse Cloze Task (Lee et al. 2019) as a test. Training reads no such sentence (`holdout`). One
+that stands in another passage or in a title, alone or within a longer one, is no query: more than one answer is right.
 """
 
+import collections
 import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +14,11 @@ from typing import Any
 
 from retrieval import hashing
 from retrieval.config.fields import SHARE_BELOW
+from retrieval.data import holdout
 from retrieval.data.corpora import sentences
-from retrieval.data.corpora.passages import document_id
-from retrieval.data.examples.seqio_tasks import is_held_out
 from retrieval.data.sets import open_domain
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets.occurrences import LEAST, Occurrences, words
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
@@ -35,6 +37,7 @@ class HeldOutSentences(SetFormat):
     default = 0.0
     kind = SHARE_BELOW
     options = ("data.held_out",)
+    holds_out = True
     came_later = True
 
     def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
@@ -56,8 +59,6 @@ class HeldOutSentences(SetFormat):
 def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
     """The set of a prepared corpus, with 2,000 queries at most, which a hash draws.
 
-    A sentence that another passage has too is no query: both would be right.
-
     Args:
       share: of the passages.
 
@@ -68,10 +69,10 @@ def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
     def passages() -> Iterator[Candidate]:
         return open_domain.corpus_passages(corpus, f"config.sets.sentences={share:g}")
 
-    held_out = (passage for passage in passages() if is_held_out(document_id(passage.id), share))
+    held_out = (passage for passage in passages() if holdout.is_held_out(passage.id, share))
     found = (item for passage in held_out if (item := _item(passage)))
     drawn = heapq.nsmallest(_MOST, found, key=lambda item: (hashing.digest(item[0]), item[0]))
-    alone = _alone({sentence: id for id, sentence in drawn}, passages())
+    alone = _alone([sentence for _, sentence in drawn], passages())
     asked = {id: sentence for id, sentence in drawn if sentence in alone}
     if not asked:
         raise UserError(
@@ -90,21 +91,20 @@ def _split(passage: Candidate) -> list[str]:
 def _item(passage: Candidate) -> tuple[str, str] | None:
     """The id of a passage and one of its sentences, if it has two; a hash draws it of those that are long enough."""
     split = _split(passage)
-    long = [sentence for sentence in split if len(sentence) >= _SHORTEST]
+    long = [sentence for sentence in split if len(sentence) >= _SHORTEST and len(words(sentence)) >= LEAST]
     if len(split) < 2 or not long:
         return None
     return passage.id, long[hashing.number(passage.id, "sentence") % len(long)]
 
 
-def _alone(owners: Mapping[str, str], passages: Iterable[Candidate]) -> set[str]:
-    """The sentences that no passage has but their owner, and that once."""
-    shared = set()
+def _alone(sentences: Iterable[str], passages: Iterable[Candidate]) -> set[str]:
+    """The sentences that stand in one passage alone, once, and in no title."""
+    known = {sentence: words(sentence) for sentence in sentences}
+    occurrences, counts = Occurrences(known.values()), collections.Counter()
     for passage in passages:
-        split = _split(passage)
-        for sentence in owners.keys() & set(split):
-            if owners[sentence] != passage.id or split.count(sentence) > 1:
-                shared.add(sentence)
-    return owners.keys() - shared
+        for text in (passage.title, passage.text):
+            counts.update(occurrences.inside(words(text)))
+    return {sentence for sentence, own in known.items() if counts[own] == 1}
 
 
 def _without(passage: Candidate, asked: Mapping[str, str]) -> Candidate:

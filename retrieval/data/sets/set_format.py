@@ -56,6 +56,7 @@ class SetFormat:
       tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes so many files of different kinds.
       goes_with: the field and its value without which there is no such set.
+      holds_out: whether it asks with texts of the corpus that training is not to read.
       came_later: whether work directories without the field have just none of these sets. Set it for a new format.
     """
 
@@ -71,6 +72,7 @@ class SetFormat:
     tfds: str = ""
     parts: Sequence[str] = ()
     goes_with: tuple[str, Any] | None = None
+    holds_out: bool = False
     came_later: bool = False
 
     def read(self, value: Any, given: Given) -> Iterator[RetrievalSet]:

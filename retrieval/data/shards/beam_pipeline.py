@@ -35,8 +35,8 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> collecti
         lines = items[_ARTICLE] | "lines" >> beam.Values()
         prefix = str(folder / "articles" / "beam")
         _ = lines | "write lines" >> WriteToText(prefix, ".jsonl", num_shards=settings.num_shards)
-        _write_counts([items], folder / "work" / "articles-counts")
-    return _read_counts(folder / "work" / "articles-counts")
+        _write_counts([items], folder / shard_steps.WORK / "articles-counts")
+    return _read_counts(folder / shard_steps.WORK / "articles-counts")
 
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
@@ -48,26 +48,38 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
             | ReadFromText(str(folder / "articles" / "*.jsonl"))
             | "cut" >> beam.ParDo(_Cut(folder, settings)).with_outputs()
         )
+        shared = _grouped(
+            "share",
+            lambda digest, places: shard_steps.share(digest, places, n),
+            {shard_steps.SENTENCE: cut[shard_steps.SENTENCE]},
+        )
         resolved = _grouped(
             "resolve", shard_steps.resolve, {tag: cut[tag] for tag in (shard_steps.REDIRECT, shard_steps.REQUEST)}
         )
         attached = _grouped(
             "attach",
-            lambda title, leads, requests: shard_steps.attach(title, leads, requests, n),
-            {shard_steps.LEAD: cut[shard_steps.LEAD], shard_steps.RESOLVED: resolved[shard_steps.RESOLVED]},
+            lambda title, leads, requests, shared: shard_steps.attach(title, leads, requests, shared, n),
+            {
+                shard_steps.LEAD: cut[shard_steps.LEAD],
+                shard_steps.RESOLVED: resolved[shard_steps.RESOLVED],
+                shard_steps.SHARED_LEAD: shared[shard_steps.SHARED_LEAD],
+            },
         )
         every_shard = pipeline | "every shard" >> beam.Create([(i, None) for i in range(n)])
         written = _grouped(
             "write",
-            lambda shard, items, neighbours, _: shard_steps.write_shard(shard, items, neighbours, folder, n),
+            lambda shard, items, neighbours, shared, _: shard_steps.write_shard(
+                shard, items, neighbours, shared, folder, n
+            ),
             {
                 shard_steps.PASSAGE: cut[shard_steps.PASSAGE],
                 shard_steps.NEIGHBOUR: attached[shard_steps.NEIGHBOUR],
+                shard_steps.SHARED: shared[shard_steps.SHARED],
                 "every": every_shard,  # a shard without a passage is written too
             },
         )
-        _write_counts([cut, attached, written], folder / "work" / "shards-counts")
-    return _read_counts(folder / "work" / "shards-counts")
+        _write_counts([cut, attached, written], folder / shard_steps.WORK / "shards-counts")
+    return _read_counts(folder / shard_steps.WORK / "shards-counts")
 
 
 class _Cut(beam.DoFn):

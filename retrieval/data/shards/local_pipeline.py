@@ -28,7 +28,7 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> collecti
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
-    work = folder / "work"
+    work = folder / shard_steps.WORK
     buckets = range(settings.num_shards)
     run = functools.partial(local_runner.run_tasks, workers=settings.workers)
     paths = sources.article_files(folder)
@@ -38,7 +38,8 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
         _cut_task,
         total=len(paths),
     )
-    for name, task in {"resolve": _resolve_task, "attach": _attach_task, "write": _write_task}.items():
+    steps = {"share": _share_task, "resolve": _resolve_task, "attach": _attach_task, "write": _write_task}
+    for name, task in steps.items():
         tasks = [(work / name / f"{b:05d}.items", (b, work, folder, settings)) for b in buckets]
         run(name, tasks, task, total=len(buckets))
     return _sum_counts(work.iterdir())
@@ -77,6 +78,12 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
     _write_items(output, items, settings.num_shards)
 
 
+def _share_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = local_runner.read_groups([work / "cut"], [shard_steps.SENTENCE], bucket, work)
+    items = (item for digest, (places,) in groups for item in shard_steps.share(digest, places, settings.num_shards))
+    _write_items(output, items, settings.num_shards)
+
+
 def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
     groups = local_runner.read_groups([work / "cut"], [shard_steps.REDIRECT, shard_steps.REQUEST], bucket, work)
     items = (item for title, values in groups for item in shard_steps.resolve(title, *values))
@@ -84,23 +91,26 @@ def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings:
 
 
 def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = local_runner.read_groups(
-        [work / "cut", work / "resolve"], [shard_steps.LEAD, shard_steps.RESOLVED], bucket, work
-    )
+    tags = [shard_steps.LEAD, shard_steps.RESOLVED, shard_steps.SHARED_LEAD]
+    groups = local_runner.read_groups([work / "cut", work / "resolve", work / "share"], tags, bucket, work)
     items = (
         item
-        for title, (leads, requests) in groups
-        for item in shard_steps.attach(title, leads, requests, settings.num_shards)
+        for title, (leads, requests, shared) in groups
+        for item in shard_steps.attach(title, leads, requests, shared, settings.num_shards)
     )
     _write_items(output, items, settings.num_shards)
 
 
 def _write_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    passages, neighbours = (
+    passages, neighbours, shared = (
         (value for _, value in local_runner.read_items([work / phase], tag, bucket))
-        for phase, tag in (("cut", shard_steps.PASSAGE), ("attach", shard_steps.NEIGHBOUR))
+        for phase, tag in (
+            ("cut", shard_steps.PASSAGE),
+            ("attach", shard_steps.NEIGHBOUR),
+            ("share", shard_steps.SHARED),
+        )
     )
-    items = shard_steps.write_shard(bucket, passages, neighbours, folder, settings.num_shards)
+    items = shard_steps.write_shard(bucket, passages, neighbours, shared, folder, settings.num_shards)
     _write_items(output, items, settings.num_shards)
 
 

@@ -54,16 +54,31 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
             f"no passage came out of config.corpus ({_told(counts)}): give longer texts, or lower "
             f"config.prepare.least_passage={settings.limits.least}"
         )
-    shutil.rmtree(folder / "work", ignore_errors=True)
-    statistics = _statistics(counts) | {"shards": settings.num_shards}
+    for work in folder.glob("work*"):  # that of another layout, too
+        shutil.rmtree(work, ignore_errors=True)
+    statistics = _statistics(counts) | {"shards": settings.num_shards, "layout": shard_steps.LAYOUT}
     files.write_json(folder / "stats.json", statistics)
     return statistics
+
+
+def check_layout(folder: Path) -> None:
+    """Checks that the records of a prepared corpus are those of this version.
+
+    Raises:
+      UserError: they are older, and do not say which sentences are held out.
+    """
+    statistics = folder / "stats.json"
+    if statistics.exists() and files.read_json(statistics).get("layout") != shard_steps.LAYOUT:
+        raise UserError(
+            f"{folder}: prepared by another version of this program, whose records do not say which sentences are held "
+            "out of training: prepare and train again with another --workdir"
+        )
 
 
 def _remove_articles_of(folder: Path, names: str) -> None:
     """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
     if articles_there := list((folder / "articles").glob(names)):
-        for path in (*articles_there, folder / "work"):
+        for path in (*articles_there, folder / shard_steps.WORK):
             files.remove(path)
 
 
@@ -123,8 +138,11 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
     tasks = {}
     for task in ("ict", "bfs", "wlp", "mlm"):
         pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
+        last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
+        last_buckets = {int(name.rpartition(" ")[2]): counts.pop(name) for name in last}
         tasks[task] = {
             "pairs": pairs,
+            "last_buckets": {str(bucket): last_buckets[bucket] for bucket in sorted(last_buckets)},
             "tokens": round(query + document),
             "query_tokens": round(query / max(pairs, 1), 2),
             "document_tokens": round(document / max(pairs, 1), 2),

@@ -2,9 +2,13 @@
 
     article  --cut_article-->  REDIRECT title -> title     LEAD title -> lead        PASSAGE shard -> passage
                                REQUEST  title -> passage id (the passage links to that title)
+                               SENTENCE digest -> [bucket, article, passages that read it, title if it is in the lead]
+    SENTENCE           by digest --share-->    SHARED_LEAD title, SHARED shard -> a smaller bucket, of another article
     REDIRECT, REQUEST  by title  --resolve-->  RESOLVED title -> passage id
-    LEAD, RESOLVED     by title  --attach-->   NEIGHBOUR shard -> (passage id, lead of the page it links to)
-    PASSAGE, NEIGHBOUR by shard  --write_shard-->  passages-*.tfrecord, links-*.tfrecord, passages-*.jsonl
+    LEAD, RESOLVED, SHARED_LEAD     by title  --attach-->  NEIGHBOUR shard -> (passage id, lead of the page it links to)
+    PASSAGE, NEIGHBOUR, SHARED      by shard  --write_shard-->  passages-*.tfrecord, links-*.tfrecord, passages-*.jsonl
+
+Buckets say which sentences training holds out (`holdout`).
 
 Every step yields `(tag, key, value)`. Values are made of str, int, bytes, lists and dicts, so that any runner can ship
 them. The output does not depend on the order in which values reach a step, so every runner writes the same bytes.
@@ -16,7 +20,7 @@ import dataclasses
 import itertools
 import json
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ import msgpack
 import numpy as np
 
 from retrieval import files, hashing
+from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, KnownItem, Redirect
 from retrieval.data.corpora.passages import Sentences
@@ -31,12 +36,18 @@ from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 
-REDIRECT, LEAD, REQUEST, PASSAGE = "redirect", "lead", "request", "passage"
-RESOLVED, NEIGHBOUR, COUNT = "resolved", "neighbour", "count"
+REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
+RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
+
+# Of records and of what is written on the way to them; raised whenever either changes.
+LAYOUT = 2
+WORK = f"work-{LAYOUT}"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
 
 WITHOUT_PAIR = "passages without a pair"
+KEPT_SENTENCES = "sentences never trained on: they are kept for evaluation"
+LAST_BUCKET = "pairs of bucket"
 
 LOCAL = "local"
 
@@ -69,8 +80,10 @@ class Settings:
 def cut_article(
     item: Article | Redirect | KnownItem, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int
 ) -> Iterator[Item]:
-    """One article (or redirect) to its lead, its passages and what they link to. A known item gives nothing."""
+    """One article (or redirect) to its lead, its passages and what they link to. A known item gives its sentences."""
     if isinstance(item, KnownItem):
+        for digest in _digests(passages.sentence_ids(item, vocabulary, limits)):
+            yield SENTENCE, digest, [holdout.KEPT, "", [], ""]
         return
     if isinstance(item, Redirect):
         yield REDIRECT, item.title, item.target
@@ -78,8 +91,20 @@ def cut_article(
     counts: collections.Counter = collections.Counter()
     lead, cut = passages.cut(item, vocabulary, limits, counts)
     yield from ((COUNT, name, count) for name, count in counts.items())
-    packed_lead = _pack(lead)
-    title = _bytes(vocabulary.encode(item.title))
+    title = vocabulary.encode(item.title)
+    of_title = _digests([title] if title else [])
+    in_lead = _digests(_split(lead))
+    of_lead = set(in_lead)
+    of_passages = [_digests(_split(passage.tokens)) for passage in cut]
+    smallest = _smallest_buckets(cut, of_passages)
+    for digest, numbers in _readers(cut, of_passages, of_title, of_lead).items():
+        linked_as = item.linked_as if digest in of_lead else ""
+        yield SENTENCE, digest, [smallest.get(digest, holdout.OPEN), item.id, numbers, linked_as]
+
+    def buckets(digests: Iterable[int]) -> bytes:
+        return _bytes([smallest.get(digest, holdout.OPEN) for digest in digests])
+
+    packed_lead = {**_pack(lead), "buckets": buckets(in_lead)}
     if lead.ids:
         yield LEAD, item.linked_as, {"article": item.id, **packed_lead}
     yield COUNT, "articles", 1
@@ -88,24 +113,62 @@ def cut_article(
     yield COUNT, "passages", len(cut)
     if not cut:
         yield COUNT, "articles without a passage (too short)", 1
-    for passage in cut:
+    for passage, digests in zip(cut, of_passages):
         body = {
             "id": passage.id,
             "title": item.title,
-            "title_ids": title,
+            "title_ids": _bytes(title),
+            "title_bucket": buckets(of_title),
             "section": passage.section,
             "text": passage.text,
             "url": item.url,
             **_pack(passage.tokens),
+            "buckets": buckets(digests),
             "in_lead": passage.in_lead,
             "links": len(passage.targets),
         }
-        own_lead = packed_lead if not passage.in_lead else _pack(Sentences((), ()))
-        shard = _hash(passage.id) % num_shards
-        yield PASSAGE, shard, body | {"lead_ids": own_lead["ids"], "lead_lengths": own_lead["lengths"]}
+        own_lead = packed_lead if not passage.in_lead else dict.fromkeys(packed_lead, b"")
+        yield PASSAGE, _shard(passage.id, num_shards), body | _as_lead(own_lead)
         yield COUNT, "links in passages", len(passage.targets)
         for target in passage.targets:
             yield REQUEST, target, passage.id
+
+
+def _smallest_buckets(cut: Sequence[passages.Passage], of_passages: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Sentence -> the smallest bucket of the passages of an article that have it."""
+    smallest: dict[int, int] = {}
+    for passage, digests in zip(cut, of_passages):
+        own = holdout.bucket(passages.document_id(passage.id))
+        smallest |= {digest: min(own, smallest.get(digest, own)) for digest in digests}
+    return smallest
+
+
+def _readers(
+    cut: Sequence[passages.Passage],
+    of_passages: Sequence[Sequence[int]],
+    of_title: Iterable[int],
+    of_lead: Iterable[int],
+) -> dict[int, list[int]]:
+    """Sentence -> the numbers of the passages whose records have it: as their own, as the title, or in the lead."""
+    readers: dict[int, list[int]] = {digest: [] for digest in (*of_title, *of_lead)}
+    for number, (passage, digests) in enumerate(zip(cut, of_passages)):
+        for digest in {*digests, *of_title, *(() if passage.in_lead else of_lead)}:
+            readers.setdefault(digest, []).append(number)
+    return readers
+
+
+def share(digest: int, places: Iterable[Sequence], num_shards: int) -> Iterator[Item]:
+    """Gives a sentence the smallest bucket that it has in any article, in all articles that have it."""
+    places = list(places)
+    smallest = min(bucket for bucket, *_ in places)
+    for bucket, article, numbers, linked_as in places:
+        if bucket == smallest:
+            continue
+        if linked_as:
+            yield SHARED_LEAD, linked_as, [article, digest, smallest]
+        for number in numbers:
+            id = f"{article}:{number}"
+            yield SHARED, _shard(id, num_shards), [id, digest, smallest]
 
 
 def resolve(title: str, redirects: Iterable[str], requests: Iterable[str]) -> Iterator[Item]:
@@ -115,26 +178,35 @@ def resolve(title: str, redirects: Iterable[str], requests: Iterable[str]) -> It
         yield RESOLVED, target, passage_id
 
 
-def attach(title: str, leads: Iterable[dict], requests: Iterable[str], num_shards: int) -> Iterator[Item]:
+def attach(
+    title: str, leads: Iterable[dict], requests: Iterable[str], shared: Iterable[Sequence], num_shards: int
+) -> Iterator[Item]:
     """WLP's join: every passage that links to a page, with the lead of that page."""
     requests = sorted(set(requests))
     lead = min(leads, default=None, key=lambda lead: lead["article"])
     if lead is None:
         yield COUNT, "links dropped: no such article, or it has no lead", len(requests)
         return
+    smaller = {digest: bucket for article, digest, bucket in shared if article == lead["article"]}
+    lead = {**lead, "buckets": _lowered(lead["buckets"], _digests(_unpack(lead["ids"], lead["lengths"])), smaller)}
     for passage_id in requests:
         if passage_id.rpartition(":")[0] == lead["article"]:
             yield COUNT, "links dropped: to the same article", 1
         else:
-            yield NEIGHBOUR, _hash(passage_id) % num_shards, {"passage": passage_id, "title": title, **lead}
+            yield NEIGHBOUR, _shard(passage_id, num_shards), {"passage": passage_id, "title": title, **lead}
 
 
 def write_shard(
-    shard: int, items: Iterable[dict], neighbours: Iterable[dict], folder: Path, num_shards: int
+    shard: int,
+    items: Iterable[dict],
+    neighbours: Iterable[dict],
+    shared: Iterable[Sequence],
+    folder: Path,
+    num_shards: int,
 ) -> Iterator[Item]:
     """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
 
-    Both are sorted on disk: a shard may be larger than the memory.
+    All are sorted on disk: a shard may be larger than the memory.
 
     Raises:
       UserError: two passages have one id, as those of two pages of one id have.
@@ -152,16 +224,23 @@ def write_shard(
             joined.add((_hash(item["id"], "order"), item["id"], 0, "", msgpack.packb(item)))
         for lead in neighbours:
             joined.add((_hash(lead["passage"], "order"), lead["passage"], 1, lead["title"], msgpack.packb(lead)))
-        for item, leads in _groups(joined):
-            counts = _counts(item, len(leads))
-            examples.write(_example(item, item, counts))
+        for id, digest, bucket in shared:
+            joined.add((_hash(id, "order"), id, 2, "", msgpack.packb((digest, bucket))))
+        for item, leads, smaller in _groups(joined):
+            item = _with_lowered(item, smaller)
+            last = _last_buckets(item, leads)
+            counts = [sum(bucket > holdout.KEPT for bucket in buckets) for buckets in last.values()]
+            examples.write(_example(item, item, last))
             for lead in leads:
-                links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), counts)))
+                links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), last)))
             known = {name: item[name] for name in ("section", "url") if item[name]}
             text = {"_id": item["id"], "title": item["title"], **known, "text": item["text"]}
             texts.write(json.dumps(text, ensure_ascii=False) + "\n")
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))
+            table.update(f"{task} {LAST_BUCKET} {bucket}" for task, buckets in last.items() for bucket in buckets)
+            if kept := _ints(item["buckets"]).count(holdout.KEPT):
+                table[KEPT_SENTENCES] += kept
         for _, example in links:
             linked.write(example)
     for name, count in table.items():
@@ -173,27 +252,46 @@ def shard_path(folder: Path, kind: str, shard: int, num_shards: int, suffix: str
     return Path(folder) / f"{kind}-{shard:05d}-of-{num_shards:05d}.{suffix}"
 
 
-def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict]]]:
-    """Passages in the order of the hash, each with the leads of the pages that it links to, by title."""
+def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict], dict[int, int]]]:
+    """Passages in the order of the hash, each with the leads of the pages that it links to, by title.
+
+    And with the smaller buckets of its sentences, by digest.
+    """
     for (_, id), records in itertools.groupby(joined, key=operator.itemgetter(0, 1)):
-        groups: tuple[list[dict], list[dict]] = [], []
+        groups: tuple[list[dict], list[dict], list[tuple[int, int]]] = [], [], []
         for _, _, kind, _, packed in records:
             groups[kind].append(msgpack.unpackb(packed))
-        (item, *others), leads = groups
+        (item, *others), leads, smaller = groups
         if others:
             raise UserError(
                 f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give them ids of their own, or, where "
                 "one file holds several dumps, each dump as a file of its own in config.corpus"
             )
-        yield item, leads
+        yield item, leads, dict(smaller)
 
 
-def _counts(item: dict, num_links: int) -> list[int]:
-    """How often an epoch of ICT, of BFS and of WLP draws the passage as a document.
+def _with_lowered(item: dict, smaller: dict[int, int]) -> dict:
+    """A passage with the smaller buckets of its title, its sentences and its article's lead."""
+    if not smaller:
+        return item
+    sentences = {"title_bucket": [_ints(item["title_ids"])]}
+    sentences |= {f"{of}buckets": _unpack(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
+    return item | {name: _lowered(item[name], _digests(texts), smaller) for name, texts in sentences.items()}
 
-    These are the numerators of Q(d).
+
+def _lowered(buckets: bytes, digests: Sequence[int], smaller: dict[int, int]) -> bytes:
+    return _bytes([smaller.get(digest, bucket) for digest, bucket in zip(digests, _ints(buckets), strict=True)])
+
+
+def _last_buckets(item: dict, leads: list[dict]) -> dict[str, list[int]]:
+    """For each pair of ICT, of BFS and of WLP with the passage as its document, the last bucket that leaves it.
+
+    ICT needs two sentences, the others one and a sentence of the lead. No sentence's bucket is above the passage's.
     """
-    return [int(_size(item["lengths"]) > 1), int(_size(item["lead_lengths"]) > 0), num_links]
+    own = sorted(_ints(item["buckets"]))
+    asked = [_ints(item["lead_buckets"]), *(_ints(lead["buckets"]) for lead in leads)]
+    bfs, *wlp = [[min(own[-1], max(buckets))] if buckets else [] for buckets in asked]
+    return {"ict": own[-2:-1], "bfs": bfs, "wlp": list(itertools.chain.from_iterable(wlp)), "mlm": own[-1:]}
 
 
 def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, float]:
@@ -202,8 +300,9 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
     sentence = size / _size(item["lengths"])
     queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"])}
     queries["wlp"] = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
-    table: dict[str, float] = {"mlm pairs": 1, "mlm document tokens": size}
-    for (task, query), pairs in zip(queries.items(), counts):
+    *of_queries, mlm = counts
+    table: dict[str, float] = {"mlm pairs": mlm, "mlm document tokens": size * mlm}
+    for (task, query), pairs in zip(queries.items(), of_queries):
         document = size + title - sentence if task == "ict" else size
         table |= {f"{task} pairs": pairs, f"{task} query tokens": query * pairs}
         table[f"{task} document tokens"] = document * pairs
@@ -212,7 +311,7 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
 
 def _without_pairs(item: dict, counts: list[int]) -> Iterator[str]:
     """Why a passage has no pair of a task."""
-    ict, bfs, wlp = counts
+    ict, bfs, wlp, _ = counts
     if not ict:
         yield f"{WITHOUT_PAIR} of ICT: one sentence alone"
     if not bfs:
@@ -222,20 +321,18 @@ def _without_pairs(item: dict, counts: list[int]) -> Iterator[str]:
 
 
 def _as_lead(lead: dict) -> dict:
-    return {"lead_ids": lead["ids"], "lead_lengths": lead["lengths"]}
+    return {f"lead_{name}": lead[name] for name in ("ids", "lengths", "buckets")}
 
 
-def _example(item: dict, lead: dict, counts: list[int]) -> bytes:
+def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> bytes:
     import tensorflow as tf  # only the processes that write shards need it
 
     columns = {
         "document_id": [passages.document_id(item["id"])],
         "title": _ints(item["title_ids"]),
-        "ids": _ints(item["ids"]),
-        "lengths": _ints(item["lengths"]),
-        "lead_ids": _ints(lead["lead_ids"]),
-        "lead_lengths": _ints(lead["lead_lengths"]),
-        "counts": counts,
+        **{name: _ints(item[name]) for name in ("title_bucket", "ids", "lengths", "buckets")},
+        **{name: _ints(lead[name]) for name in ("lead_ids", "lead_lengths", "lead_buckets")},
+        **{f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")},
     }
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
@@ -247,6 +344,19 @@ def _record_writer(path: Path) -> Iterator[Any]:
 
     with files.atomic(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         yield writer
+
+
+def _split(tokens: Sentences) -> list[Sequence[int]]:
+    ends = list(itertools.accumulate(tokens.lengths, initial=0))
+    return [tokens.ids[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _unpack(ids: bytes, lengths: bytes) -> list[Sequence[int]]:
+    return _split(Sentences(tuple(_ints(ids)), tuple(_ints(lengths))))
+
+
+def _digests(sentences: Iterable[Sequence[int]]) -> list[int]:
+    return [_hash(*map(str, ids)) for ids in sentences]
 
 
 def _pack(tokens: Sentences) -> dict[str, bytes]:
@@ -268,6 +378,10 @@ def _ints(packed: bytes) -> list[int]:
 def _mean(packed: bytes) -> float:
     values = np.frombuffer(packed, np.int32)
     return float(values.mean()) if values.size else 0.0
+
+
+def _shard(passage_id: str, num_shards: int) -> int:
+    return _hash(passage_id) % num_shards
 
 
 def _hash(*parts: str) -> int:

@@ -38,7 +38,9 @@ class NextSentences(CorpusTask):
         if counts.get("articles", 2) < 2:
             raise self.no_example("the corpus has one article, and a random sentence is of another one")
         if alone := counts.get("passages", size) - size:
-            _log.info("task '%s': %d passages have one sentence alone, and are left out", self.name, alone)
+            _log.info(
+                "task '%s': %d passages are held out or have one sentence alone, and are left out", self.name, alone
+            )
         return size
 
     def draws(self, record: Record) -> tf.Tensor:
