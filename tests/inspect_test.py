@@ -13,6 +13,7 @@ from support.wiki_export import export, page
 
 from retrieval.data.corpora import sources
 from retrieval.data.corpora.passages import Limits
+from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -21,6 +22,7 @@ from retrieval.errors import UserError
 from retrieval.search import alike, languages, near_duplicates
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings
+from retrieval.stages.seen_queries import SeenQueries
 from retrieval.stages.text_sizes import TextSizes
 
 WORDS = [f"word{number}" for number in range(60)]
@@ -94,6 +96,15 @@ def test_a_test_query_that_is_trained_on_late_is_found(labelled, capsys):
     assert seen["labelled examples", "queries looked at"] == (1, None, False)
     assert seen["set test", "queries that are trained on"] == (1, 2, True)
     assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
+
+
+def test_queries_are_found_in_training_queries_and_in_positives():
+    queries = ["the owl sees at night", "where is word4", "the owl sees"]
+    seen = SeenQueries(queries, None)
+    seen.see_example(Example("Where is WORD4?", (Candidate("", "", f"{TEXT}, the owl sees"),)))
+    found = {finding.what: (finding.count, finding.of) for finding in seen.of_set("set x", queries, is_labelled=True)}
+    inside = "queries of 4 words or more that stand in a positive of training"
+    assert found == {"queries that are trained on": (1, 3), inside: (1, 3)}
 
 
 @pytest.mark.parametrize(

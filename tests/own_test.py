@@ -2,15 +2,16 @@
 
 import json
 import math
+import shutil
 
 import pytest
 from support.tiny import CHEAP, execute, make_config
 
-from retrieval.data.corpora import sentences
+from retrieval.data import holdout
 from retrieval.data.corpora.passages import document_id
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, held_out_sentences
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -55,8 +56,8 @@ def test_it_trains_for_epochs_on_existing_tasks(own, caplog):
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
     assert "train: corpus: pairs of WLP, of 60 passages: 0" in caplog.text and "MLM" not in caplog.text
-    tasks = json.loads((own.corpus / "stats.json").read_text())["tasks"]
-    epoch = round(0.9 * (tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]))
+    tasks = holdout.statistics_at(json.loads((own.corpus / "stats.json").read_text()), 0.1)["tasks"]
+    epoch = tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]
     assert records.details(own, "train")["steps"] == math.ceil(1.5 * epoch / own.config.train.batch_size) < 20
     own.config.train.epochs = 2.0
     with pytest.raises(UserError, match="finished with less"):
@@ -73,10 +74,50 @@ def test_a_held_out_sentence_asks_for_its_passage(own):
     for query, sentence in found.queries.items():
         (id,) = found.qrels["test"][query]
         assert document_id(id) % 10_000 < 1000 and sentence in whole[id].text and sentence not in rest[id].text
-        others = [c.text[a:b] for c in whole.values() if c.id != id for a, b in sentences.split(c.text)]
-        assert sentence not in others
+        texts = [text for candidate in whole.values() for text in (candidate.title, candidate.text)]
+        assert sum(sentence in text for text in texts) == 1
         rest[id] = whole[id]
     assert rest == whole
+
+
+def test_a_sentence_that_stands_elsewhere_asks_for_nothing():
+    texts = ["The owl sees at night. It eats.", "As told: the owl sees at night, and more.", "The river is blue. Fish."]
+    passages = [Candidate(str(number), "", text) for number, text in enumerate(texts)]
+    passages.append(Candidate("3", "The rain is wet", "The rain is wet. The moon is round."))
+    passages += [Candidate("4", "", "夜に梟が飛ぶ。"), Candidate("5", "", "昔、夜に梟が飛ぶと言う。川は青い。")]
+    asked = ["The owl sees at night.", "The river is blue.", "The rain is wet.", "The moon is round."]
+    alone = held_out_sentences._alone([*asked, "夜に梟が飛ぶ。", "川は青い。"], passages)
+    assert alone == {"The river is blue.", "The moon is round.", "川は青い。"}
+
+
+def copied(run, folder, **changes):
+    """The run in another folder, with other settings, and not trained."""
+    shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("train.json", "checkpoints", "metrics"))
+    config = run.config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes)
+    return Run(config, folder, run.lock)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.0])
+def test_inspect_finds_queries_in_what_is_trained_on(own, tmp_path, share):
+    """None, and all of them where nothing is held out."""
+    run = copied(own, tmp_path / "run", **{"data.held_out": share})
+    execute(run, "inspect")
+    found = {(line["about"], line["what"]): line for line in json.loads((run.folder / "inspect.json").read_text())}
+    line = found["set sentences", "queries that stand in a passage, a title or a lead of the corpus that is trained on"]
+    assert line["of"] > 0 and line["count"] == (0 if share else line["of"]) and line["is_warning"] == (not share)
+    what = "sentences that are not trained on, for what is held out has them too"
+    assert (("corpus", what) in found) == bool(share)
+
+
+@pytest.mark.parametrize("stage", ["train", "sets"])
+def test_a_corpus_of_another_layout_is_refused(own, tmp_path, stage):
+    """Where it is trained on, and where sets ask with what is held out."""
+    run = copied(own, tmp_path / "run")
+    path = run.corpus / "stats.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layout": 1}))
+    with pytest.raises(UserError, match=r"prepared by another version .* which sentences are held out"):
+        preflight.check(run, [stage])
 
 
 def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.config.fields import Field, declare, whole
 from retrieval.data.corpora import source_paths
+from retrieval.data.examples import task_kind
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets import beir, splits
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Judged
+from retrieval.data.shards import prepared_corpus
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
@@ -20,6 +23,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import findings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.findings import Finding, cut_off
+from retrieval.stages.seen_queries import SeenQueries
 from retrieval.stages.text_sizes import TextSizes
 
 _NAME = "inspect.json"
@@ -31,14 +35,13 @@ declare(
 
 
 class _Learnt(NamedTuple):
-    """Labelled examples: the first, and digests of all queries and positives, 8 bytes each."""
+    """Labelled examples: the first, and digests of all positives, 8 bytes each."""
 
     first: list[Example]
-    wordings: set[bytes]
     positives: set[bytes]
 
 
-_NOTHING = _Learnt([], set(), set())
+_NOTHING = _Learnt([], set())
 
 
 def inspect(run: Run) -> list[dict[str, Any]]:
@@ -51,16 +54,23 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     vocabulary = run.load_vocabulary() if run.vocabulary else None
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
     is_labelled = bool(source_paths.split(config.pairs.files)) or run.training.exists()
-    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most) if is_labelled else _NOTHING
+    tasks = task_kind.drawn(config.data.rates, labelled=False) if run.prepares else []
+    sets = {name: beir.read_judged(run.sets / name) for name in set_names(run.sets)}
+    queries = itertools.chain.from_iterable(value.queries.values() for value in sets.values())
+    seen = SeenQueries(queries, vocabulary if tasks else None)
+    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most, seen) if is_labelled else _NOTHING
     if not (texts or learnt.first):
         raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
-    sets = [run.sets / name for name in set_names(run.sets)]
+    if tasks:
+        prepared_corpus.check_layout(run.corpus)
+        seen.see_corpus(run.corpus, tasks, config.data.held_out)
     statistics = records.details(run, "prepare") if run.prepares else None
     noted = [
         *findings.of_corpus(statistics, texts, sizes, config.seed),
+        *seen.of_corpus(),
         *(findings.of_labelled(learnt.first, sizes) if learnt.first else ()),
-        *itertools.chain.from_iterable(_set(folder, learnt, sizes) for folder in sets),
+        *itertools.chain.from_iterable(_set(value, run.sets, learnt, seen, sizes) for value in sets.values()),
     ]
     header = ["about", "what", "number", "of", "%", ""]
     print(display.markdown(header, [_row(finding) for finding in noted], left=2))
@@ -70,36 +80,29 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def _learnt(opened: Callable[[Path], Any], most: int) -> _Learnt:
+def _learnt(opened: Callable[[Path], Any], most: int, seen: SeenQueries) -> _Learnt:
     """Reads all labelled queries: a test query may be the last of them."""
     first: list[Example] = []
-    wordings, positives = set[bytes](), set[bytes]()
+    positives = set[bytes]()
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (groups, _):
         for example in groups:
             if len(first) < most:
                 first.append(example)
-            wordings.add(_wording(example.query))
+            seen.see_example(example)
             positives.update(map(grouping.digest, example.positives))
-    return _Learnt(first, wordings, positives)
+    return _Learnt(first, positives)
 
 
-def _wording(query: str) -> bytes:
-    return hashing.digest(splits.wording(query))
-
-
-def _set(folder: Path, learnt: _Learnt, sizes: TextSizes | None) -> Iterator[Finding]:
-    """What an evaluation set has in common with the labelled examples, and how many of its queries are cut."""
-    about = f"set {folder.name}"
-    value = beir.read_judged(folder)
-    queries = list(value.queries.values())
+def _set(value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes: TextSizes | None) -> Iterator[Finding]:
+    """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
+    about, queries = f"set {value.name}", list(value.queries.values())
     if sizes:
         yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length)
+    yield from seen.of_set(about, queries, is_labelled=bool(learnt.first))
     if not learnt.first:
         return
-    asked = sum(_wording(query) in learnt.wordings for query in queries)
-    yield Finding(about, "queries that are trained on", asked, len(queries), asked > 0)
     relevant = {id for qrels in value.qrels.values() for grades in qrels.values() for id, g in grades.items() if g > 0}
-    candidates = beir.read_candidates(folder / "corpus.jsonl")
+    candidates = beir.read_candidates(folder / value.name / "corpus.jsonl")
     known = sum(text.id in relevant and grouping.digest(text) in learnt.positives for text in candidates)
     yield Finding(about, "relevant passages that are positives of training", known, len(relevant))
 
