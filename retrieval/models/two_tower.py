@@ -1,27 +1,27 @@
 """The two-tower retrieval model (Chang et al. 2020, section 2): a query and a document are encoded apart."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
+from retrieval.config.fields import SWITCH, Field, declare, one_of, whole, whole_numbers
 from retrieval.errors import UserError, unknown_name
+from retrieval.models import tower_head
 from retrieval.models.bow import BowConfig, BowMlp
-from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text, first, mean
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
+from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.models.warm_start import copy_encoder
 
 POOLINGS = {"cls": first, "mean": mean}
 
 # What BERT's token types tell apart: the title (0) from the text (1) of a document, or queries (0) from documents (1).
 TOKEN_TYPES = ("texts", "sides")
-NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,44 +33,69 @@ class TowerConfig:
       sizes: the fields of the encoder's config (TransformerConfig, BowConfig).
       embed_dim: dimension of the embeddings; 0 for no projection: they are a Transformer's pooled hidden states.
       embed_norm: whether a LayerNorm follows a Transformer's projection (Lee et al. 2019; Xiong et al. 2021).
+      head: what follows a Transformer's pooling in the place of these two, as `tower_head` has it.
       pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
       token_types: in `TOKEN_TYPES`.
+      pool_from: the first token of a query, and of a document, that the pooling takes.
     """
 
     encoder: str
     sizes: Mapping[str, Any]
     embed_dim: int
     embed_norm: bool = False
+    head: Sequence[str] = ()
     pooling: str = "cls"
     normalize: bool = False
     tied: bool = False
     token_types: str = "texts"
+    pool_from: Sequence[int] = (0, 0)
 
 
 class Tower(nnx.Module):
-    """A Transformer, its pooled hidden state, a linear layer, and a LayerNorm.
+    """A Transformer, its pooled hidden state, and the layers of a head: by default a linear one and a LayerNorm.
 
-    Where `embed_dim` is 0 there is no layer, and no attribute `projection`; without `embed_norm` no attribute `norm`.
+    The parameters of its layers are attributes with the names of `tower_head.names`, such as `projection`.
     """
 
-    def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, embed_norm: bool = False, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        encoder: Transformer,
+        embed_dim: int,
+        pooling: str,
+        embed_norm: bool = False,
+        head: Sequence[str] = (),
+        *,
+        rngs: nnx.Rngs,
+    ):
         if pooling not in POOLINGS:
             raise unknown_name("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.encoder = encoder
-        if embed_dim:
-            self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
-        if embed_norm:
-            self.norm = LayerNorm(embed_dim or encoder.config.hidden_size, epsilon=NORM_EPSILON, rngs=rngs)
+        self.head = tuple(map(str, head_of(embed_dim, embed_norm, head)))
+        size = encoder.config.hidden_size
+        for layer, name in self.layers():
+            if name:
+                setattr(self, name, tower_head.make(layer, size, rngs))
+            size = layer.size or size
 
-    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
-        """Embeddings, float32 [B, E]."""
-        pooled_BH = POOLINGS[self.pooling](self.encoder(text, dropout_key=dropout_key), text)
-        pooled_BH = pooled_BH.astype(jnp.float32)
-        embedding_BE = self.projection(pooled_BH) if hasattr(self, "projection") else pooled_BH
-        return self.norm(embedding_BE) if hasattr(self, "norm") else embedding_BE
+    def layers(self) -> list[tuple[Layer, str]]:
+        """The layers behind the pooling, each with the attribute that has its parameters, '' where there are none."""
+        layers = list(map(tower_head.layer_of, self.head))
+        return list(zip(layers, tower_head.names(layers)))
+
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None, pool_from: int = 0) -> jax.Array:
+        """Embeddings, float32 [B, E].
+
+        Args:
+          pool_from: the first token of a text that the pooling takes.
+        """
+        hidden_RLH = self.encoder(text, dropout_key=dropout_key)
+        embedding_BE = POOLINGS[self.pooling](hidden_RLH, text, pool_from).astype(jnp.float32)
+        for layer, name in self.layers():
+            embedding_BE = tower_head.apply(layer, getattr(self, name) if name else None, embedding_BE)
+        return embedding_BE
 
 
 class TwoTower(nnx.Module):
@@ -85,11 +110,13 @@ class TwoTower(nnx.Module):
         document_tower: Tower | BowMlp | None,
         normalize: bool,
         token_types: str = "texts",
+        pool_from: Sequence[int] = (0, 0),
     ):
         if token_types not in TOKEN_TYPES:
             raise unknown_name("use of token types", token_types, TOKEN_TYPES)
         self.normalize = normalize
         self.token_types = token_types
+        self.pool_from = tuple(pool_from)
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
@@ -97,24 +124,24 @@ class TwoTower(nnx.Module):
     @property
     def is_one(self) -> bool:
         """Whether queries and documents are embedded alike, by one tower."""
-        return self.token_types == "texts" and not hasattr(self, "document_tower")
+        is_tied = not hasattr(self, "document_tower")
+        return is_tied and self.token_types == "texts" and self.pool_from[0] == self.pool_from[1]
 
     def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
-        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0))
+        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0), self.pool_from[0])
 
     def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
         if self.token_types == "sides":
             text = dataclasses.replace(text, types_RL=jnp.ones_like(text.types_RL))
-        return self._encode(getattr(self, "document_tower", self.query_tower), text, _fold_in(dropout_key, 1))
+        tower = getattr(self, "document_tower", self.query_tower)
+        return self._encode(tower, text, _fold_in(dropout_key, 1), self.pool_from[1])
 
-    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None) -> jax.Array:
-        embedding_BE = tower(text, dropout_key=dropout_key)
-        if not self.normalize:
-            return embedding_BE
-        # The small number inside the root: a zero vector stays zero, and so does its gradient.
-        return embedding_BE * jax.lax.rsqrt(jnp.square(embedding_BE).sum(axis=1, keepdims=True) + 1e-12)
+    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
+        options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
+        embedding_BE = tower(text, dropout_key=dropout_key, **options)
+        return tower_head.apply(Layer(NORMALIZE), None, embedding_BE) if self.normalize else embedding_BE
 
 
 def create(config: TowerConfig, seed: int) -> TwoTower:
@@ -127,7 +154,14 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
         raise unknown_name("encoder", config.encoder, ENCODERS)
     rngs = Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
-    return TwoTower(towers[0], None if config.tied else towers[1], config.normalize, config.token_types)
+    second = None if config.tied else towers[1]
+    return TwoTower(towers[0], second, config.normalize, config.token_types, config.pool_from)
+
+
+def head_of(embed_dim: int, embed_norm: bool, head: Sequence[str]) -> list[Layer]:
+    """The layers between the pooling of a Transformer and `normalize`, as the fields of a config have them."""
+    projection = [Layer(DENSE, embed_dim)] if embed_dim else []
+    return list(map(tower_head.layer_of, head)) or projection + ([Layer(LAYER_NORM)] if embed_norm else [])
 
 
 def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
@@ -146,7 +180,7 @@ def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
 
 def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
     encoder = Transformer(_sizes(TransformerConfig, config), rngs=rngs)
-    return Tower(encoder, config.embed_dim, config.pooling, config.embed_norm, rngs=rngs)
+    return Tower(encoder, config.embed_dim, config.pooling, config.embed_norm, config.head, rngs=rngs)
 
 
 def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
@@ -160,7 +194,19 @@ declare(
     encoder=Field("transformer", one_of("encoder", ENCODERS), "encoder of a tower"),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
     embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
+    head=Field(
+        (),
+        tower_head.KIND,
+        "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
+        was=(),
+    ),
     pooling=Field("cls", one_of("pooling", POOLINGS), "what an embedding is made of: [CLS], or the tokens' mean"),
+    pool_from=Field(
+        (0, 0),
+        whole_numbers("two whole numbers, such as (3, 3)", 0),
+        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
+        was=(0, 0),
+    ),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1"),
     token_types=Field(

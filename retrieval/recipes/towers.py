@@ -26,7 +26,8 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     if model.encoder == "bow_mlp":
         sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
     of_towers = {name: model[name] for name in ("embed_dim", "embed_norm", "pooling", "normalize", "tied")}
-    of_towers["token_types"] = model.get("token_types", "texts")  # an older run has no such field
+    for name, before in (("token_types", "texts"), ("head", ()), ("pool_from", (0, 0))):
+        of_towers[name] = model.get(name, before)  # an older run has no such field
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 
 
