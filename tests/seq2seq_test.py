@@ -1,6 +1,7 @@
 """The recipe 'seq2seq' and the stage `generate`: from labelled passages to a file of queries."""
 
 import dataclasses
+import importlib.util
 import json
 import shutil
 
@@ -240,13 +241,21 @@ def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, me
     [
         (None, r"no config\.json there; a folder of a T5 or BART is needed"),
         ({"model_type": "bert"}, "not an encoder-decoder"),
-        ({"is_encoder_decoder": True, "max_position_embeddings": 32}, r"config\.generate\.tokens=40: .* 32 positions"),
+        ({"is_encoder_decoder": True}, "no weights there; put model.safetensors there"),
+        (
+            {"is_encoder_decoder": True, "max_position_embeddings": 32, "d_model": 8},
+            r"config\.generate\.tokens=40: .* 32 positions",
+        ),
+        ({"is_encoder_decoder": True, "d_model": 8}, "config.generate.model needs the package torch, which is not"),
     ],
 )
-def test_an_unfit_published_model_is_refused_before_the_run(inputs, tmp_path, config, message):
+def test_an_unfit_published_model_is_refused_before_the_run(inputs, tmp_path, monkeypatch, config, message):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     if config:
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "tokenizer.json").write_text("{}")
+    if config and "d_model" in config:
+        (tmp_path / "model.safetensors").touch()
     changes = {"generate.model": str(tmp_path), "generate.tokens": 40}
     with pytest.raises(UserError, match=message):
         preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)

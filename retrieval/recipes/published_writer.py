@@ -5,6 +5,7 @@ seed of its own, so its texts do not depend on the passages around it.
 """
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from retrieval.recipes.writer import BEAM, SAMPLE, Decoding, WrittenText
 
 _CONFIG = "config.json"
 _TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
+_PACKAGES = ("torch", "transformers")
 TOKENS = 64  # of a text, where the config does not say: docTTTTTquery's
 
 
@@ -29,7 +31,7 @@ class PublishedWriter:
           UserError: as `check`, or transformers is not installed, or cannot load the folder.
         """
         check(folder, decoding.tokens)
-        self._torch, transformers = (_import(name) for name in ("torch", "transformers"))
+        self._torch, transformers = (_import(name) for name in _PACKAGES)
         self._decoding = decoding
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -103,11 +105,16 @@ def check(folder: Path, tokens: int) -> None:
         raise UserError(
             f"config.generate.model={folder}: no tokeniser there; put one of {', '.join(_TOKENISERS)} there"
         )
+    if not any((*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin"))):
+        raise UserError(f"config.generate.model={folder}: no weights there; put model.safetensors there")
     most = config.get("max_position_embeddings")
     if isinstance(most, int) and tokens > most:
         raise UserError(
             f"config.generate.tokens={tokens}: the model of {folder} has {most} positions: ask for {most} at most"
         )
+    for name in _PACKAGES:
+        if not importlib.util.find_spec(name):  # to import them takes seconds
+            raise extras.missing("config.generate.model", name, "generate")
 
 
 def _import(name: str) -> Any:
