@@ -3,9 +3,9 @@
     python -m retrieval.main --config=published:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/minilm \\
         --config.sets.beir=DATA/nfcorpus
 
-The argument is a folder, or a model of Hugging Face's hub. Sizes, lengths, pooling and prompts are the model's own; all
-can be changed. A title and its text are one text, as BEIR's benchmark has them: `data.titles=pair` is for models that
-read pairs, such as the exports of this program.
+The argument is a folder, or a model of Hugging Face's hub. Sizes, lengths, prompts and all modules are the model's own;
+fields can be changed. A title and its text are one text, as BEIR's benchmark has them: `data.titles=pair` is for models
+that read pairs, such as the exports of this program.
 
 To search your own documents with it, and serve them, prepare them first:
 
@@ -28,7 +28,7 @@ def get_config(model: str = "") -> ConfigDict:
       model: a folder of sentence-transformers, or hf:NAME@REVISION.
 
     Raises:
-      UserError: it is none, or it has layers behind its pooling that ours would not start from.
+      UserError: it is none, or a part of it is not understood here.
     """
     config = defaults()
     config.stages = ("sets", "train", "encode", "index", "evaluate", "report")
@@ -46,12 +46,13 @@ def get_config(model: str = "") -> ConfigDict:
 
 
 def _set_sizes(model: str, config: ConfigDict) -> None:
+    from retrieval import model_folder
     from retrieval.errors import UserError, hub_hint
     from retrieval.recipes import exported_towers
     from retrieval.runtime import hub
 
     folder: Path = hub.path(model)
-    if not exported_towers.is_export(folder):
+    if not model_folder.has_modules(folder):
         if not folder.exists():
             raise UserError(f"--config=published:{model}: no such folder{hub_hint(model)}")
         raise UserError(
@@ -59,9 +60,4 @@ def _set_sizes(model: str, config: ConfigDict) -> None:
             "folder that sentence-transformers saved, or train it: --config=dpr --config.train.init_from=FOLDER"
         )
     exported_towers.set_sizes(folder, config)
-    if config.model.embed_dim or config.model.embed_norm:
-        raise UserError(
-            f"--config=published:{model}: it has a layer behind its pooling, and a run starts from the encoder alone; "
-            "retrieval.load of Python reads all of it"
-        )
     config.model.token_types = "texts"

@@ -256,19 +256,20 @@ def move_into(folder: Path, path: Path) -> None:
     os.replace(path, next(folder / name for name in names if not (folder / name).exists()))
 
 
-def write_manifest(folder: Path, but: Collection[str] = ()) -> None:
-    """Writes `manifest.json` into `folder`: the SHA-256 of every file in it, by its path below `folder`.
+def write_manifest(folder: Path, but: Collection[str] = (), name: str = MANIFEST) -> None:
+    """Writes a manifest into `folder`: the SHA-256 of every file in it, by its path below `folder`.
 
     Args:
       but: names of files that are left out.
+      name: of the manifest.
     """
     folder = Path(folder)
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, *but)]
-    write_json(folder / MANIFEST, checksums(folder, files))
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (name, *but)]
+    write_json(folder / name, checksums(folder, files))
 
 
-def verify_manifest(folder: Path, remedy: str) -> None:
-    """Compares the files of `folder` with the `manifest.json` that `write_manifest` left there.
+def verify_manifest(folder: Path, remedy: str, name: str = MANIFEST) -> None:
+    """Compares the files of `folder` with the manifest that `write_manifest` left there.
 
     Args:
       remedy: what to do about an error, the end of its message.
@@ -277,9 +278,9 @@ def verify_manifest(folder: Path, remedy: str) -> None:
       UserError: there is no manifest, or a file is missing or not what it was when it was written.
     """
     folder = Path(folder)
-    sums = read_json(folder / MANIFEST)
+    sums = read_json(folder / name)
     if not isinstance(sums, dict) or not sums:
-        raise UserError(f"{folder / MANIFEST}: not a list of files and sums; {remedy}")
+        raise UserError(f"{folder / name}: not a list of files and sums; {remedy}")
     verify_checksums(folder, sums, remedy)
 
 

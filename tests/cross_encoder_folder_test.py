@@ -12,8 +12,15 @@ from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
+from retrieval.models.cross_encoder_folder import (
+    check_cross_encoder,
+    load_cross_encoder,
+    read_cross_encoder,
+    separators,
+    write_cross_encoder,
+)
 from retrieval.models.hugging_face import BertFolder
+from retrieval.recipes.pair_scores import Lengths, joined
 
 
 def read(folder, classes=1):
@@ -84,7 +91,7 @@ def test_scores_are_what_the_library_makes_of_the_logit(name, given, tmp_path):
     ("given", "message"),
     [
         ({"activation_fn": "torch.nn.modules.activation.Tanh"}, "activation.Tanh of a logit; only Identity, Sigmoid,"),
-        ([], "not the config of a cross-encoder"),
+        ([], "not settings by name"),
     ],
 )
 def test_what_else_a_library_makes_of_a_logit_is_refused(given, message, tmp_path):
@@ -98,15 +105,93 @@ def test_what_is_no_cross_encoder_is_refused(tmp_path):
     written(tmp_path, 1)
     tensors = load_file(tmp_path / "model.safetensors")
     for left_out, message in (
-        ("classifier.", "whose classifier has 0 classes; a bert with 1"),
+        ("classifier.", "whose classifier has 0 classes; one of bert,"),
         ("bert.pooler.", "its classifier stands on no pooler"),
-        ("bert.encoder.layer.1.", "encoder.layer.1.* is missing"),
+        ("bert.encoder.layer.1.", "num_hidden_layers is 2, and model.safetensors has tensors of 1 layers"),
         ("classifier.bias", "classifier.bias is missing"),
     ):
         part = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
         save_file(part, tmp_path / "model.safetensors")
         with pytest.raises(UserError, match=message):
             read(tmp_path)
+
+
+ROBERTA = {  # what its tensors are called, by what ours are
+    "bert.pooler.dense.": "classifier.dense.",
+    "classifier.weight": "classifier.out_proj.weight",
+    "classifier.bias": "classifier.out_proj.bias",
+    "bert.": "roberta.",
+}
+
+
+def as_roberta(folder, kind="xlm-roberta", classes=1):
+    """A cross-encoder under the names of an XLM-R, whose positions begin at 2, with a pooler that is not used."""
+    model = written(folder, classes)
+    tensors = {}
+    for name, x in load_file(folder / "model.safetensors").items():
+        prefix = next(prefix for prefix in ROBERTA if name.startswith(prefix))
+        tensors[name.replace(prefix, ROBERTA[prefix], 1)] = x
+    name = "roberta.embeddings.position_embeddings.weight"
+    tensors[name] = np.concatenate([np.full((2, 8), 9, np.float32), tensors[name]])
+    unused = {
+        f"roberta.pooler.dense.{part}": np.ones(shape, np.float32) for part, shape in (("weight", (8, 8)), ("bias", 8))
+    }
+    save_file(tensors | unused, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": kind, "pad_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 12}))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_the_head_of_a_roberta_is_a_pooler_and_a_classifier(tmp_path, kind):
+    model = as_roberta(tmp_path, kind)
+    np.testing.assert_allclose(scores(loaded(tmp_path), pairs()), scores(model, pairs()), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (None, 2),
+        ({"type": "BertProcessing"}, 1),
+        ({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "RobertaProcessing"}]}, 2),
+        (
+            {
+                "type": "TemplateProcessing",
+                "pair": [{"SpecialToken": {}}, {"Sequence": {}}, {"SpecialToken": {}}, {"Sequence": {}}],
+            },
+            1,
+        ),
+    ],
+)
+def test_the_separators_of_a_pair_are_the_tokenizers(tmp_path, template, expected):
+    as_roberta(tmp_path)
+    if template:
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template}))
+    assert separators(BertFolder.open(tmp_path)) == expected
+    row = joined([2, 7, 3], [8, 9, 10, 11], 3, Lengths(3, 7, expected))
+    assert row == ([2, 7, 3, 8, 9, 10, 3] if expected == 1 else [2, 7, 3, 3, 8, 9, 3])
+
+
+def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):
+    """By the shapes at the beginning of the file: a run looks at them before its first stage."""
+    monkeypatch.setattr(BertFolder, "_tensors", property(lambda folder: pytest.fail("reads the weights")))
+    written(tmp_path, 1)
+    check_cross_encoder(BertFolder.open(tmp_path))
+    tensors = load_file(tmp_path / "model.safetensors")
+    three = {"classifier.weight": np.zeros((3, 8), np.float32), "classifier.bias": np.zeros(3, np.float32)}
+    for changed, message in (
+        ({name: x for name, x in tensors.items() if "layer.1.output.dense.bias" not in name}, "dense.bias is missing"),
+        (tensors | {"classifier.bias": np.zeros(2, np.float32)}, r"classifier.bias is \[2\], \[1\] is needed"),
+        (tensors | three, "whose classifier has 3 classes; one of bert, roberta, xlm-roberta with 1 or 2"),
+    ):
+        save_file(changed, tmp_path / "model.safetensors")
+        with pytest.raises(UserError, match=message):
+            check_cross_encoder(BertFolder.open(tmp_path))
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rank_scale": 2}))
+    with pytest.raises(UserError, match="rank_scale is 2, and whether that changes a result is not known here"):
+        BertFolder.open(tmp_path)
 
 
 def test_a_pooler_without_a_classifier_is_a_start(tmp_path):

@@ -13,14 +13,15 @@ from support import exported
 from tokenizers import Tokenizer
 
 import retrieval
-from configs import dpr
+from configs import dpr, published
+from retrieval import model_folder
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
-from retrieval.recipes import exported_towers, initial_parameters
+from retrieval.recipes import bert_weights, exported_towers, initial_parameters
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
@@ -62,6 +63,13 @@ def modules(folder):
     return [(module["path"], module["type"].rpartition(".")[2]) for module in read(folder / "modules.json")]
 
 
+def changeable(folder, path):
+    """A copy whose files may be others than the stage wrote."""
+    copy = shutil.copytree(folder, path)
+    (copy / model_folder.SUMS).unlink()
+    return copy
+
+
 def towers_of(run):
     return initial_parameters.load_towers(run, len(exported.VOCABULARY))
 
@@ -99,23 +107,73 @@ def test_an_export_is_loaded_from_python(made, written, request):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("modules.json", '"1_Pooling"', '"../1_Pooling"', r"not the modules of an export .*\.\./1_Pooling"),
+        (
+            "modules.json",
+            '"1_Pooling"',
+            '"../1_Pooling"',
+            "modules.json: not a list of modules, with a type and a path in",
+        ),
         ("modules.json", "Normalize", "Router", "it has a module Router"),
-        ("modules.json", "Pooling", "Dense", "no Transformer with a Pooling"),
+        ("modules.json", "Pooling", "Dense", "not one Transformer with one Pooling behind it"),
         ("modules.json", "[", '{"a": [', "modules.json: not valid JSON"),
         ("1_Pooling/config.json", "cls", "max", "it pools by max; one of cls, mean is needed"),
-        ("2_Dense/config.json", "Identity", "Tanh", "a layer with .*Tanh, which our towers lack"),
-        ("2_Dense/config.json", '"out_features": 8', '"out_features": 9', "weights are not those of its config"),
-        ("sentence_bert_config.json", "40", '"long"', "max_seq_length is 'long', where a value of type int belongs"),
+        (
+            "2_Dense/config.json",
+            "Identity",
+            "Softmax",
+            "activation_function is 'torch.nn.modules.linear.Softmax'; only",
+        ),
+        (
+            "2_Dense/config.json",
+            '"out_features": 8',
+            '"out_features": 9',
+            r"linear.bias \[8\], linear.weight \[8, 16\], and by",
+        ),
+        ("sentence_bert_config.json", "40", '"long"', "max_seq_length is 'long'; a whole number of at least 3"),
     ],
 )
 def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, new, message):
-    copy = shutil.copytree(folder / "document", tmp_path / "copy")
+    copy = changeable(folder / "document", tmp_path / "copy")
     text = (copy / file).read_text()
     assert old in text
     (copy / file).write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         retrieval.load(copy)
+
+
+FILES = ["config.json", "modules.json", "tokenizer.json", "vocab.txt", "model.safetensors", "2_Dense/model.safetensors"]
+
+
+@pytest.mark.parametrize("name", [*FILES, model_folder.SUMS])
+def test_a_flipped_bit_of_an_export_is_noticed(folder, tmp_path, name):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    retrieval.load(copy)
+    path = copy / name if name == model_folder.SUMS else copy / "document" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    config = dpr.get_config()
+    config.model.tied, config.train.init_from = False, str(copy)
+    for read_folder in (
+        lambda: retrieval.load(copy),
+        lambda: published.get_config(str(copy)),
+        lambda: bert_weights.folders(config),
+    ):
+        with pytest.raises(UserError, match=rf"{copy}.*(delete {copy / model_folder.SUMS}|not valid JSON)"):
+            read_folder()
+
+
+def test_an_export_may_be_changed_on_purpose(folder, tmp_path):
+    copy = shutil.copytree(folder / "document", tmp_path / "copy")
+    (copy / "README.md").write_text("Our own card.")
+    retrieval.load(copy)
+    (copy / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    with pytest.raises(
+        UserError, match=r"sentence_bert_config\.json: damaged, .*; or, if you changed it on purpose, del"
+    ):
+        retrieval.load(copy)
+    (copy / model_folder.SUMS).unlink()
+    assert retrieval.load(copy)._config.data.document_length == 20
 
 
 @pytest.mark.parametrize(
@@ -124,7 +182,7 @@ def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, 
 )
 def test_the_length_may_be_the_tokenizers(folder, tmp_path, tokenizer, expected):
     """As sentence-transformers 6 writes it; the encoder has 40 positions."""
-    copy = shutil.copytree(folder / "document", tmp_path / "copy")
+    copy = changeable(folder / "document", tmp_path / "copy")
     (copy / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
     (copy / "tokenizer_config.json").unlink()
     if tokenizer is not None:
@@ -135,7 +193,7 @@ def test_the_length_may_be_the_tokenizers(folder, tmp_path, tokenizer, expected)
 @pytest.mark.parametrize("titles", ["pair", "joined"])
 def test_titles_are_read_as_they_were_trained(tmp_path, titles):
     made = exported.work_directory(tmp_path / "run", **{"data.titles": titles})
-    folder = exported.export(made)
+    folder = changeable(exported.export(made), tmp_path / "copy")
     assert read(folder / "config_sentence_transformers.json")["titles"] == titles
     documents = [{"title": each.title, "text": each.text} for each in exported.DOCUMENTS]
     of_run, of_export = (retrieval.load(place).encode_documents(documents) for place in (made.folder, folder))
@@ -170,12 +228,12 @@ def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
 
 
 def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
-    changes = {"model.tied": False, "train.init_from": f"{folder / 'query'},{folder / 'document'}"}
-    changes |= {"vocab": str(folder / "query" / "vocab.txt")}
-    other = exported.work_directory(tmp_path / "other", shift=0, **changes)
-    for name in ("query_tower", "document_tower"):
-        ours, theirs = (parameters_of(getattr(towers_of(r), name))["encoder"] for r in (run, other))
-        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    names = ("tied", "normalize", "pooling", "embed_norm")
+    changes = {f"model.{name}": run.config.model[name] for name in names} | {"vocab": str(folder / "query")}
+    for place, start in (("one", str(folder)), ("each", f"{folder / 'query'},{folder / 'document'}")):
+        other = exported.work_directory(tmp_path / place, shift=0, **changes, **{"train.init_from": start})
+        initial_parameters.check_start(other)
+        jax.tree.map(np.testing.assert_array_equal, *(parameters_of(towers_of(each)) for each in (run, other)))
 
 
 @pytest.mark.parametrize("which", ["folder/query", "folder/document", "tied_folder"])

@@ -27,6 +27,7 @@ SHARED = tuple(
         "hashing",
         "identifiers",
         "libraries",
+        "model_folder",
         "numbers",
         "registry",
         "runtime",

@@ -11,6 +11,7 @@ import pytest
 from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file, save_file
+from support.bert_folders import with_modules
 
 from configs import ict, mlm, question_generation, seed_encoder
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -179,6 +180,56 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
         initial_parameters.check_start(run)
 
 
+PLAIN = {"model.embed_dim": 0, "model.pooling": "mean", "model.normalize": False}
+
+
+@pytest.mark.parametrize(
+    ("modules", "changes", "flags"),
+    [
+        ({}, {"model.pooling": "cls"}, "--config.model.pooling=mean"),
+        ({"layers": ["Normalize"]}, {}, "--config.model.normalize=True"),
+        ({"layers": ["Dense"]}, {}, "--config.model.embed_dim=6"),
+        ({"layers": ["Dense", "Dropout"]}, {"model.embed_dim": 8}, "--config.model.embed_dim=6"),
+        (
+            {"layers": ["Normalize", "Normalize"]},
+            {"model.hidden_size": 32},
+            "--config.model.hidden_size=16 --config.model.normalize=True --config.model.head=\"('normalize',)\"",
+        ),
+        ({"prompts": {"query": "w1 "}}, {}, "--config.data.query_prefix='w1 '"),
+        (
+            {"prompts": {"passage": "w1 w2 "}, "include_prompt": False},
+            {},
+            "--config.data.document_prefix='w1 w2 ' --config.model.pool_from='(0, 3)'",
+        ),
+    ],
+)
+def test_what_modules_do_and_the_config_lacks_is_said_with_its_flags(tmp_path, bert, modules, changes, flags):
+    with_modules(bert, **modules)
+    run = make_run(tmp_path, bert, **PLAIN | changes)
+    message = rf"set\n  {re.escape(flags)}\nor name a copy without modules\.json, for its encoder alone"
+    with pytest.raises(UserError, match=message):
+        initial_parameters.check_start(run)
+    (bert / "modules.json").unlink()
+    run.config.model.hidden_size, run.config.train.init_from = 16, str(bert)
+    initial_parameters.check_start(run)
+
+
+def test_the_layers_behind_the_pooling_come_along(tmp_path, bert):
+    run = make_run(tmp_path, with_modules(bert, ["Dense"]), **PLAIN | {"model.embed_dim": 6})
+    model, kernel = started(run), np.arange(96).reshape(6, 16).T
+    for tower in (model.query_tower, model.document_tower):
+        np.testing.assert_array_equal(tower.projection.kernel[...], kernel)
+    names = {path.relative_to(bert).as_posix() for path in initial_parameters.train_inputs(run)}
+    assert {"modules.json", "2_Dense/config.json", "2_Dense/model.safetensors", "1_Pooling/config.json"} < names
+    model = started(make_run(tmp_path / "mlm", bert, source=mlm))  # which has no place for them
+    assert same(parameters(model.encoder), expected(bert, model.encoder))
+
+
+def test_layers_of_a_config_are_random_where_the_folder_has_none(tmp_path, bert):
+    model = started(make_run(tmp_path, with_modules(bert), **PLAIN | {"model.head": ("dense:4:tanh", "normalize")}))
+    assert model.query_tower.projection.kernel.shape == (16, 4)
+
+
 def test_a_remade_vocabulary_under_a_model_is_noticed(tmp_path, bert):
     """With as many tokens, so that no size tells; also where the model is the run's own."""
     run = make_run(tmp_path, bert)
@@ -218,7 +269,7 @@ def test_the_record_knows_the_vocabulary_of_a_lost_base(tmp_path, bert):
         ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'"),
         ("model_type", "electra", "model_type is 'electra'; one of bert, roberta, xlm-roberta, distilbert"),
         ("hidden_size", "16", "hidden_size is '16'"),
-        ("vocab_size", 51, "a model of 51 tokens, and"),
+        ("vocab_size", 51, "vocab_size is 51, and in model.safetensors embeddings.word_embeddings.weight is"),
     ],
 )
 def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, value, says):

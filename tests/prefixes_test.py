@@ -9,6 +9,7 @@ from support import exported
 
 import retrieval
 from configs import dpr, mlm
+from retrieval import model_folder
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.byte_pairs import BytePairs
@@ -91,6 +92,7 @@ def test_an_export_has_them_as_prompts(tmp_path):
 
 def test_prompts_that_cannot_be_prefixes_are_refused(tmp_path):
     folder = exported.export(exported.work_directory(tmp_path / "run"))
+    (folder / model_folder.SUMS).unlink()
     path = folder / "config_sentence_transformers.json"
     path.write_text(path.read_text().replace('"prompts": {}', '"prompts": {"passage": "text:"}'))
     with pytest.raises(UserError, match="one of its prompts is not '' or a text that ends with a space"):

@@ -7,12 +7,15 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 from flax import nnx
+from support.bert_folders import with_modules
 from support.mutated import as_json, changed, damaged
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
+from retrieval.models import module_folder
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.recipes import module_fields
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 CONFIG = json.loads((GOLDEN / "bert" / "config.json").read_text())
@@ -60,6 +63,24 @@ def test_weights(rounds, tmp_path, like, name):
     path = BertFolder.open(folder).files[1]
     content = path.read_bytes()
     fuzz(rounds, path, lambda rng: damaged(rng, content), lambda: BertFolder.open(folder).encoder(like))
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"])
+def test_modules(rounds, tmp_path, name):
+    folder = with_modules(shutil.copytree(GOLDEN / "bert", tmp_path / "bert"), ["Dense", "Normalize"], {"query": "a "})
+    path = folder / name
+    content = json.loads(path.read_text())
+
+    def mutated(rng):
+        return as_json(changed(rng, content)) if rng.random() < 0.5 else damaged(rng, as_json(content))
+
+    def read():
+        query, _ = module_fields.open_towers(folder)
+        settings = module_folder.settings(folder)
+        module_fields.prompts(folder, settings)
+        module_fields.fields_of(query, settings)
+
+    fuzz(rounds, path, mutated, read)
 
 
 def test_tokenisers(rounds, tmp_path):

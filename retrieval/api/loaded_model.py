@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import model_folder
 from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
@@ -56,14 +57,14 @@ _FEW = 32  # texts that are embedded as one batch
 
 
 def load(path: str | Path) -> "Model":
-    """The model of a finished run, or the towers of an export.
+    """The model of a finished run, or the towers of an export or of another model of sentence-transformers.
 
     Args:
-      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` wrote,
-        or the name under which it pushed that to Hugging Face's hub, such as 'hf:me/towers'.
+      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` or
+        sentence-transformers wrote, or the name that it has on Hugging Face's hub, such as 'hf:me/towers'.
 
     Raises:
-      UserError: there is none, or the training has not ended.
+      UserError: there is none, or a part of it is not understood, or the training has not ended.
     """
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"{path!r} is no path: name the work directory of a run, or the folder of an export")
@@ -71,7 +72,7 @@ def load(path: str | Path) -> "Model":
     copy = store_copy.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
     try:
-        is_export = exported_towers.is_export(folder)
+        is_export = model_folder.has_modules(folder)
     except OSError as error:
         raise UserError(
             f"{first_line(path)}: cannot be read ({error.strerror}); name the work directory of a run, or the folder "

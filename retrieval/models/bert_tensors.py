@@ -4,7 +4,7 @@ A tensor has the name and the shape that Hugging Face's `BertModel` gives it. It
 [in, out]. Each of its layers has tensors of its own. Ours are one array with a leading axis.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,22 @@ def to_tensors(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return tensors
 
 
+def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> None:
+    """Checks that there is a tensor of the right shape for every parameter, and no other, without their values.
+
+    Args are those of `to_parameters`.
+
+    Raises:
+      UserError: as `to_parameters`.
+    """
+    faults, used = [], set()
+    for _, names, shape in _needed(like):
+        used.update(names)
+        for name in names:
+            _fitting(tensors, name, shape, faults)
+    _raise(faults, tensors, used, source)
+
+
 def to_parameters(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> dict[str, Any]:
     """BERT's tensors as the parameters of a Transformer, or of what is put on one: nested dicts, float32.
 
@@ -65,19 +81,28 @@ def to_parameters(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], so
       UserError: a tensor is missing, left over, of another shape or not finite; the message lists which.
     """
     params, faults, used = {}, [], set()
-    leaves: Any = traverse_util.flatten_dict(like, sep="/")
-    for path, leaf in leaves.items():
-        names = _names(path, leaf)
+    for path, names, shape in _needed(like):
         used.update(names)
-        shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
-        parts = [_part(tensors, name, shape[::-1] if _is_transposed(path) else shape, faults) for name in names]
+        parts = [_part(tensors, name, shape, faults) for name in names]
         parts = [part.T for part in parts] if _is_transposed(path) else parts
         params[path] = np.stack(parts) if _is_stacked(path) else np.array(parts[0])
-    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(tensors.keys() - used)]
+    _raise(faults, tensors, used, source)
+    return traverse_util.unflatten_dict(params, sep="/")
+
+
+def _needed(like: Mapping[str, Any]) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
+    """Of each parameter its path, the tensors that it is made of, and their shape."""
+    leaves: Any = traverse_util.flatten_dict(like, sep="/")
+    for path, leaf in leaves.items():
+        shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
+        yield path, _names(path, leaf), tuple(shape[::-1] if _is_transposed(path) else shape)
+
+
+def _raise(faults: list[str], tensors: Mapping[str, np.ndarray], used: Collection[str], source: str) -> None:
+    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(tensors.keys() - set(used))]
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
         raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
-    return traverse_util.unflatten_dict(params, sep="/")
 
 
 def _names(path: str, leaf: Any) -> list[str]:
@@ -89,21 +114,31 @@ def _names(path: str, leaf: Any) -> list[str]:
 
 def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
     """A tensor as float32. Where it does not fit, it is zero, and `faults` gets what is wrong."""
-    tensor = tensors.get(name)
+    tensor = _fitting(tensors, name, shape, faults)
     if tensor is None:
-        faults.append(f"{name} is missing")
-        return np.zeros(shape, np.float32)
-    if "position_embeddings" in name and tensor.ndim:
-        tensor = tensor[: shape[0]]
-    if tensor.dtype == object:
-        faults.append(f"{name} is not of numbers")
-        return np.zeros(shape, np.float32)
-    if tensor.shape != tuple(shape):
-        faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
         return np.zeros(shape, np.float32)
     tensor = tensor.astype(np.float32)
     if not np.isfinite(tensor).all():
         faults.append(f"{name} has values that are not finite")
+    return tensor
+
+
+def _fitting(
+    tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]
+) -> np.ndarray | None:
+    """A tensor of a shape; None where there is none, and `faults` gets what is wrong."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        faults.append(f"{name} is missing")
+        return None
+    if "position_embeddings" in name and tensor.ndim:
+        tensor = tensor[: shape[0]]
+    if tensor.dtype == object:
+        faults.append(f"{name} is not of numbers")
+        return None
+    if tensor.shape != shape:
+        faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
+        return None
     return tensor
 
 

@@ -1,12 +1,13 @@
 """Cross-encoders as folders that `transformers` and `sentence_transformers.CrossEncoder` load, there and back.
 
-    config.json, model.safetensors    a BertForSequenceClassification with one label
+    config.json, model.safetensors    a BertForSequenceClassification with one label; one of RoBERTa or XLM-R is read
     config_sentence_transformers.json    where sentence-transformers 5 has written the folder; read, and not written
 
 The tokenizer's files are not written here.
 """
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from retrieval import files
+from retrieval import files, model_folder
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors, export_files, hugging_face
+from retrieval.models import bert_tensors, export_files, hugging_face, known_keys
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder
+from retrieval.models.known_keys import ANY
+from retrieval.models.module_folder import SETTINGS
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 
@@ -29,6 +32,14 @@ _SIGMOID, _LOG_SIGMOID = (f"torch.nn.modules.activation.{name}" for name in ("Si
 _KINDS = {_IDENTITY: (1, False), _SIGMOID: (1, True), _LOG_SIGMOID: (2, False)}  # classes, and whether `sigmoid`
 
 _ENCODER = "bert."
+_PAIRS_OF_TWO_SEPARATORS = ("roberta", "xlm-roberta")
+_READ = ("bert", *_PAIRS_OF_TWO_SEPARATORS)
+_SETTINGS = {
+    "__version__": ANY,
+    "model_type": ("CrossEncoder",),
+    "activation_fn": ANY,
+    "prompts": ANY,  # of which none is used where none is the default
+}
 
 
 def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
@@ -50,24 +61,72 @@ def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
     files.write_json(folder / "config.json", config)
 
 
-def load_cross_encoder(folder: BertFolder, config: TransformerConfig) -> CrossEncoder:
+def check_cross_encoder(folder: BertFolder) -> tuple[int, bool]:
+    """Checks that a folder has a cross-encoder that can be read, without its weights; `CrossEncoder`'s arguments.
+
+    Returns its classes, and whether its score is the sigmoid of a logit.
+
+    Raises:
+      UserError: it has none, or it is not understood what the library makes of the logit.
+    """
+    if folder.kind not in _READ or folder.classes not in (1, 2):
+        raise UserError(
+            f"{folder.path}: a {folder.kind} whose classifier has {folder.classes} classes; one of {', '.join(_READ)} "
+            "with 1 or 2 is needed (a BertForSequenceClassification or XLMRobertaForSequenceClassification)"
+        )
+    if not folder.has_pooler:
+        raise UserError(f"{folder.path}: its classifier stands on no pooler; copy it again")
+    if model_folder.has_modules(folder.path):
+        kinds = [module.kind for module in model_folder.modules(folder.path)]
+        if kinds != ["Transformer"]:
+            raise UserError(
+                f"{folder.path / model_folder.MODULES}: it has {', '.join(kinds)[:80]}, and a reranker is a "
+                "Transformer alone"
+            )
+    make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes)
+    shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
+    folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
+    name, path = _activation(folder)
+    if folder.classes == 2:
+        return 2, False
+    kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
+    if (last := name.rpartition(".")[2]) not in kinds:
+        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
+    return kinds[last]
+
+
+def separators(folder: BertFolder) -> int:
+    """How many separators stand between the two texts of a pair: as its tokenizer's file says, or else its kind."""
+    path = folder.place / "tokenizer.json"
+    config = files.read_json(path) if path.is_file() else {}
+    template: Any = config.get("post_processor") if isinstance(config, dict) else None
+    try:
+        while template["type"] == "Sequence":
+            template = template["processors"][-1]
+        if template["type"] == "TemplateProcessing":
+            kinds = ["".join(part) for part in template["pair"]]
+            texts = [place for place, kind in enumerate(kinds) if kind == "Sequence"]
+            return texts[1] - texts[0] - 1
+        return {"BertProcessing": 1, "RobertaProcessing": 2}[template["type"]]
+    except (TypeError, KeyError, IndexError):
+        return 2 if folder.kind in _PAIRS_OF_TWO_SEPARATORS else 1
+
+
+def load_cross_encoder(
+    folder: BertFolder, config: TransformerConfig, token_ids: Sequence[int] | None = None
+) -> CrossEncoder:
     """The cross-encoder of such a folder. Its scores are those of `sentence_transformers.CrossEncoder.predict`.
 
     Args:
-      config: of the folder's sizes.
+      config: of the folder's sizes, and with as many tokens as its vocabulary has.
+      token_ids: as `BertFolder.encoder` has them.
 
     Raises:
-      UserError: as `read_cross_encoder`, or the library makes something of its logit that is unknown here.
+      UserError: as `read_cross_encoder`, or as `check_cross_encoder`.
     """
-    classes, sigmoid = max(1, folder.classes), False
-    if classes == 1:
-        name, path = _activation(folder)
-        kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
-        if (last := name.rpartition(".")[2]) not in kinds:
-            raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
-        classes, sigmoid = kinds[last]
+    classes, sigmoid = check_cross_encoder(folder)
     make = functools.partial(CrossEncoder, config, classes, sigmoid=sigmoid)
-    params = read_cross_encoder(folder, nnx.eval_shape(lambda: make(rngs=Rngs(0))))
+    params = read_cross_encoder(folder, nnx.eval_shape(lambda: make(rngs=Rngs(0))), token_ids)
     model = make(rngs=Rngs(0))
     state = nnx.state(model, nnx.Param)
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
@@ -75,42 +134,40 @@ def load_cross_encoder(folder: BertFolder, config: TransformerConfig) -> CrossEn
     return model
 
 
-def read_cross_encoder(folder: BertFolder, like: CrossEncoder) -> dict[str, Any]:
+def read_cross_encoder(
+    folder: BertFolder, like: CrossEncoder, token_ids: Sequence[int] | None = None
+) -> dict[str, Any]:
     """The parameters of a cross-encoder from such a folder, of anybody's making.
 
     Args:
       like: a model of as many classes and of the same sizes, or its shapes; of two classes where the folder has one.
+      token_ids: as `BertFolder.encoder` has them.
 
     Raises:
-      UserError: the folder has no cross-encoder, or one of another number of classes, or its weights do not fit.
+      UserError: as `check_cross_encoder`, or it has another number of classes, or its weights do not fit.
     """
+    check_cross_encoder(folder)
+    if folder.classes not in (1, like.classes):
+        raise UserError(f"{folder.path}: its classifier has {folder.classes} classes, and {like.classes} are needed")
     shapes = nnx.to_pure_dict(nnx.state(like, nnx.Param))
-    if folder.kind != "bert" or folder.classes not in (1, like.classes):
-        raise UserError(
-            f"{folder.path}: a {folder.kind} whose classifier has {folder.classes} classes; a bert with "
-            f"{like.classes} is needed (a BertForSequenceClassification)"
-        )
     head = folder.classifier({name: shapes[name] for name in ("pooler", "classifier")})
-    if head is None:
-        raise UserError(f"{folder.path}: its classifier stands on no pooler; copy it again")
-    return {"encoder": folder.encoder(shapes["encoder"])} | head
+    assert head is not None, "it has a pooler"
+    return {"encoder": folder.encoder(shapes["encoder"], token_ids)} | head
 
 
 def settings(folder: BertFolder) -> list[Path]:
     """The files, beside those of the weights, that tell what becomes of the logit."""
-    return [path] if (path := folder.path / export_files.CONFIG).is_file() else []
+    return [path] if (path := folder.path / SETTINGS).is_file() else []
 
 
 def _activation(folder: BertFolder) -> tuple[str, Path]:
     """What the library makes of one logit, and the file that says so; a sigmoid where none does."""
-    config_path = folder.files[0]
-    for path in (*settings(folder), config_path):
-        config = files.read_json(path)
-        try:
-            version_4 = config.get("sentence_transformers", {}).get("activation_fn")
-            name = config.get("activation_fn") or version_4 or config.get("sbert_ce_default_activation_function")
-        except AttributeError as error:
-            raise UserError(f"{path}: not the config of a cross-encoder; copy it again") from error
-        if name:
-            return str(name), path
-    return _SIGMOID, config_path
+    own, config_path = folder.path / SETTINGS, folder.files[0]
+    if name := known_keys.read(own, _SETTINGS, optional=True).get("activation_fn"):
+        return str(name), own
+    config = files.read_json(config_path)
+    version_4 = config.get("sentence_transformers") or {}
+    if not isinstance(version_4, dict):
+        raise UserError(f"{config_path}: sentence_transformers is no dict of settings; copy the file again")
+    name = version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    return str(name or _SIGMOID), config_path

@@ -5,7 +5,7 @@
     sentence_bert_config.json           the BertModel, of at most so many tokens
     1_Pooling/                          the vector of [CLS], or the mean
     2_Dense/                            the projection, where there is one
-    3_LayerNorm/                        a LayerNorm of the embedding, where there is one
+    3_LayerNorm/                        a LayerNorm of the embedding, where there is one; or whatever layers there are
     4_Normalize/                        length 1, where the model has it
 
 The tokenizer's files are not written here. Two towers lie in a folder each. Above them is the router, without a copy of
@@ -22,17 +22,18 @@ from flax import nnx
 from safetensors.numpy import save
 
 from retrieval import files
+from retrieval.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import bert_tensors, hugging_face
 from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.module_folder import ACTIVATIONS, MODEL, SETTINGS, TITLES
+from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import Tower
 
-QUERY, DOCUMENT = "query", "document"
-
 # The scores of a search are inner products, of normalised embeddings too.
-_MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot"}
-CONFIG = "config_sentence_transformers.json"
-TITLES = "titles"  # the libraries pass over it
+_MODEL = {"model_type": MODEL, "similarity_fn_name": "dot"}
 _MODULES = "sentence_transformers.sentence_transformer.modules"
+ROUTER = "router_config.json"
+_KINDS = {DENSE: "Dense", LAYER_NORM: "LayerNorm", NORMALIZE: "Normalize"}
 
 
 def write_tower(
@@ -44,6 +45,7 @@ def write_tower(
     query_length: int | None = None,
     prompts: Mapping[str, str] = {},
     default_prompt: str = DOCUMENT,
+    include_prompt: bool = True,
     titles: str = "",
 ) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
@@ -51,6 +53,7 @@ def write_tower(
     Args:
       prompts: what stands before queries and before documents, where there is something.
       default_prompt: that of a text of which nobody says what it is.
+      include_prompt: whether the pooling takes the tokens of these.
       titles: how the title of a document was read, `data.titles`; our own loader looks for it.
       normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
@@ -60,20 +63,14 @@ def write_tower(
     write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
     files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
-    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
+    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling}
+    pooling["include_prompt"] = include_prompt
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", pooling)
     kinds = ["Transformer", "Pooling"]
-    if hasattr(tower, "projection"):
-        kinds.append("Dense")
-        _write_dense(folder / _path(kinds), tower.projection)
-    if hasattr(tower, "norm"):
-        kinds.append("LayerNorm")
-        _write_norm(folder / _path(kinds), tower.norm)
-    if normalize:
-        kinds.append("Normalize")
-        (folder / _path(kinds)).mkdir()
-        files.write_json(folder / _path(kinds) / "config.json", {})
+    for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if normalize else [])]:
+        kinds.append(_KINDS[layer.kind])
+        _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
     _write_modules(folder, kinds, prompts, default_prompt, titles)
 
 
@@ -83,14 +80,18 @@ def write_router(folder: Path, prompts: Mapping[str, str] = {}, titles: str = ""
     Args:
       prompts, titles: as `write_tower` has them.
     """
+    files.write_json(folder / ROUTER, router(folder))
+    _write_modules(folder, ["Router"], prompts, DOCUMENT, titles)
+
+
+def router(folder: Path) -> dict[str, Any]:
+    """The config of the router above two towers' folders, by what these have."""
     routes = {route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)}
-    router = {
+    return {
         "types": {path: kind for modules in routes.values() for path, kind in modules},
         "structure": {route: [path for path, _ in modules] for route, modules in routes.items()},
         "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
     }
-    files.write_json(folder / "router_config.json", router)
-    _write_modules(folder, ["Router"], prompts, DOCUMENT, titles)
 
 
 def _lengths(length: int, query_length: int | None) -> dict[str, int]:
@@ -105,18 +106,26 @@ def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:
     return {"pooler.dense.weight": np.zeros(shape, np.float32), "pooler.dense.bias": np.zeros(hidden_size, np.float32)}
 
 
-def _write_dense(folder: Path, projection: nnx.Linear) -> None:
+def _write_layer(folder: Path, layer: Layer, module: Any) -> None:
     folder.mkdir()
+    if layer.kind == NORMALIZE:
+        files.write_json(folder / "config.json", {})
+    elif layer.kind == LAYER_NORM:
+        _write_norm(folder, module)
+    else:
+        _write_dense(folder, layer, module)
+
+
+def _write_dense(folder: Path, layer: Layer, projection: nnx.Linear) -> None:
     size_in, size_out = projection.kernel.shape
-    identity = "torch.nn.modules.linear.Identity"
-    config = {"in_features": size_in, "out_features": size_out, "bias": True, "activation_function": identity}
+    activation = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
+    config = {"in_features": size_in, "out_features": size_out, "bias": layer.bias, "activation_function": activation}
     files.write_json(folder / "config.json", config)
-    weight = np.ascontiguousarray(_float32(projection.kernel).T)
-    write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
+    bias = {"linear.bias": _float32(projection.bias)} if layer.bias else {}
+    write_tensors(folder, {"linear.weight": np.ascontiguousarray(_float32(projection.kernel).T), **bias})
 
 
 def _write_norm(folder: Path, norm: LayerNorm) -> None:
-    folder.mkdir()
     files.write_json(folder / "config.json", {"dimension": norm.num_features})
     write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
 
@@ -140,15 +149,15 @@ def _write_modules(
         {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    files.write_json(folder / "modules.json", modules)
+    files.write_json(folder / MODULES, modules)
     default = default_prompt if default_prompt in prompts else None
     own = {TITLES: titles} if titles else {}
-    files.write_json(folder / CONFIG, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default, **own})
+    files.write_json(folder / SETTINGS, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default, **own})
 
 
 def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:
     """Paths, from the router's folder on, and types of a tower's modules."""
-    modules = files.read_json(folder / "modules.json")
+    modules = files.read_json(folder / MODULES)
     return [(str(PurePosixPath(route, module["path"])), module["type"]) for module in modules]
 
 

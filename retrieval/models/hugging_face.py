@@ -14,97 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
+from retrieval import files, model_folder
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors, tensor_files
+from retrieval.models import bert_kinds, bert_tensors, tensor_files
+from retrieval.models.bert_kinds import KINDS, SIZES
+from retrieval.models.known_keys import shown
 from retrieval.models.transformer import TransformerConfig
 
 _log = logging.getLogger(__name__)
 
-CONFIGS = ("config.json", "bert_config.json")
-
-# BERT's names of the sizes of a `TransformerConfig`.
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-    type_vocab_size="type_vocab_size",
-    layer_norm_epsilon="layer_norm_eps",
-)
-_DISTILBERT_SIZES = _SIZES | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim")
-
-# Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.
-_OLD_NAMES = {  # Google's, once "/" is ".", and those of the first ports
-    r"\.layer_(\d+)\.": r".layer.\1.",
-    r"\.(gamma|kernel)$": ".weight",
-    r"\.beta$": ".bias",
-    r"(^embeddings\.\w+_embeddings)$": r"\1.weight",
-    r"^cls\.predictions\.output_bias$": "cls.predictions.bias",
-    r"^cls\.seq_relationship\.output_(weight|bias)s?$": r"cls.seq_relationship.\1",
+# Tensors by which the sizes of a config are checked -> their axes, as fields of a `TransformerConfig`.
+_SHAPES = {
+    "embeddings.word_embeddings.weight": ("vocab_size", "hidden_size"),
+    "embeddings.position_embeddings.weight": ("max_length", "hidden_size"),
+    "embeddings.token_type_embeddings.weight": ("type_vocab_size", "hidden_size"),
+    "encoder.layer.0.intermediate.dense.weight": ("mlp_size", "hidden_size"),
 }
-_ROBERTA_NAMES = {
-    r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
-    r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",
-    r"^lm_head\.": "cls.predictions.",
-}
-_DISTILBERT_NAMES = {
-    r"^transformer\.layer\.": "encoder.layer.",
-    r"\.attention\.q_lin\.": ".attention.self.query.",
-    r"\.attention\.k_lin\.": ".attention.self.key.",
-    r"\.attention\.v_lin\.": ".attention.self.value.",
-    r"\.attention\.out_lin\.": ".attention.output.dense.",
-    r"\.sa_layer_norm\.": ".attention.output.LayerNorm.",
-    r"\.ffn\.lin1\.": ".intermediate.dense.",
-    r"\.ffn\.lin2\.": ".output.dense.",
-    r"\.output_layer_norm\.": ".output.LayerNorm.",
-    r"^vocab_transform\.": "cls.predictions.transform.dense.",
-    r"^vocab_layer_norm\.": "cls.predictions.transform.LayerNorm.",
-    r"^vocab_projector\.bias$": "cls.predictions.bias",
-    r"^vocab_projector\.weight$": "cls.predictions.decoder.weight",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """What is peculiar to a kind of model.
-
-    Attributes:
-      sizes: our names of sizes -> the fields of its config.
-      defaults: values of fields that its config may leave out.
-      names: its names of tensors -> BERT's.
-      skipped_positions: rows of its table of positions before that of a text's first token.
-    """
-
-    sizes: Mapping[str, str]
-    defaults: Mapping[str, Any]
-    names: Mapping[str, str]
-    skipped_positions: int = 0
-
-
-_KINDS = {
-    "bert": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, {}),
-    # Positions count from the id of padding + 1, in fairseq's manner.
-    "roberta": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, _ROBERTA_NAMES, skipped_positions=2),
-    "xlm-roberta": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, _ROBERTA_NAMES, skipped_positions=2),
-    "distilbert": _Kind(_DISTILBERT_SIZES, {"layer_norm_eps": 1e-12, "type_vocab_size": 1}, _DISTILBERT_NAMES),
-}
-# Fields that change what a model computes -> the value with which it computes what ours does.
-_EXPRESSED = {
-    "hidden_act": "gelu",
-    "activation": "gelu",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "pruned_heads": {},
-}
-_ROBERTA_PAD_ID = 1
 
 _HEAD, _NEXT, _POOLER, _CLASSIFIER = "cls.predictions.", "cls.seq_relationship.", "pooler.", "classifier."
 # What has no place in any model of ours: buffers.
 _UNUSED = re.compile(r"^embeddings\.(position_ids|token_type_ids)$")
+# A RoBERTa's pooler, beside the head of a cross-encoder that does not stand on it.
+_UNUSED_POOLER = re.compile(r"^(roberta\.)?pooler\.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,45 +43,42 @@ class BertFolder:
     """A folder that has been looked at; its weights are read when they are asked for, once.
 
     Attributes:
+      path: as it was named.
+      place: the folder with the encoder, `path` itself or one below it.
       sizes: fields of a `TransformerConfig`: those on which shapes and results depend. `max_length` is the longest
         text that it has positions for.
     """
 
     path: Path
+    place: Path
     kind: str
     sizes: Mapping[str, Any]
 
     @classmethod
     def open(cls, path: Path) -> "BertFolder":
-        """Looks at a folder's config, and which files of weights there are.
+        """Looks at a folder's config, and at the shapes of its weights, whose values are not read.
 
         Raises:
-          UserError: there is no such folder, a field or a file is missing, or its model is not one of ours.
+          UserError: there is no such folder, a field or a file is missing, its model is not one of ours, or it may be
+            for what its config says, or the weights are of other sizes than that.
         """
-        config_path = _config_of(path)
-        config = files.read_json(config_path)
-        if not isinstance(config, dict):
-            raise UserError(f"{config_path}: not the config of a model; copy it again")
-        kind = config.get("model_type", "bert")
-        if not isinstance(kind, str) or kind not in _KINDS:
-            raise UserError(f"{config_path}: model_type is {kind!r}; one of {', '.join(_KINDS)} is needed")
-        for field, needed in _EXPRESSED.items():
-            if config.get(field, needed) != needed:
-                raise UserError(f"{config_path}: {field} is {config[field]!r}; only {needed!r} is what our model does")
-        if kind in ("roberta", "xlm-roberta") and config.get("pad_token_id", _ROBERTA_PAD_ID) != _ROBERTA_PAD_ID:
-            raise UserError(f"{config_path}: pad_token_id is {config['pad_token_id']!r}; only {_ROBERTA_PAD_ID} fits")
-        tensor_files.find(path)
-        return cls(Path(path), kind, _sizes(config_path, config, _KINDS[kind]))
+        model_folder.check_sums(path)
+        place = model_folder.encoder_folder(Path(path))
+        config_path = bert_kinds.config_of(place)
+        kind, sizes = bert_kinds.read(config_path)
+        folder = cls(Path(path), place, kind, sizes)
+        folder._check_shapes(config_path)
+        return folder
 
     @property
     def files(self) -> list[Path]:
         """Its config, and the files that its weights are read from."""
-        return [_config_of(self.path), *tensor_files.find(self.path)]
+        return [bert_kinds.config_of(self.place), *tensor_files.find(self.place)]
 
     @property
     def has_head(self) -> bool:
         """Whether the weights of a masked language model's head are there."""
-        return any(name.startswith(_HEAD) for name in self._tensors)
+        return any(name.startswith(_HEAD) for name in self._shapes)
 
     def encoder(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """The parameters of the encoder, as `bert_tensors.to_parameters` gives them.
@@ -163,13 +91,32 @@ class BertFolder:
         """
         others = (_HEAD, _NEXT, _POOLER, _CLASSIFIER)
         tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(others)}
-        return bert_tensors.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
+        tokens = like["token_embedding"]["embedding"].shape[0]
+        return bert_tensors.to_parameters(_of_tokens(tensors, token_ids, tokens), like, str(self.path))
+
+    def check_cross_encoder(self, like: Mapping[str, Any]) -> None:
+        """Checks that every parameter of a cross-encoder has its tensor, and no tensor is left over, by their shapes.
+
+        Args:
+          like: the shapes of one of the folder's sizes and classes.
+
+        Raises:
+          UserError: they do not fit.
+        """
+        tensors = {name: tensor for name, tensor in self._shapes.items() if not name.startswith((_HEAD, _NEXT))}
+        heads = {name: like[name] for name in ("pooler", "classifier")}
+        bert_tensors.check_shapes(tensors, {**like["encoder"], **heads}, str(self.path))
 
     @property
     def classes(self) -> int:
         """The classes of a cross-encoder's classifier; 0 where the folder has none."""
-        weight = self._tensors.get(f"{_CLASSIFIER}weight")
+        weight = self._shapes.get(f"{_CLASSIFIER}weight")
         return len(weight) if weight is not None and weight.ndim else 0
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether there is what a cross-encoder's classifier stands on."""
+        return any(name.startswith(_POOLER) for name in self._shapes)
 
     def classifier(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of a cross-encoder's pooler and, if `like` has one, of its classifier; None without a pooler.
@@ -213,36 +160,77 @@ class BertFolder:
             )
         if (bias := head.pop(f"{_HEAD}decoder.bias", None)) is not None:
             head.setdefault(f"{_HEAD}bias", bias)
-        return bert_tensors.to_parameters(_permuted(head, token_ids), like, str(self.path))
+        return bert_tensors.to_parameters(_of_tokens(head, token_ids, len(like["bias"])), like, str(self.path))
 
     @functools.cached_property
     def _tensors(self) -> dict[str, np.ndarray]:
+        return self._read(values=True)
+
+    @functools.cached_property
+    def _shapes(self) -> dict[str, np.ndarray]:
+        return self._read(values=False)
+
+    def _read(self, values: bool) -> dict[str, np.ndarray]:
         """The weights under BERT's names, without those that have no place in a model of ours."""
-        kind, tensors, unused = _KINDS[self.kind], {}, []
-        for name, tensor in tensor_files.read(self.path).items():
+        kind, tensors, unused = KINDS[self.kind], {}, []
+        published = tensor_files.read(self.place, values)
+        has_head = any(name.startswith(f"{_CLASSIFIER}dense.") for name in published)
+        for name, tensor in published.items():
             # TensorFlow's matrices are [in, out].
             tensor = tensor.T if name.endswith("/kernel") else tensor
-            name = _bert_name(name, kind)
-            if _UNUSED.match(name):
+            original, name = name, kind.bert_name(name)
+            if _UNUSED.match(name) or (has_head and _UNUSED_POOLER.match(original)):
                 unused.append(name)
             elif name in tensors:
                 raise UserError(f"{self.path}: two of its tensors are {name}; copy it again")
             else:
                 tensors[name] = tensor
-        if unused:
+        if unused and values:
             _log.info("%s: not used: %s", self.path, ", ".join(sorted(unused)))
         if self.kind == "distilbert":
-            tensors["embeddings.token_type_embeddings.weight"] = np.zeros((1, self.sizes["hidden_size"]), np.float32)
+            zeros = np.broadcast_to(np.float32(0), (1, self.sizes["hidden_size"]))
+            tensors["embeddings.token_type_embeddings.weight"] = zeros
         positions = "embeddings.position_embeddings.weight"
         if positions in tensors and tensors[positions].ndim:
             tensors[positions] = tensors[positions][kind.skipped_positions :]
         return tensors
 
+    def _check_shapes(self, config: Path) -> None:
+        """Compares the sizes of the config with the weights, before anything of these sizes is made.
+
+        Raises:
+          UserError: they differ.
+        """
+        shapes, fields = {name: array.shape for name, array in self._shapes.items()}, KINDS[self.kind].sizes
+        weights = tensor_files.find(self.place)[0]
+        layers = {int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.(\d{1,9})\.", name))}
+        if layers != set(range(min(self.sizes["num_layers"], len(layers) + 1))):
+            raise UserError(
+                f"{config}: {fields['num_layers']} is {self.sizes['num_layers']}, and {weights.name} has tensors of "
+                f"{len(layers)} layers: copy both again"
+            )
+        for name, axes in _SHAPES.items():
+            shape, wanted = shapes.get(name), tuple(self.sizes[size] for size in axes)
+            if shape is None:
+                raise UserError(f"{weights}: {name} is missing, which an encoder has; copy it again")
+            # Of a longer table the first positions are taken.
+            if shape[:1] > wanted[:1] and axes[0] == "max_length":
+                shape = (wanted[0], *shape[1:])
+            if shape != wanted:
+                size = next((size for size, a, b in zip(axes, wanted, shape) if a != b), axes[0])
+                value = shown(self.sizes[size] + (KINDS[self.kind].skipped_positions if size == "max_length" else 0))
+                raise UserError(
+                    f"{config}: {fields[size]} is {value}, and in {weights.name} {name} is {list(shapes[name])}: copy "
+                    "both again"
+                )
+
 
 def is_bert(folder: Path) -> bool:
-    """Whether the config in a folder is that of a model with weights, and not of a run."""
+    """Whether a folder has a model's weights, and is no work directory; a model of sentence-transformers is one."""
+    if model_folder.has_modules(folder):
+        return True
     try:
-        config = files.read_json(_config_of(folder))
+        config = files.read_json(bert_kinds.config_of(folder))
     except UserError:
         return False
     return isinstance(config, dict) and ("model_type" in config or "hidden_size" in config)
@@ -256,42 +244,20 @@ def bert_config(config: TransformerConfig) -> dict[str, Any]:
     """
     if config.pre_norm:
         raise UserError("an encoder with pre_norm cannot be written as a BERT, whose LayerNorms follow the sublayers")
-    sizes = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
+    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZES.items()}
     dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attention_rate}
     rest = {"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0, "dtype": "float32"}
     return {"architectures": ["BertModel"], "model_type": "bert"} | sizes | dropout | rest
 
 
-def _config_of(folder: Path) -> Path:
-    for name in CONFIGS:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of BERT's weights has")
+def _of_tokens(
+    tensors: Mapping[str, np.ndarray], token_ids: Sequence[int] | None, tokens: int
+) -> Mapping[str, np.ndarray]:
+    """The tensors with one row of the vocabulary for each of our tokens, in our order; spare rows are left out.
 
-
-def _sizes(path: Path, config: Mapping[str, Any], kind: _Kind) -> dict[str, Any]:
-    sizes = {}
-    for ours, field in kind.sizes.items():
-        value = config.get(field, kind.defaults.get(field))
-        if type(value) is not (float if ours == "layer_norm_epsilon" else int) or value <= 0:
-            raise UserError(f"{path}: {field} is {value!r}; a number above 0 is needed; copy the file again")
-        sizes[ours] = value
-    sizes["max_length"] -= kind.skipped_positions
-    return sizes
-
-
-def _bert_name(name: str, kind: _Kind) -> str:
-    """The name that Hugging Face's `BertModel` has for a tensor."""
-    name = re.sub(r"^(bert|roberta|distilbert)\.", "", name.replace("/", "."))
-    for theirs, berts in {**_OLD_NAMES, **kind.names}.items():
-        name = re.sub(theirs, berts, name)
-    return name
-
-
-def _permuted(tensors: Mapping[str, np.ndarray], token_ids: Sequence[int] | None) -> Mapping[str, np.ndarray]:
-    """The tensors with the rows of the vocabulary in our order. Those of another size will be found not to fit."""
-    if token_ids is None:
-        return tensors
+    Tables with too few will be found not to fit.
+    """
     names = {"embeddings.word_embeddings.weight", f"{_HEAD}bias"} & tensors.keys()
-    names = [name for name in names if tensors[name].shape[:1] == (len(token_ids),)]
-    return {**tensors, **{name: tensors[name][np.asarray(token_ids)] for name in names}}
+    rows = np.arange(tokens) if token_ids is None else np.asarray(token_ids)
+    names = [name for name in names if tensors[name].shape[:1] > (rows.max(initial=0),)]
+    return {**tensors, **{name: tensors[name][rows] for name in names}}

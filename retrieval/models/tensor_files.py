@@ -2,7 +2,7 @@
 
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,25 @@ def find(folder: Path) -> list[Path]:
     raise UserError(f"{folder}: no weights there; one of {', '.join(_READERS)} is needed")
 
 
-def read(folder: Path) -> dict[str, np.ndarray]:
+def read(folder: Path, values: bool = True) -> dict[str, np.ndarray]:
     """All tensors by the names that the files have for them.
 
     They have the types that they are saved in; bfloat16 of PyTorch's files becomes float32.
+
+    Args:
+      values: whether they are needed. Otherwise arrays of the same shapes, of zeros, take no memory: they are what the
+        beginnings of the files say.
 
     Raises:
       UserError: a file is missing, damaged, or not what its name says.
     """
     first = find(folder)[0]
-    return _READERS[first.name](first)
+    return _READERS[first.name](first, values)
+
+
+def _shaped(shape: Sequence[int]) -> np.ndarray:
+    """A tensor without its values."""
+    return np.broadcast_to(np.float32(0), tuple(shape))
 
 
 def _parts(path: Path) -> list[Path]:
@@ -65,12 +74,12 @@ def _weight_map(path: Path) -> dict[str, str]:
     return names
 
 
-def _read_parts(path: Path) -> dict[str, np.ndarray]:
+def _read_parts(path: Path, values: bool) -> dict[str, np.ndarray]:
     """The tensors of the files that an index names."""
     names, tensors = _weight_map(path), {}
     for part in _parts(path):
         read_part = _read_safetensors if part.suffix == ".safetensors" else _read_torch
-        for name, tensor in read_part(part).items():
+        for name, tensor in read_part(part, values).items():
             if names.get(name) != part.name:
                 raise UserError(f"{part}: its tensor {name} is not in {path.name}; copy both again")
             tensors[name] = tensor
@@ -81,10 +90,12 @@ def _read_parts(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, "np") as tensors:
             names = tensors.keys()
+            if not values:
+                return {name: _shaped(tensors.get_slice(name).get_shape()) for name in names}
             return {name: tensors.get_tensor(name) for name in names}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -92,12 +103,13 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: damaged, or no safetensors file ({error}); copy it again") from error
 
 
-def _read_torch(path: Path) -> dict[str, np.ndarray]:
+def _read_torch(path: Path, values: bool) -> dict[str, np.ndarray]:
     """A state dict. The file is a pickle, which torch reads without running it (`weights_only`)."""
     torch = _import_torch(path)
-    _check_archive(path)
+    if values:
+        _check_archive(path)
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
     except Exception as error:  # the kind depends on what is damaged
         raise UserError(
             f"{path}: damaged, or not of tensors alone ({first_line(error)}); copy it again, or {_CONVERT}"
@@ -106,6 +118,8 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: no dict of tensors by name; {_CONVERT}")
     if others := [name for name, tensor in tensors.items() if not _is_plain(tensor, torch)]:
         raise UserError(f"{path}: {others[0][:80]!r} is no plain tensor; {_CONVERT}")
+    if not values:
+        return {name: _shaped(tensor.shape) for name, tensor in tensors.items()}
     bfloat16 = {name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16}
     return {name: (t.detach().float() if name in bfloat16 else t.detach()).numpy() for name, t in tensors.items()}
 
@@ -139,21 +153,22 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
 
 
-def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
+def _read_tensorflow(path: Path, values: bool) -> dict[str, np.ndarray]:
     """The variables of a checkpoint, but for those of its optimizer."""
     import tensorflow as tf  # late: it takes seconds
 
     try:
         reader = tf.train.load_checkpoint(str(path.with_suffix("")))
-        names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZERS.search(name)]
-        return {name: reader.get_tensor(name) for name in names}
+        shapes = reader.get_variable_to_shape_map()
+        names = [name for name in shapes if not _OPTIMIZERS.search(name)]
+        return {name: reader.get_tensor(name) if values else _shaped(shapes[name]) for name in names}
     except Exception as error:  # the kind depends on what is damaged
         raise UserError(f"{path}: damaged, or parts of it are missing ({first_line(error)}); copy it again") from error
 
 
 _OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")
 
-_READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
+_READERS: Mapping[str, Callable[[Path, bool], dict[str, np.ndarray]]] = {
     "model.safetensors": _read_safetensors,
     "model.safetensors.index.json": _read_parts,
     "pytorch_model.bin": _read_torch,

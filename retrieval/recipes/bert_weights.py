@@ -1,7 +1,9 @@
 """A run that starts from BERT's weights: whether they fit, and where they go."""
 
 import logging
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval import files
-from retrieval.data.tokenizers import vocabularies
+from retrieval import files, model_folder
+from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError, hub_hint
+from retrieval.models import module_folder, two_tower
 from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.module_folder import ModuleFolder
+from retrieval.recipes import module_fields
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import hub
@@ -36,8 +41,14 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
         folder = hub.path(value) if value else None
         if folder and not is_bert(folder) and hub.is_name(value):
             raise UserError(f"{_FIELD}={value}: its config is not that of a BERT, a RoBERTa, an XLM-R or a DistilBERT")
-        return dict.fromkeys(_TOWERS, BertFolder.open(folder)) if folder and is_bert(folder) else {}
-    names = value.split(",")
+        if not folder or not is_bert(folder):
+            return {}
+        if not (recipe_of(config).has_towers and model_folder.has_two_towers(folder)):
+            return dict.fromkeys(_TOWERS, BertFolder.open(folder))
+        model_folder.check_sums(folder)
+        names = [str(folder / name) for name in (model_folder.QUERY, model_folder.DOCUMENT)]
+    else:
+        names = value.split(",")
     if len(names) != 2 or not any(names):
         raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
     recipe = recipe_of(config)
@@ -61,7 +72,11 @@ def inputs(config: ConfigDict) -> list[Path]:
     return [
         path
         for folder in folders_named
-        for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))
+        for path in (
+            *folder.files,
+            *model_folder.module_files(folder.path),
+            *vocabularies.files(vocabularies.find(folder.path)),
+        )
     ]
 
 
@@ -74,8 +89,17 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
     Raises:
       UserError: they are not; the message has the fields to set.
     """
-    for folder in dict.fromkeys(folders(config).values()):
-        _check_sizes(config, folder)
+    of_towers = folders(config)
+    for folder in dict.fromkeys(of_towers.values()):
+        _check_encoder(config, folder)
+        missing = _other_sizes(config, folder)
+        sides = [tower for tower, other in of_towers.items() if other is folder]
+        lacking = _lacking(config, folder, sides) if recipe_of(config).has_towers else []
+        if missing or lacking:
+            what = "a model of other sizes" if missing else "this config lacks what its modules do"
+            way = f"\nor name a copy without {model_folder.MODULES}, for its encoder alone" if lacking else ""
+            flags = " ".join([*missing, *lacking])
+            raise UserError(f"{_FIELD}={folder.path}: {what}; set\n  {flags}{way}")
         _check_vocabulary(vocabulary, folder)
 
 
@@ -86,7 +110,9 @@ def check_tensors(config: ConfigDict) -> None:
       UserError: a file is damaged, or a tensor is missing, left over or of another shape.
     """
     if bert_folders := folders(config):
-        vocab_size = next(iter(bert_folders.values())).sizes["vocab_size"]
+        folder = next(iter(bert_folders.values()))
+        path = vocabularies.find(folder.path)
+        vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
         _load(bert_folders, parameters_of(abstract_model(config, vocab_size)))
 
 
@@ -100,6 +126,8 @@ def init(model: nnx.Module, config: ConfigDict) -> None:
         started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
         without = ", without its head of a masked language model" if folder.has_head and has_towers else ""
         _log.info("%s: starts from %s%s", ", ".join(started), folder.path, without)
+        if path := vocabularies.find(folder.path):
+            log_spare_rows(folder, vocabularies.load(path))
 
 
 def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,11 +138,24 @@ def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> 
         load = _load_mlm if "dense" in params else _load_encoder
         return load(bert_folders["query_tower"], params)
     towers = {name: tower for name, tower in params.items() if name in bert_folders}
-    encoders = {
-        name: bert_folders[name].encoder(tower["encoder"], published_ids(bert_folders[name]))
-        for name, tower in towers.items()
-    }
-    return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
+    return {**params, **{name: {**shapes, **_of_tower(bert_folders[name], shapes)} for name, shapes in towers.items()}}
+
+
+def _of_tower(folder: BertFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
+    if model_folder.has_modules(folder.path):
+        return tower(ModuleFolder.open(folder.path), shapes)
+    return {"encoder": folder.encoder(shapes["encoder"], published_ids(folder))}
+
+
+def tower(modules: ModuleFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a tower of such a folder, which `check` has compared with the config.
+
+    Raises:
+      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
+    """
+    encoder = modules.bert.encoder(shapes["encoder"], published_ids(modules.bert))
+    return {"encoder": encoder, **modules.parameters(shapes)}
 
 
 def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,12 +192,16 @@ def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, A
     return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder)), **head}
 
 
-def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
+def _check_encoder(config: ConfigDict, folder: BertFolder) -> None:
     if config.model.encoder != "transformer":
         raise UserError(
             f"{_FIELD}={folder.path}: a BERT, and config.model.encoder is '{config.model.encoder}': set "
             "config.model.encoder=transformer"
         )
+
+
+def _other_sizes(config: ConfigDict, folder: BertFolder) -> list[str]:
+    """The flags that give a config the sizes of a folder."""
     names = [name for name in folder.sizes if name in config.model]
     wrong = [
         f"--config.model.{name}={folder.sizes[name]}" for name in names if config.model[name] != folder.sizes[name]
@@ -165,10 +210,41 @@ def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
     wrong += [
         f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
     ]
-    if config.model.positions > longest:
-        wrong.append(f"--config.model.positions={longest}")
-    if wrong:
-        raise UserError(f"{_FIELD}={folder.path}: a model of other sizes; set\n  " + " ".join(wrong))
+    return wrong + ([f"--config.model.positions={longest}"] if config.model.positions > longest else [])
+
+
+def _lacking(config: ConfigDict, folder: BertFolder, towers: Sequence[str]) -> list[str]:
+    """The flags that give a config what a folder of sentence-transformers does behind its encoder, and before it.
+
+    Args:
+      towers: those that start from the folder.
+    """
+    if not model_folder.has_modules(folder.path):
+        return []
+    modules, settings = ModuleFolder.open(folder.path), module_folder.settings(folder.path)
+    theirs, model = module_fields.fields_of(modules, settings), config.model
+    wanted = {} if model.pooling == theirs["pooling"] else {"model.pooling": theirs["pooling"]}
+    if theirs["normalize"] and not model.normalize:
+        wanted["model.normalize"] = True
+    if modules.layers and tuple(two_tower.head_of(model.embed_dim, model.embed_norm, model.head)) != modules.layers:
+        names = [name for name in ("embed_dim", "embed_norm", "head") if model[name] != theirs[name]]
+        wanted |= {f"model.{name}": theirs[name] for name in names}
+    config = config.copy_and_resolve_references()
+    sides = zip(prefixes.NAMES, module_fields.prompts(folder.path, settings), _TOWERS)
+    for name, prompt, tower in sides:
+        if prompt and not config.data[name] and tower in towers:
+            config.data[name] = wanted[f"data.{name}"] = prompt
+    places = (0, 0) if modules.include_prompt else module_fields.behind_prefixes(config, vocabulary_of(folder))
+    theirs_or_ours = zip(places, model.pool_from, _TOWERS, strict=True)
+    places = tuple(place if tower in towers else ours for place, ours, tower in theirs_or_ours)
+    if places != tuple(model.pool_from):
+        wanted["model.pool_from"] = places
+    return [f"--config.{name}={_quoted(str(value))}" for name, value in wanted.items()]
+
+
+def _quoted(text: str) -> str:
+    """A value for a shell; that of a tuple of texts stays one that can be read."""
+    return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 
 
 def vocabulary_of(folder: BertFolder) -> Vocabulary:
@@ -181,12 +257,21 @@ def vocabulary_of(folder: BertFolder) -> Vocabulary:
         raise UserError(f"{folder.path}: no vocabulary beside the weights; put the model's vocab.txt there")
     vocabulary = vocabularies.load(path)
     _check_tokens(folder, path, vocabulary)
-    if len(vocabulary) != folder.sizes["vocab_size"]:
-        raise UserError(
-            f"{folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {path} has {len(vocabulary)}: copy "
-            "both again"
-        )
+    _check_rows(folder, vocabulary, f"{folder.path}", path, "copy both again")
     return vocabulary
+
+
+def log_spare_rows(folder: BertFolder, vocabulary: Vocabulary) -> None:
+    """Logs how many of a folder's token embeddings are of no token. Published tables are padded to round numbers."""
+    if (spare := folder.sizes["vocab_size"] - len(vocabulary)) > 0:
+        _log.info("%s: %d token embeddings are of no token of its vocabulary, and stay unused", folder.path, spare)
+
+
+def _check_rows(folder: BertFolder, vocabulary: Vocabulary, name: str, path: Path, remedy: str) -> None:
+    """Every token has an embedding."""
+    tokens, rows = 1 + max(vocabulary.published_ids or [len(vocabulary) - 1]), folder.sizes["vocab_size"]
+    if tokens > rows:
+        raise UserError(f"{name}: a model of {rows} tokens, and {path} has {tokens}: {remedy}")
 
 
 def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
@@ -197,18 +282,15 @@ def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
     vocabulary = vocabularies.load(ours)
     _check_tokens(folder, ours, vocabulary)
     published = vocabularies.load(theirs) if theirs else vocabulary
-    if len(published) != folder.sizes["vocab_size"]:
-        raise UserError(
-            f"{_FIELD}={folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {theirs or ours} has "
-            f"{len(published)}: " + ("copy both again" if theirs else remedy)
-        )
+    name, way = f"{_FIELD}={folder.path}", "copy both again" if theirs else remedy
+    _check_rows(folder, published, name, theirs or ours, way)
     if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
 
 
 def _check_tokens(folder: BertFolder, path: Path, vocabulary: Vocabulary) -> None:
     """Our tokeniser does with a vocabulary what a folder's own does."""
-    beside = folder.path / "tokenizer_config.json"
+    beside = folder.place / "tokenizer_config.json"
     config = files.read_json(beside) if beside.is_file() else {}
     if not (isinstance(vocabulary, WordPiece) and isinstance(config, dict)):
         return

@@ -17,7 +17,7 @@ from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
-from retrieval.models.hugging_face import CONFIGS
+from retrieval.models.bert_kinds import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.work_directory import check_kept_config, kept_config

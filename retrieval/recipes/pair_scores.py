@@ -14,10 +14,11 @@ from retrieval.recipes.on_mesh import OnMesh
 
 
 class Lengths(NamedTuple):
-    """The tokens of a query, and of a row with its document."""
+    """The tokens of a query, of a row with its document, and the separators between the two: a RoBERTa has two."""
 
     query: int
     row: int
+    separators: int = 1
 
 
 class PairScorer:
@@ -48,4 +49,5 @@ def document_bodies(vocabulary: Vocabulary, items: Sequence[Candidate], lengths:
 
 def joined(query: Sequence[int], body: Sequence[int], sep_id: int, lengths: Lengths) -> list[int]:
     """`[CLS] query [SEP] document [SEP]`, as `features.JoinedConverter` makes it: the document is cut."""
-    return [*query, *body[: lengths.row - len(query) - 1], sep_id]
+    beginning = [*query, *[sep_id] * (lengths.separators - 1)]
+    return [*beginning, *body[: lengths.row - len(beginning) - 1], sep_id]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from retrieval import model_folder
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
@@ -45,6 +46,7 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
         return [
             *folder.files,
             *cross_encoder_folder.settings(folder),
+            *model_folder.module_files(folder.path),
             *vocabularies.files(vocabularies.find(folder.path)),
         ]
     return KIND.inputs(run, value, field)
@@ -101,18 +103,25 @@ def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:
                 f"{field}={folder.path}: a model of {longest} positions, and config.data.{name}={config.data[name]}: "
                 f"set config.data.{name}={longest} at most"
             )
-    query, row = config.data.query_length, config.data.document_length
-    if row < query + 2:
+    lengths = _lengths(folder, config)
+    if lengths.row < lengths.query + lengths.separators + 1:
         raise UserError(
-            f"{field}={folder.path}: config.data.document_length={row} is of query and document together, and "
-            f"config.data.query_length={query} leaves no room for a document: set config.data.query_length="
-            f"{max(1, row // 2)} at most"
+            f"{field}={folder.path}: config.data.document_length={lengths.row} is of query and document together, and "
+            f"config.data.query_length={lengths.query} leaves no room for a document: set config.data.query_length="
+            f"{max(1, lengths.row // 2)} at most"
         )
+    cross_encoder_folder.check_cross_encoder(folder)
     bert_weights.vocabulary_of(folder)
 
 
+def _lengths(folder: BertFolder, config: ConfigDict) -> Lengths:
+    return Lengths(config.data.query_length, config.data.document_length, cross_encoder_folder.separators(folder))
+
+
 def _of_folder(folder: BertFolder, config: ConfigDict) -> Reranker:
-    sizes = TransformerConfig(**folder.sizes, dropout=0.0, dtype=config.model.dtype, unroll=config.model.unroll)
-    model = cross_encoder_folder.load_cross_encoder(folder, sizes)
-    lengths = Lengths(config.data.query_length, config.data.document_length)
-    return Reranker(model, bert_weights.vocabulary_of(folder), lengths)
+    vocabulary = bert_weights.vocabulary_of(folder)
+    of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
+    sizes = TransformerConfig(**of_tokens, dropout=0.0, dtype=config.model.dtype, unroll=config.model.unroll)
+    model = cross_encoder_folder.load_cross_encoder(folder, sizes, vocabulary.published_ids)
+    bert_weights.log_spare_rows(folder, vocabulary)
+    return Reranker(model, vocabulary, _lengths(folder, config))

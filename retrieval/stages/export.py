@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import files, model_folder
 from retrieval.config.fields import SWITCH, TEXT, Field, declare, matching
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, tokenizer_files
@@ -21,7 +21,7 @@ from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, rerankers
+from retrieval.recipes import examples, module_fields, rerankers
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts, hub
@@ -65,6 +65,7 @@ def export(run: Run) -> dict[str, Any]:
             query_length=config.data.query_length,
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
+            include_prompt=_includes_prompts(config, vocabulary),
             titles=config.data.get("titles", prefixes.PAIR),
         )
         kind = {"tied": config.model.tied}
@@ -167,7 +168,10 @@ def _write(workdir: Path, write_model: Callable[[Path], None], model_card: str) 
     with files.atomic(workdir / FOLDER) as folder:
         folder.mkdir()
         write_model(folder)
-        files.write_text(folder / "README.md", model_card)
+        files.write_text(folder / model_folder.CARD, model_card)
+        for path in (folder, *(folder / name for name in (folders.QUERY, folders.DOCUMENT))):
+            if path.is_dir():
+                model_folder.write_sums(path)
 
 
 def _write_towers(
@@ -178,9 +182,11 @@ def _write_towers(
     query_length: int,
     document_length: int,
     prompts: Mapping[str, str],
+    include_prompt: bool,
     titles: str,
 ) -> None:
-    write = functools.partial(folders.write_tower, normalize=towers.normalize, prompts=prompts, titles=titles)
+    alike = {"normalize": towers.normalize, "prompts": prompts, "include_prompt": include_prompt, "titles": titles}
+    write = functools.partial(folders.write_tower, **alike)
     query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
         write(folder, query_tower, length=document_length, query_length=query_length)
@@ -202,6 +208,21 @@ def _prompts(data: ConfigDict) -> dict[str, str]:
     """What stands before queries and before documents; a run may be older than these fields."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
     return {side: text for side, name in of_sides if (text := data.get(name, ""))}
+
+
+def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
+    """Whether the pooling takes the tokens of prefixes.
+
+    Raises:
+      UserError: it begins at places that those libraries do not have.
+    """
+    places = tuple(config.model.get("pool_from", (0, 0)))  # a run may be older than the field
+    if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
+        raise UserError(
+            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
+            f"behind the prefixes, which is {behind} here: train with one of these"
+        )
+    return not any(places)
 
 
 def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:

@@ -2,7 +2,9 @@
 
 import numpy as np
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
+from retrieval.files import write_json
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
@@ -23,3 +25,31 @@ def load(folder, dtype="float32", max_length=None):
     nnx.replace_by_pure_dict(state, {"encoder": encoder, **(bert.mlm_head(params, ids) or params)})
     nnx.update(model, state)
     return model
+
+
+def tensors(folder):
+    """The tensors of a folder by their names, without the prefix that the model of a head has before them."""
+    return {name.removeprefix("bert."): x for name, x in load_file(folder / "model.safetensors").items()}
+
+
+def with_modules(folder, layers=(), prompts=None, **settings):
+    """The folder as sentence-transformers has it: it takes the mean, and compares by inner products if nobody says."""
+    kinds = [
+        ("", "Transformer"),
+        ("1_Pooling", "Pooling"),
+        *((f"{n}_{kind}", kind) for n, kind in enumerate(layers, 2)),
+    ]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True, **settings})
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": prompts or {}})
+    sizes = {"in_features": 16, "out_features": 6, "activation_function": "torch.nn.modules.linear.Identity"}
+    for path, _ in kinds[2:]:
+        write_json(folder / path / "config.json", sizes if "Dense" in path else {})
+    if "Dense" in layers:
+        weights = {
+            "linear.weight": np.arange(96, dtype=np.float32).reshape(6, 16),
+            "linear.bias": np.ones(6, np.float32),
+        }
+        save_file(weights, folder / "2_Dense" / "model.safetensors")
+    return folder

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from retrieval import model_folder
 from retrieval.data.tokenizers.byte_pairs import BytePairs
 from retrieval.data.tokenizers.trigrams import KIND, Trigrams
 from retrieval.data.tokenizers.unigram import Unigram
@@ -18,10 +19,17 @@ FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
 
 
 def find(place: Path) -> Path | None:
-    """The file of a vocabulary: `place` itself, or the first of its kind in that folder. None where there is none."""
+    """The file of a vocabulary: `place` itself, or the first of its kind in that folder. None where there is none.
+
+    Of a folder of sentence-transformers it is where its encoder lies.
+
+    Raises:
+      UserError: a folder's `modules.json` is damaged.
+    """
     if place.is_file():
         return place
-    return next((place / name for name in FILES if (place / name).is_file()), None)
+    folder = model_folder.encoder_folder(place)
+    return next((folder / name for name in FILES if (folder / name).is_file()), None)
 
 
 def named(value: str) -> Path | None:

@@ -1,0 +1,66 @@
+"""Settings of other people's models: a key that may change a result and is not known here is refused by name."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.errors import UserError
+
+_SHOWN = 60  # characters of a value
+
+
+# Every value: the key changes no result, or whoever asks looks at it.
+ANY: Any = object()
+
+
+def read(path: Path, known: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:
+    """The settings of a file, all of which are known; without those that are null, which stand for a default.
+
+    Args:
+      known: key -> the values that are understood.
+      optional: whether there may be no such file, which has no settings.
+
+    Raises:
+      UserError: a key or a value is not, or as `files.read_json`.
+    """
+    record = files.read_json(path) if path.is_file() or not optional else {}
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: not settings by name; copy the file again")
+    for key, value in record.items():
+        if value is None:
+            continue
+        if key not in known:
+            raise UserError(
+                f"{path}: {key} is {shown(value)}, and whether that changes a result is not known here: take another "
+                "model, or take the key out if it does not"
+            )
+        # A list is no member of a set, and True is equal to 1.
+        if (values := known[key]) is not ANY and not any(type(value) is type(one) and value == one for one in values):
+            raise UserError(f"{path}: {key} is {shown(value)}; only {_listed(values)} is understood here")
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def whole(
+    path: Path, record: Mapping[str, Any], key: str, most: int | None = None, default: int | None = None, least: int = 1
+) -> int:
+    """A whole number among settings.
+
+    Raises:
+      UserError: it is none, or below `least`, or larger than `most`.
+    """
+    value = record.get(key, default)
+    if type(value) is not int or value < least or (most and value > most):
+        needed = f"from {least} to {most}" if most else f"of at least {least}"
+        raise UserError(f"{path}: {key} is {shown(value)}; a whole number {needed} is needed")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value for a message, which may be long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _listed(values: Collection[Any]) -> str:
+    return " or ".join(map(repr, values))

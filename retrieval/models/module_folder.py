@@ -1,0 +1,268 @@
+"""A folder of sentence-transformers: what its modules make of a text, read in full or refused by name.
+
+The modules are applied in the order of `modules.json`: a Transformer, a Pooling, and any number of Dense, LayerNorm,
+Normalize and Dropout, which does nothing outside of training. Every setting of each is one that is understood.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval import files, model_folder
+from retrieval.errors import UserError
+from retrieval.model_folder import MODULES, Module
+from retrieval.models import known_keys, tensor_files, tower_head
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.known_keys import ANY, shown
+from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
+from retrieval.models.two_tower import POOLINGS
+
+SETTINGS = "config_sentence_transformers.json"
+TITLES = "titles"  # ours, which the libraries pass over
+MODEL = "SentenceTransformer"
+DOT, COSINE = ("dot", "dot_product"), ("cosine",)
+# The torch classes of activations.
+ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+
+_LENGTHS = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta")]
+_SWITCHES = (True, False)
+_CONFIG = "config.json"
+_MOST = 2**31 - 1
+_LEAST = 3  # tokens of a text: [CLS], [SEP] and one more
+# The inputs and outputs that modules have when each takes what the one before made.
+_CHAINED = {f"module_{end}_name": ("sentence_embedding",) for end in ("input", "output")}
+# Older folders have a switch for each way of pooling, newer ones the name of one.
+_POOLING_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_POOLING = {
+    "word_embedding_dimension": ANY,
+    "embedding_dimension": ANY,
+    "include_prompt": _SWITCHES,
+    "pooling_mode": ANY,
+    **dict.fromkeys(_POOLING_SWITCHES, _SWITCHES),
+}
+_DENSE = {
+    "in_features": ANY,
+    "out_features": ANY,
+    "bias": _SWITCHES,
+    "activation_function": tuple(ACTIVATIONS),
+    "use_residual": (False,),
+    **_CHAINED,
+}
+# How a Transformer is loaded where that changes no embedding.
+_TRANSFORMER = {
+    "max_seq_length": ANY,
+    "query_length": ANY,
+    "document_length": ANY,
+    "do_lower_case": _SWITCHES,  # the tokenizer's
+    "transformer_task": ("feature-extraction",),
+    "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
+    "module_output_name": ("token_embeddings",),
+    "processing_kwargs": ({},),
+    "unpad_inputs": _SWITCHES,
+    "model_args": ({}, {"add_pooling_layer": False}),
+    "model_kwargs": ({}, {"add_pooling_layer": False}),
+    "tokenizer_args": ({},),
+    "processor_kwargs": ({},),
+    "config_args": ({},),
+    "config_kwargs": ({},),
+}
+_SETTINGS = {
+    "__version__": ANY,
+    "model_type": (MODEL,),
+    "similarity_fn_name": (*COSINE, *DOT),
+    "prompts": ANY,
+    "default_prompt_name": ANY,
+    TITLES: ANY,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleFolder:
+    """One tower's folder.
+
+    Attributes:
+      include_prompt: whether the pooling takes the tokens of a prompt.
+      layers: what follows the pooling, but for a last normalisation; in `folders` those of their weights.
+      normalize: whether the last module gives embeddings length 1.
+      length, query_length: the tokens that documents and queries are cut to.
+    """
+
+    path: Path
+    bert: BertFolder
+    pooling: str
+    include_prompt: bool
+    layers: tuple[Layer, ...]
+    folders: tuple[Path, ...]
+    normalize: bool
+    length: int
+    query_length: int
+
+    @classmethod
+    def open(cls, path: Path) -> "ModuleFolder":
+        """Looks at all settings of a folder, and at the shapes of its weights.
+
+        Raises:
+          UserError: a file is missing or damaged, a module or one of its settings is not understood, or sizes differ.
+        """
+        model_folder.check_sums(path)
+        modules = model_folder.modules(path)
+        kinds = [module.kind for module in modules]
+        if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dropout", *_LAYERS)]:
+            raise UserError(f"{path / MODULES}: it has a module {unknown[0][:80]}, which our towers do not have")
+        if kinds[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(kinds[2:]):
+            raise UserError(f"{path / MODULES}: not one Transformer with one Pooling behind it, as our towers are")
+        bert = BertFolder.open(path)
+        size = bert.sizes["hidden_size"]
+        pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
+        layers, folders = map(list, zip(*_layers(modules[2:], size), strict=True)) if modules[2:] else ([], [])
+        normalize = layers[-1:] == [Layer(NORMALIZE)]
+        query, document = _lengths(bert)
+        kept = len(layers) - normalize
+        chain = tuple(layers[:kept]), tuple(folders[:kept])
+        return cls(path, bert, pooling, include_prompt, *chain, normalize, document, query)
+
+    def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of the layers by the names of `tower_head.names`.
+
+        Args:
+          like: those of a tower, or their shapes.
+
+        Raises:
+          UserError: the weights are damaged.
+        """
+        names = tower_head.names(self.layers)
+        return {name: _weights(folder, like[name]) for name, folder in zip(names, self.folders) if name}
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood.
+
+    Raises:
+      UserError: some of it is not.
+    """
+    record = known_keys.read(folder / SETTINGS, _SETTINGS, optional=True)
+    prompts = record.setdefault("prompts", {})
+    if not isinstance(prompts, dict):
+        raise UserError(f"{folder / SETTINGS}: prompts is {shown(prompts)}, and a text for each name is needed")
+    default = record.get("default_prompt_name")
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise UserError(f"{folder / SETTINGS}: default_prompt_name is {shown(default)}, which is none of its prompts")
+    return record
+
+
+def _pooling(path: Path, size: int) -> tuple[str, bool]:
+    """How a text's tokens become a vector, and whether its prompt's are among them."""
+    record = known_keys.read(path, _POOLING)
+    for key in ("word_embedding_dimension", "embedding_dimension"):
+        _check_size(path, record, key, size)
+    switched = [way for key, way in _POOLING_SWITCHES.items() if record.get(key)] or ["mean"]
+    ways = record.get("pooling_mode", switched)
+    ways = list(map(str, ways)) if isinstance(ways, list) else [str(ways)]
+    if len(ways) != 1 or ways[0] not in POOLINGS:
+        raise UserError(
+            f"{path}: it pools by {' and '.join(ways)[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
+        )
+    return ways[0], record.get("include_prompt", True)
+
+
+def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:
+    """The layers behind the pooling, each with its folder."""
+    for kind, folder in modules:
+        if kind == "Dropout":
+            known_keys.read(folder / _CONFIG, {"dropout": ANY}, optional=True)
+            continue
+        layer = _LAYERS[kind](folder / _CONFIG, size)
+        if expected := _tensors_of(layer, size):
+            found = {name: tensor.shape for name, tensor in tensor_files.read(folder, values=False).items()}
+            if found != expected:
+                raise UserError(
+                    f"{tensor_files.find(folder)[0]}: its tensors are {_listed(found)}, and by {folder / _CONFIG} they "
+                    f"should be {_listed(expected)}: copy both again"
+                )
+        size = layer.size or size
+        yield layer, folder
+
+
+def _dense(path: Path, size: int) -> Layer:
+    record = known_keys.read(path, _DENSE)
+    _check_size(path, record, "in_features", size)
+    out = known_keys.whole(path, record, "out_features", _MOST)
+    activation = record.get("activation_function", "torch.nn.modules.activation.Tanh")  # the library's default
+    return Layer(DENSE, out, ACTIVATIONS[activation], record.get("bias", True))
+
+
+def _layer_norm(path: Path, size: int) -> Layer:
+    _check_size(path, known_keys.read(path, {"dimension": ANY}), "dimension", size)
+    return Layer(LAYER_NORM)
+
+
+def _normalize(path: Path, size: int) -> Layer:
+    known_keys.read(path, _CHAINED, optional=True)
+    return Layer(NORMALIZE)
+
+
+_LAYERS = {"Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize}
+
+
+def _check_size(path: Path, record: Mapping[str, Any], key: str, size: int) -> None:
+    if key in record and (type(record[key]) is not int or record[key] != size):
+        raise UserError(f"{path}: {key} is {shown(record[key])}, and what comes before it has {size} dimensions")
+
+
+def _tensors_of(layer: Layer, size: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a layer of inputs of a size."""
+    if layer.kind == DENSE:
+        bias = {"linear.bias": (layer.size,)} if layer.bias else {}
+        return {"linear.weight": (layer.size, size), **bias}
+    return {"norm.weight": (size,), "norm.bias": (size,)} if layer.kind == LAYER_NORM else {}
+
+
+def _weights(folder: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of a layer, whose shapes have been compared with its config."""
+    theirs = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+    tensors = {name.rpartition(".")[2]: tensor for name, tensor in tensor_files.read(folder).items()}
+    layer = {name: tensors[theirs[name]].T.astype(np.float32) for name in shapes}
+    if broken := [name for name in shapes if not np.isfinite(layer[name]).all()]:
+        raise UserError(f"{folder}: its {theirs[broken[0]]} has values that are not finite; copy it again")
+    return layer
+
+
+def _lengths(bert: BertFolder) -> tuple[int, int]:
+    """The tokens of queries and of documents: no more than the encoder has positions for."""
+    paths = [bert.place / name for name in _LENGTHS]
+    path = next((path for path in paths if path.is_file()), paths[0])
+    record, most = known_keys.read(path, _TRANSFORMER, optional=True), bert.sizes["max_length"]
+    longest = most
+    if "max_seq_length" in record:
+        longest = known_keys.whole(path, record, "max_seq_length", least=_LEAST)
+    elif (tokenizer := bert.place / "tokenizer_config.json").is_file():  # newer versions leave it to the tokenizer
+        theirs = files.read_json(tokenizer)
+        theirs = theirs if isinstance(theirs, dict) else {}
+        longest = known_keys.whole(tokenizer, theirs, "model_max_length", default=most, least=_LEAST)
+    query, document = (
+        min(most, known_keys.whole(path, record, key, default=longest, least=_LEAST))
+        for key in ("query_length", "document_length")
+    )
+    return query, document
+
+
+def _listed(shapes: Mapping[str, Sequence[int]]) -> str:
+    texts = [f"{name} {list(shape)}" for name, shape in sorted(shapes.items())]
+    return ", ".join(texts[:3]) + (" ..." if texts[3:] else "")

@@ -1,0 +1,95 @@
+"""Towers as sentence-transformers has them, and as the stage `export` writes them: as fields of a config."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval import files, model_folder
+from retrieval.data.tokenizers import prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.model_folder import DOCUMENT, MODULES, QUERY
+from retrieval.models import two_tower
+from retrieval.models.export_files import ROUTER, router
+from retrieval.models.module_folder import DOT, SETTINGS, TITLES, ModuleFolder
+from retrieval.models.tower_head import DENSE, LAYER_NORM, Layer
+
+# The prompts of documents, in the order in which sentence-transformers looks for one.
+_DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
+
+
+def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
+    """The towers of queries and of documents, which may be one.
+
+    Raises:
+      UserError: a file is missing or damaged, or it is a model that ours cannot be.
+    """
+    if not model_folder.has_two_towers(folder):
+        tower = ModuleFolder.open(folder)
+        return tower, tower
+    model_folder.check_sums(folder)
+    if [kind for kind, _ in model_folder.modules(folder)] != ["Router"]:
+        raise UserError(f"{folder / MODULES}: not the one Router above two towers; export the run again")
+    query, document = (ModuleFolder.open(folder / name) for name in (QUERY, DOCUMENT))
+    if files.read_json(folder / ROUTER) != router(folder):
+        raise UserError(
+            f"{folder / ROUTER}: not the router of the towers in {QUERY} and {DOCUMENT}; export the run again"
+        )
+    return query, document
+
+
+def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `config.model` that say what a folder does, but for the positions and what is pooled of prompts.
+
+    Args:
+      settings: as `module_folder.settings` gives them: embeddings that are compared by cosines have length 1 here.
+    """
+    sizes = {name: size for name, size in tower.bert.sizes.items() if name not in ("vocab_size", "max_length")}
+    is_cosine = settings.get("similarity_fn_name") not in DOT
+    dense = [layer.size for layer in tower.layers if layer.kind == DENSE]
+    usual = {"embed_dim": (dense or [0])[0], "embed_norm": Layer(LAYER_NORM) in tower.layers, "head": ()}
+    if tuple(two_tower.head_of(**usual)) == tower.layers:
+        head = usual
+    else:
+        head = {"embed_dim": 0, "embed_norm": False, "head": tuple(map(str, tower.layers))}
+    return sizes | head | {"pooling": tower.pooling, "normalize": tower.normalize or is_cosine}
+
+
+def behind_prefixes(config: ConfigDict, vocabulary: Vocabulary) -> tuple[int, int]:
+    """The `model.pool_from` that leaves out [CLS] and the prefix of queries, and of documents, where there is one."""
+    of_sides = Prefixes.of(config.data, vocabulary)
+    query, document = (1 + len(ids) if ids else 0 for ids in (of_sides.query, of_sides.document))
+    return query, document
+
+
+def prompts(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """What stands before queries and before documents.
+
+    Raises:
+      UserError: one of them can be no prefix here, or nobody can know which texts a prompt stands before.
+    """
+    given = settings["prompts"]
+    names = (QUERY,), _DOCUMENT_PROMPTS
+    texts = [next(filter(None, map(given.get, known)), "") for known in names]
+    if not all(map(prefixes.KIND.fits, texts)):
+        raise UserError(
+            f"{folder / SETTINGS}: one of its prompts is not {prefixes.KIND.needed}; mend it, or export it again"
+        )
+    default = settings.get("default_prompt_name")
+    if default is not None and given[default] and default not in (QUERY, *_DOCUMENT_PROMPTS):
+        raise UserError(
+            f"{folder / SETTINGS}: default_prompt_name is {default!r}, of neither queries nor documents: call that "
+            f"prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
+        )
+    return texts
+
+
+def titles(folder: Path, settings: Mapping[str, Any]) -> str:
+    """How titles were read. Folders of others don't say: their models saw one text, with the title in it."""
+    way = settings.get(TITLES, prefixes.JOINED)
+    if way not in (prefixes.PAIR, prefixes.JOINED):
+        raise UserError(f"{folder / SETTINGS}: {TITLES} is {way!r}, and {prefixes.PAIR} or {prefixes.JOINED} is needed")
+    return way
