@@ -1,8 +1,9 @@
 """The one exception that is meant for the person at the shell."""
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from retrieval import terminal
@@ -17,6 +18,26 @@ class UserError(Exception):
 
     `main` prints the message without a stack trace and exits with status 2.
     """
+
+
+@contextlib.contextmanager
+def library_errors(at: object, remedy: str) -> Iterator[None]:
+    """Makes one `UserError` of whatever a library raises about its input, which may be a panic of Rust's.
+
+    An `OSError` passes: it is of the disk.
+
+    Args:
+      at: the file, or what else was given to the library.
+      remedy: what to do about an error, the end of its message.
+    """
+    try:
+        yield
+    except (OSError, UserError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # which is no `Exception`
+            raise
+        raise UserError(f"{at}: damaged ({first_line(error)}); {remedy}") from error
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
@@ -67,7 +88,7 @@ def listed(names: Iterable[str]) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]} ... ({len(names)} in all)"
 
 
-def first_line(error: Exception | str) -> str:
+def first_line(error: BaseException | str) -> str:
     """What an error of a library says first, without the middle of what is too long; without a text, its type."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return line if len(line) <= _SAID else f"{line[: _SAID // 2]} ... {line[-_SAID // 2 :]}"

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
 
 from retrieval import foreign_json
-from retrieval.errors import UserError
+from retrieval.errors import UserError, library_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -199,7 +199,7 @@ def read_array(path: Path, remedy: str, mapped: bool = False) -> "np.ndarray":
     """
     import numpy as np  # late, like all that worker processes of `prepare` can do without
 
-    with _telling_damage(path, remedy):
+    with library_errors(path, remedy):
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("several arrays where one belongs")
@@ -214,7 +214,7 @@ def read_arrays(path: Path, remedy: str) -> "dict[str, np.ndarray]":
     """
     import numpy as np
 
-    with _telling_damage(path, remedy):
+    with library_errors(path, remedy):
         with zipfile.ZipFile(path) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("compressed, which nothing here writes")
@@ -318,17 +318,6 @@ def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"'{twice}' is there twice")
     return value
-
-
-@contextlib.contextmanager
-def _telling_damage(path: Path, remedy: str) -> Iterator[None]:
-    """A `UserError` for whatever libraries say about a file that is not what it should be, and that is anything."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise UserError(f"{path}: damaged ({error}); {remedy}") from error
 
 
 def _sync_all(path: Path) -> None:

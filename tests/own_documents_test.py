@@ -204,13 +204,13 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path):
     from pyarrow import parquet
 
     text = ["Bread is in the town.", "A river is in the north."]
-    for name, columns, fields in (
+    for name, columns, named in (
         ("float", {"id": [1.0, 2.0], "text": text}, {}),
         ("binary", {"id": ["1", "2"], "text": [value.encode() for value in text]}, {}),
         ("dotted", {"id": [1, 2], "a.text": text}, {"text": "a.text"}),
     ):
         parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
-        found = list(parquet_rows.ParquetRows().read(tmp_path / f"{name}.parquet", name, fields))
+        found = list(parquet_rows.ParquetRows().read(tmp_path / f"{name}.parquet", name, named))
         assert [(each.id, each.text) for each in found] == list(zip(["1", "2"], text)), name
     parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet: a text is not UTF-8"):
