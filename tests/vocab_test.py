@@ -44,6 +44,19 @@ def test_training_is_reproducible_and_covers_the_text():
         assert first.decode(first.encode(text)).replace(" ", "") == text.replace(" ", "")
 
 
+@pytest.mark.parametrize("word", ["0123456789abcdef" * 20_000, "ÄÖ" * 60, "漢字かな" * 30])
+def test_words_that_are_too_long_for_pieces_are_left_out_of_training(caplog, word):
+    """Of one of 320,000 characters the library would count pairs for a minute."""
+    expected = WordPiece.train(TEXTS, 80)
+    vocabulary = WordPiece.train([*TEXTS, f"{word}, {word}"], 80)
+    is_too_long = "漢" not in word  # BERT makes each of these a word
+    assert (vocabulary.tokens == expected.tokens) == is_too_long
+    assert ("2 words of over 100 characters left out" in caplog.text) == is_too_long
+    assert vocabulary.encode(word) == by_the_library(vocabulary, [word])[0]
+    with pytest.raises(UserError, match="holds no word of a usual length"):
+        WordPiece.train(["x" * 101], 80)
+
+
 def by_the_library(vocabulary, texts):
     return Vocabulary.encode_batch(vocabulary, texts)
 

@@ -1,6 +1,7 @@
 """Vocabularies, and WordPiece (Wu et al. 2016, as in BERT): load a published one, or train one on the corpus."""
 
 import itertools
+import logging
 import os
 import re
 import unicodedata
@@ -17,6 +18,8 @@ from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_t
 from retrieval import accents, files
 from retrieval.errors import UserError
 
+_log = logging.getLogger(__name__)
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # In a text it stands for the token [SEP], as a word of its own: between the titles of a user's history.
@@ -29,6 +32,7 @@ _NORMALIZER = {
     "strip_accents": (None, True, False),
     "lowercase": (True, False),
 }
+_LONGEST_WORD = 100  # characters; what is longer is one unknown token
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
 _COVERED = 0.999  # the share of a text's characters that a vocabulary has pieces for, if there is room
@@ -176,7 +180,7 @@ class WordPiece(Vocabulary):
         super().__init__(tokens, SPECIAL_TOKENS, bert_tokenizer(model, folds_accents, lower_case))
         self.FILE = "vocab.txt" if folds_accents and lower_case else "tokenizer.json"
         self.folds_accents, self.lower_case = folds_accents, lower_case
-        self._words = _Words(self._tokenizer, self.sep_id)
+        self._words = _Words(self._tokenizer, self.unk_id, self.sep_id)
 
     def encode(self, text: str) -> list[int]:
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(" "))))
@@ -219,7 +223,8 @@ class WordPiece(Vocabulary):
     def train(cls, texts: Iterable[str], size: int, lower_case: bool = True) -> "WordPiece":
         """Learns a vocabulary of at most `size` tokens; the same texts give the same vocabulary.
 
-        In lower case accents are stripped, unless the texts are in a script where they are letters.
+        In lower case accents are stripped, unless the texts are in a script where they are letters. Words that are
+        too long to have pieces are left out, with a line in the log.
 
         Raises:
           UserError: the texts hold no word.
@@ -227,12 +232,19 @@ class WordPiece(Vocabulary):
         written = Counter(word for text in texts for word in text.split())
         folds_accents = lower_case and accents.can_be_stripped(characters(written))
         tokenizer = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
-        words = Counter()
+        words, too_long = Counter(), 0
         for word, count in written.items():
-            for part, _ in bert_words(tokenizer, word):
-                words[part] += count
+            parts = [word] if _is_unknown(word) else [part for part, _ in bert_words(tokenizer, word)]
+            for part in parts:
+                words[part] += count if len(part) <= _LONGEST_WORD else 0
+            too_long += count * sum(len(part) > _LONGEST_WORD for part in parts)
+        if too_long:
+            _log.warning("vocabulary: %d words of over %d characters left out", too_long, _LONGEST_WORD)
+        words = +words
         if not words:
-            raise UserError("cannot train a vocabulary: the corpus holds no word")
+            raise UserError(
+                "cannot train a vocabulary: the corpus holds no word" + " of a usual length" * bool(too_long)
+            )
         alphabet = _alphabet(characters(words), size // 4)
         # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
         # only with every one-character piece numbered beforehand do equal texts give equal vocabularies. The same map
@@ -268,12 +280,14 @@ class _Words(dict[str, Sequence[int]]):
     most frequent words first.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sep_id: int):
-        self._tokenizer, self._sep_id = tokenizer, sep_id
+    def __init__(self, tokenizer: Tokenizer, unk_id: int, sep_id: int):
+        self._tokenizer, self._unk_id, self._sep_id = tokenizer, unk_id, sep_id
 
     def __missing__(self, word: str) -> Sequence[int]:
         if word == SEPARATOR:
             return (self._sep_id,)
+        if _is_unknown(word):
+            return (self._unk_id,)
         if len(word) > _LONGEST_KEPT:
             return self._ask(word)
         parts = _PARTS.findall(word)
@@ -286,6 +300,11 @@ class _Words(dict[str, Sequence[int]]):
 
     def _ask(self, word: str) -> Sequence[int]:
         return self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
+
+
+def _is_unknown(word: str) -> bool:
+    """Whether a word is too long to have pieces, whatever the normaliser leaves of it: one of letters and digits is."""
+    return len(word) > _LONGEST_WORD and word.isascii() and word.isalnum()
 
 
 def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
