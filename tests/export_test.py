@@ -265,7 +265,6 @@ def test_byte_pairs_are_written_as_they_are_used_here(tmp_path):
     assert vocabularies.load(tmp_path).tokens == vocabulary.tokens and vocabulary.tokens[0] == "<pad>"
     assert read(tmp_path / "tokenizer_config.json")["cls_token"] == "<s>"
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True
     tokenizer.enable_truncation(24)
     for title, text in (("The fox", "is </s> a 🦊"), ("a", "b c " * 20)):
         encoding, (first, second) = tokenizer.encode(title, text), vocabulary.encode_batch([title, text])

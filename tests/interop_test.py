@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.bert_folders import ROBERTA_IDS, load
+from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.models.hugging_face import BertFolder
@@ -121,6 +122,13 @@ def test_a_saved_tokenizer_is_our_vocabulary(tmp_path, shared_data, saved):
     assert vocabularies.load(tmp_path).tokens == vocabularies.load(path).tokens
     if (tmp_path / "tokenizer.json").exists():
         assert vocabularies.load(tmp_path / "tokenizer.json").tokens == vocabularies.load(path).tokens
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_ids_of_a_saved_pipeline_are_those_of_transformers(tmp_path, name):
+    transformers.PreTrainedTokenizerFast(tokenizer_object=PIPELINES[name], **NAMES).save_pretrained(tmp_path)
+    theirs, texts = transformers.AutoTokenizer.from_pretrained(tmp_path), [*TEXTS, *random_texts(200)]
+    assert ids_of(vocabularies.load(tmp_path), texts) == theirs(texts)["input_ids"]
 
 
 def test_both_heads_of_pre_training_are_those_of_transformers(tmp_path):

@@ -12,7 +12,6 @@ from configs import dpr, mlm
 from retrieval import model_folder
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.byte_pairs import BytePairs
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
@@ -56,7 +55,7 @@ def test_a_joined_title_is_the_beginning_of_its_text(title, prefix):
 @pytest.mark.parametrize(("title", "text"), [("New York", "city of"), ("", "city of"), ("New York", "")])
 def test_a_joined_title_of_byte_pairs_is_one_text(title, text):
     """A word begins with its space there, but for the first of a text."""
-    vocabulary = BytePairs.load(ROBERTA)
+    vocabulary = vocabularies.load(ROBERTA)
     joined = Prefixes.of({"titles": "joined"}, vocabulary)
     ((of_title, of_text),) = joined.encode_documents(vocabulary, [title], [text])
     whole = vocabulary.single(vocabulary.encode(f"{title} {text}".strip()), 64)

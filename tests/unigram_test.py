@@ -10,9 +10,9 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
-from retrieval.data.tokenizers.byte_pairs import SPECIAL_TOKENS
 from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.data.tokenizers.unigram import Unigram
+from retrieval.data.tokenizers.published import PublishedTokenizer
+from retrieval.data.tokenizers.tokenizer_json import ROBERTA
 from retrieval.errors import UserError
 
 TEXTS = [
@@ -50,7 +50,7 @@ def folder(pieces, tmp_path_factory):
     tokenizer.normalizer = normalizers.Sequence([charsmap, normalizers.Strip(), spaces])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always", split=True)
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_special_tokens(list(ROBERTA))
     folder = tmp_path_factory.mktemp("published")
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -64,7 +64,7 @@ def texts():
 
 def test_pieces_are_those_of_the_library(pieces, folder):
     vocabulary = vocabularies.load(folder)
-    assert isinstance(vocabulary, Unigram) and vocabulary.pad_id == 0
+    assert isinstance(vocabulary, PublishedTokenizer) and vocabulary.pad_id == 0
     for text, ids in zip(texts(), vocabulary.encode_batch(texts())):
         theirs = [pieces.id_to_piece(id) for id in pieces.encode(text)]
         assert [vocabulary.tokens[id] for id in ids] == theirs
@@ -92,12 +92,6 @@ def test_a_token_stands_behind_the_blank_before_its_word(folder):
     assert len(words) > 2 and all(part == token[1:] for token, part in words)
 
 
-def test_a_special_token_in_a_text_is_text(folder):
-    vocabulary = vocabularies.load(folder)
-    specials = {vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id}
-    assert not specials & set(vocabulary.encode("the <s> owl</s> <pad> <mask> sees"))
-
-
 def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     vocabulary = vocabularies.load(folder)
     vocabulary.save(tmp_path / vocabulary.FILE)
@@ -114,9 +108,10 @@ def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda config: config["model"]["vocab"].pop(), "lacks <mask>; one of XLM-R has them"),
-        (lambda config: config["model"].update(vocab=[["a"]]), "no unigram model"),
-        (lambda config: config.update(normalizer={"type": "Nothing"}), "no unigram model"),
+        (lambda config: config["model"]["vocab"].pop(1), "its post_processor|damaged"),
+        (lambda config: config["model"].update(vocab=[["a"]]), "damaged"),
+        (lambda config: config["model"].update(unk_id=10**400), "damaged"),
+        (lambda config: config.update(normalizer={"type": "Nothing"}), "damaged"),
     ],
 )
 def test_a_damaged_file_is_one_sentence(folder, tmp_path, change, message):

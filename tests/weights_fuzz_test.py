@@ -11,6 +11,7 @@ from support.bert_folders import with_modules
 from support.mutated import as_json, changed, damaged
 
 from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.models import module_folder
 from retrieval.models.hugging_face import BertFolder
@@ -83,14 +84,42 @@ def test_modules(rounds, tmp_path, name):
     fuzz(rounds, path, mutated, read)
 
 
-def test_tokenisers(rounds, tmp_path):
-    path = tmp_path / "tokenizer.json"
+def word_pieces():
+    tokens = [*SPECIAL_TOKENS, *"abcdexyz", "the", "##e"]
+    config = json.loads(WordPiece(tokens, tokens_in_text=True).to_json(types=2))
+    flags = {"single_word": False, "lstrip": True, "rstrip": False, "normalized": True, "special": False}
+    config["added_tokens"].append({"id": len(tokens), "content": "x-y", **flags})
+    return config
+
+
+SETTINGS = {
+    "tokenizer_class": "BertTokenizer",
+    **{"do_lower_case": True, "strip_accents": None, "pad_token": "[PAD]", "cls_token": {"content": "[CLS]"}},
+    **{"additional_special_tokens": ["[Q]"], "added_tokens_decoder": {"15": {"content": "z"}}},
+}
+UNIGRAM = {
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+    "post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True}
+    | {"add_prefix_space": True},
+    "model": {"type": "Unigram", "unk_id": 3}
+    | {"vocab": [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "▁", "a", "the", "▁the")]},
+}
+
+
+@pytest.mark.parametrize("name", ["byte pairs", "word pieces", "unigram", "settings"])
+def test_tokenisers(rounds, tmp_path, name):
+    path, value = tmp_path / "tokenizer.json", {"byte pairs": TOKENIZER, "unigram": UNIGRAM}.get(name, word_pieces())
+    if name == "settings":
+        path.write_bytes(as_json(value))
+        path, value = tmp_path / "tokenizer_config.json", SETTINGS
 
     def mutated(rng):
-        return as_json(changed(rng, TOKENIZER)) if rng.random() < 0.5 else damaged(rng, as_json(TOKENIZER))
+        return as_json(changed(rng, value)) if rng.random() < 0.5 else damaged(rng, as_json(value))
 
     def read():
-        vocabulary = vocabularies.load(path)
-        assert max(vocabulary.encode("a the </s> é\x00 xyz")) < len(vocabulary)
+        vocabulary = vocabularies.load(tmp_path)
+        assert 0 <= max(vocabulary.encode("a the </s> [SEP] x-y é\x00 xyz")) < len(vocabulary)
+        assert vocabulary.fingerprint and vocabulary.to_json(types=2)
 
     fuzz(rounds, path, mutated, read)

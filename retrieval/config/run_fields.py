@@ -15,7 +15,7 @@ declare(
     vocab=Field(
         "",
         PATHS,
-        "BERT's vocab.txt, RoBERTa's or XLM-R's tokenizer.json, or a folder; '': one is trained on the corpus",
+        "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus",
     ),
     plugins=Field(
         (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"

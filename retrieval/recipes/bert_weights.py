@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval import files, model_folder
+from retrieval import model_folder
 from retrieval.data.tokenizers import prefixes, vocabularies
-from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import module_folder, two_tower
 from retrieval.models.hugging_face import BertFolder, is_bert
@@ -256,7 +256,6 @@ def vocabulary_of(folder: BertFolder) -> Vocabulary:
     if (path := vocabularies.find(folder.path)) is None:
         raise UserError(f"{folder.path}: no vocabulary beside the weights; put the model's vocab.txt there")
     vocabulary = vocabularies.load(path)
-    _check_tokens(folder, path, vocabulary)
     _check_rows(folder, vocabulary, f"{folder.path}", path, "copy both again")
     return vocabulary
 
@@ -280,28 +279,11 @@ def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
     if ours is None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
     vocabulary = vocabularies.load(ours)
-    _check_tokens(folder, ours, vocabulary)
     published = vocabularies.load(theirs) if theirs else vocabulary
     name, way = f"{_FIELD}={folder.path}", "copy both again" if theirs else remedy
     _check_rows(folder, published, name, theirs or ours, way)
     if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
-
-
-def _check_tokens(folder: BertFolder, path: Path, vocabulary: Vocabulary) -> None:
-    """Our tokeniser does with a vocabulary what a folder's own does."""
-    beside = folder.place / "tokenizer_config.json"
-    config = files.read_json(beside) if beside.is_file() else {}
-    if not (isinstance(vocabulary, WordPiece) and isinstance(config, dict)):
-        return
-    ours = {
-        "do_lower_case": vocabulary.lower_case,
-        "strip_accents": vocabulary.folds_accents,
-        "tokenize_chinese_chars": True,
-    }
-    for field, value in ours.items():
-        if config.get(field) not in (None, value):
-            raise UserError(f"{beside}: {field} is {config[field]!r}, and with {path} our tokeniser has {value!r}")
 
 
 def published_ids(folder: BertFolder) -> list[int] | None:

@@ -108,7 +108,7 @@ def fetch_model(trained: Run) -> None:
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
     if copy := prepared.copy:
-        copy.bring([f"corpus/{name}" for name in (*vocabularies.FILES, "merges.txt")])
+        copy.bring([f"corpus/{name}" for name in vocabularies.ALL_FILES])
 
 
 def check_start(run: Run) -> None:

@@ -9,7 +9,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TowerConfig, TwoTower
@@ -45,7 +45,7 @@ class Embedder:
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
         model = nnx.eval_shape(lambda: towers_of(config, len(vocabulary)))
-        on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
+        on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         self._queries = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))
         self._documents = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))
         self._config, self._mesh = config, mesh

@@ -329,7 +329,8 @@ def _notes_of_reranker(query_length: int, document_length: int) -> list[str]:
 
 
 def _notes(vocabulary: Vocabulary, dtype: str) -> list[str]:
-    notes = ["Special tokens that are written in a text, such as [SEP], are text."]
+    told = ["text", "these tokens"][vocabulary.tokens_in_text]
+    notes = [f"Special tokens that are written in a text, such as [SEP], are {told}."]
     if isinstance(vocabulary, WordPiece):
         accents = "stripped" if vocabulary.folds_accents else "kept"
         case = "lower-cased" if vocabulary.lower_case else "cased"

@@ -95,6 +95,11 @@ class Prefixes(NamedTuple):
         return [[row[0], *self.document, *row[1:]] for row in rows]
 
 
+def type_change(data: Mapping[str, Any], sep_id: int) -> int:
+    """The token behind which tokens are of a second text, [SEP]; -1, which is none, where texts are joined."""
+    return -1 if data.get("titles", PAIR) == JOINED else sep_id
+
+
 def _ids(prefix: str, vocabulary: Vocabulary, name: str) -> tuple[int, ...]:
     """The tokens of a prefix. Its last space belongs to what follows: pieces of SentencePiece begin with theirs."""
     ids = vocabulary.encode(prefix.rstrip()) if prefix else []

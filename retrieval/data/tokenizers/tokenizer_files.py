@@ -19,15 +19,12 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, length: int, types:
       length: tokens that a text is cut to where truncation is asked for.
       types: token types of the model, 1 or 2.
     """
-    ids = {"pad": vocabulary.pad_id, "unk": vocabulary.unk_id, "cls": vocabulary.cls_id, "sep": vocabulary.sep_id}
-    special = {f"{name}_token": vocabulary.tokens[id] for name, id in (ids | {"mask": vocabulary.mask_id}).items()}
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
+    settings = vocabulary.settings() | {
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": length,
-        "split_special_tokens": True,  # "[SEP]" in a text is three word pieces
     }
     vocabulary.save(folder / vocabulary.FILE)
     files.write_text(folder / "tokenizer.json", vocabulary.to_json(types) + "\n")
-    files.write_json(folder / "tokenizer_config.json", settings | special)
-    files.write_json(folder / "special_tokens_map.json", special)
+    files.write_json(folder / "tokenizer_config.json", settings)
+    names = {name: token for name, token in settings.items() if name.endswith("_token")}
+    files.write_json(folder / "special_tokens_map.json", names)

@@ -1,6 +1,8 @@
 """Vocabularies, and WordPiece (Wu et al. 2016, as in BERT): load a published one, or train one on the corpus."""
 
+import contextlib
 import itertools
+import json
 import logging
 import os
 import re
@@ -13,10 +15,10 @@ from typing import Any
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from retrieval import accents, files
-from retrieval.errors import UserError
+from retrieval import accents, files, text_files
+from retrieval.errors import UserError, library_errors
 
 _log = logging.getLogger(__name__)
 
@@ -25,13 +27,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # In a text it stands for the token [SEP], as a word of its own: between the titles of a user's history.
 SEPARATOR = "\N{SYMBOL FOR RECORD SEPARATOR}"
 
-_NORMALIZER = {
-    "type": ("BertNormalizer",),
-    "clean_text": (True,),
-    "handle_chinese_chars": (True,),
-    "strip_accents": (None, True, False),
-    "lowercase": (True, False),
-}
+_SPECIAL = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 _LONGEST_WORD = 100  # characters; what is longer is one unknown token
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
@@ -52,17 +48,21 @@ class Vocabulary:
       tokens: id -> token.
       published_ids: the id that each token has where the vocabulary was published; None: the same.
       folds_accents: whether 'café' gets the ids of 'cafe'.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0.
+      tokens_in_text: whether a special token that is written in a text is that token, as in most published folders;
+        that of padding is the unknown one then.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0, and `mask_id` -1 where
+        there is none.
     """
 
     FILE: str
     folds_accents: bool
     published_ids: list[int] | None = None
+    tokens_in_text: bool = False
 
     def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], tokenizer: Tokenizer):
         self.tokens = list(tokens)
         self._tokenizer = tokenizer
-        ids = [self.tokens.index(token) for token in special_tokens]
+        ids = [self.tokens.index(token) if token else -1 for token in special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
 
     def __len__(self) -> int:
@@ -78,33 +78,43 @@ class Vocabulary:
         return files.fingerprint(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; a "[SEP]" in the text is ordinary pieces of words, never the special token."""
+        """Token ids of `text`; a "[SEP]" in it is ordinary pieces of words, unless `tokens_in_text`."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once."""
         if any(SEPARATOR in text for text in texts):
             return [self._with_separators(text) for text in texts]
-        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+        return [self._without(encoding.ids, self.pad_id) for part in _parts(texts) for encoding in self._encode(part)]
 
     def _with_separators(self, text: str) -> list[int]:
-        ids = [encoding.ids for encoding in self._encode([part.strip() for part in text.split(SEPARATOR)])]
+        parts = self._encode([part.strip() for part in text.split(SEPARATOR)])
+        ids = [self._without(part.ids, self.pad_id) for part in parts]
         return list(itertools.chain(ids[0], *([self.sep_id, *rest] for rest in ids[1:])))
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
-        return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with _text_errors(texts):
+            return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+
+    def _without(self, ids: list[int], *unwanted: int) -> list[int]:
+        """Ids of a text with the unknown token for those that would be taken for the frame of a row."""
+        if any(id in ids for id in unwanted):
+            return [self.unk_id if id in unwanted else id for id in ids]
+        return ids
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and where in `text` each token stands: its first character, and the one behind its last.
 
         Accents behind a token that an uncased vocabulary drops are the token's. The blank that byte pairs and unigrams
-        have before a word is not, but for a token of blanks alone.
+        have before a word is not, but for a token of blanks alone. No token is [SEP], by which readers know where a
+        text ends.
         """
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        with _text_errors([text]):
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
         begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
         firsts = [end - max(len(text[start:end].lstrip()), min(1, end - start)) for start, end in encoding.offsets]
         ends = [_behind(text, end, most) for (_, end), most in zip(encoding.offsets, begins)]
-        return encoding.ids, list(zip(firsts, ends))
+        return self._without(encoding.ids, self.pad_id, self.sep_id), list(zip(firsts, ends))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -148,15 +158,45 @@ class Vocabulary:
           types: how many token types there are: the second text of a pair has the last.
         """
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
-        tokenizer.add_special_tokens([self.tokens[id] for id in ids])
+        there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        tokenizer.add_special_tokens([token for token in self._special_tokens().values() if token not in there])
         cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:{types - 1} {sep}:{types - 1}",
-            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
-        )
-        return tokenizer.to_str(pretty=True)
+
+        def piece(kind: str, name: str, type_id: int = 0) -> dict[str, Any]:
+            return {kind: {"id": name, "type_id": type_id}}
+
+        single = [piece("SpecialToken", cls), piece("Sequence", "A"), piece("SpecialToken", sep)]
+        second = [piece("Sequence", "B", types - 1), piece("SpecialToken", sep, types - 1)]
+        ends = {token: {"id": token, "ids": [self.tokens.index(token)], "tokens": [token]} for token in (cls, sep)}
+        template = {"type": "TemplateProcessing", "single": single, "pair": [*single, *second], "special_tokens": ends}
+        config = json.loads(tokenizer.to_str()) | {"post_processor": template}
+        return json.dumps(config, indent=2, ensure_ascii=False)
+
+    def settings(self) -> dict[str, Any]:
+        """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
+        blanks = {"add_prefix_space": True} if getattr(self._tokenizer.pre_tokenizer, "add_prefix_space", False) else {}
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
+            "split_special_tokens": not self.tokens_in_text,  # or else "[SEP]" in a text is the token
+            **{f"{name}_token": token for name, token in self._special_tokens().items()},
+            **blanks,
+        }
+
+    def _special_tokens(self) -> dict[str, str]:
+        ids = {"pad": self.pad_id, "unk": self.unk_id, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
+        return {name: self.tokens[id] for name, id in ids.items() if id >= 0}
+
+
+@contextlib.contextmanager
+def _text_errors(texts: Sequence[str]) -> Iterator[None]:
+    """Makes a `UserError` of what the library raises about texts: one is none, or it has no token for it."""
+    try:
+        yield
+    except BaseException:  # a panic of Rust's too
+        for text in texts:
+            text_files.refuse_surrogates(text, "text", "what is to be tokenised")
+        with library_errors("a text that is to be tokenised", "take another vocabulary"):
+            raise
 
 
 def _behind(text: str, end: int, most: int) -> int:
@@ -175,14 +215,24 @@ class WordPiece(Vocabulary):
     tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
     """
 
-    def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        folds_accents: bool = True,
+        lower_case: bool = True,
+        tokens_in_text: bool = False,
+    ):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
         super().__init__(tokens, SPECIAL_TOKENS, bert_tokenizer(model, folds_accents, lower_case))
-        self.FILE = "vocab.txt" if folds_accents and lower_case else "tokenizer.json"
-        self.folds_accents, self.lower_case = folds_accents, lower_case
+        self.FILE = "vocab.txt" if folds_accents and lower_case and not tokens_in_text else "tokenizer.json"
+        self.folds_accents, self.lower_case, self.tokens_in_text = folds_accents, lower_case, tokens_in_text
+        if tokens_in_text:
+            self._tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         self._words = _Words(self._tokenizer, self.unk_id, self.sep_id)
 
     def encode(self, text: str) -> list[int]:
+        if self.tokens_in_text and _SPECIAL.search(text):
+            return super().encode_batch([text])[0]
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(" "))))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -190,34 +240,17 @@ class WordPiece(Vocabulary):
 
     @classmethod
     def load(cls, path: Path) -> "WordPiece":
-        """Reads a BERT `vocab.txt` (one token a line, the line number is the id) or `tokenizer.json`.
+        """Reads a BERT `vocab.txt`: one token a line, the line number is the id.
 
-        Of a `vocab.txt` the `tokenizer_config.json` beside it says whether it is cased, and without one its tokens do.
+        The `tokenizer_config.json` beside it says whether it is cased, and without one its tokens do.
 
         Raises:
           UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first one.
         """
         path = Path(path)
-        if path.suffix == ".json":
-            config, tokens = read_tokenizer(path, "WordPiece")
-            normalizer = config.get("normalizer")
-            if not isinstance(normalizer, dict) or any(normalizer.get(k) not in v for k, v in _NORMALIZER.items()):
-                raise UserError(f"vocabulary {path}: its normalizer is not that of BERT, the only one known")
-            check_tokens(path, tokens)
-            lower_case = normalizer.get("lowercase", True)
-            strips = normalizer.get("strip_accents")
-            return cls(tokens, lower_case if strips is None else strips, lower_case)
-        try:
-            tokens = path.read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise UserError(f"vocabulary {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); a BERT vocab.txt is needed") from error
-        tokens = [token.rstrip("\r") for token in tokens]
-        while tokens and not tokens[-1]:
-            tokens.pop()
+        tokens = read_lines(path)
         check_tokens(path, tokens)
-        return cls(tokens, *_folds_and_lowers(path, tokens))
+        return cls(tokens, *folds_and_lowers(path, tokens))
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, lower_case: bool = True) -> "WordPiece":
@@ -299,40 +332,13 @@ class _Words(dict[str, Sequence[int]]):
         return ids
 
     def _ask(self, word: str) -> Sequence[int]:
-        return self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
+        with _text_errors([word]):
+            return self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
 
 
 def _is_unknown(word: str) -> bool:
     """Whether a word is too long to have pieces, whatever the normaliser leaves of it: one of letters and digits is."""
     return len(word) > _LONGEST_WORD and word.isascii() and word.isalnum()
-
-
-def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
-    """A `tokenizer.json` of the library, and the tokens of its model with those that were added to it, by id.
-
-    Raises:
-      UserError: it cannot be read, or its model is of another kind.
-    """
-    config = files.read_json(path)
-    model = config.get("model") if isinstance(config, dict) else None
-    if not isinstance(model, dict) or model.get("type") != kind:
-        raise UserError(f"vocabulary {path}: not one of {kind}; a BERT vocab.txt or a tokenizer.json is needed")
-    ids, added = model.get("vocab"), config.get("added_tokens") or []
-    named = isinstance(added, list) and all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added)
-    if not isinstance(ids, dict) or not named:
-        raise UserError(f"vocabulary {path}: its model has no tokens; copy it again")
-    return config, in_order(path, ids | {token["content"]: token.get("id") for token in added})
-
-
-def in_order(path: Path, ids: Any) -> list[str]:
-    """Tokens in the order of their ids.
-
-    Raises:
-      UserError: these are not 0, 1, ...
-    """
-    if not isinstance(ids, dict) or sorted(i for i in ids.values() if type(i) is int) != list(range(len(ids))):
-        raise UserError(f"vocabulary {path}: its ids are not the numbers from 0 on; copy it again")
-    return sorted(ids, key=ids.__getitem__)
 
 
 def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:
@@ -353,7 +359,25 @@ def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:]
 
 
-def _folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, without empty ones at its end.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"vocabulary {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); one token a line is needed") from error
+    lines = [line.rstrip("\r") for line in lines]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
     """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
     beside = path.with_name("tokenizer_config.json")
     config = files.read_json(beside) if beside.is_file() else {}
@@ -380,7 +404,8 @@ def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: boo
 
 def bert_words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
     """The words of a text as its normaliser leaves them, and their places there."""
-    return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    with _text_errors([text]):
+        return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
 
 
 def characters(words: Counter[str]) -> Counter[str]:

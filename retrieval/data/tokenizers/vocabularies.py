@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from retrieval import model_folder
-from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers import published
 from retrieval.data.tokenizers.trigrams import KIND, Trigrams
-from retrieval.data.tokenizers.unigram import Unigram
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import read_json
@@ -15,7 +14,9 @@ from retrieval.runtime import hub
 TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}
 
 # Of several in a folder the first counts.
-FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+_PIECES = "sentencepiece.bpe.model"
+ALL_FILES = (*FILES, "merges.txt", "tokenizer_config.json")  # of a vocabulary in the corpus of a run
 
 
 def find(place: Path) -> Path | None:
@@ -46,7 +47,8 @@ def files(path: Path | None) -> list[Path]:
     """The files that `load` reads for one that `find` or `named` gave."""
     if path is None:
         return []
-    return [path, path.with_name("merges.txt")] if path.name == "vocab.json" else [path]
+    merges = [path.with_name("merges.txt")] if path.name == "vocab.json" else []
+    return [path, *merges, *published.beside(path)]
 
 
 def load(place: Path) -> Vocabulary:
@@ -56,16 +58,21 @@ def load(place: Path) -> Vocabulary:
       UserError: there is none, or it is none.
     """
     path = find(Path(place))
+    if path is None and (pieces := Path(place) / _PIECES).is_file():
+        raise UserError(
+            f"vocabulary {pieces}: needs the tokenizer.json that transformers writes beside it: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     if path is None:
         raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}")
-    return _kind(path).load(path)
+    if path.suffix == ".json" and _is_of_trigrams(path):
+        return Trigrams.load(path)
+    if path.suffix != ".json" and not published.beside(path):
+        return WordPiece.load(path)
+    return published.load(path)
 
 
-def _kind(path: Path) -> type[BytePairs] | type[Trigrams] | type[Unigram] | type[WordPiece]:
-    if path.name == "vocab.json":
-        return BytePairs
-    config = read_json(path) if path.suffix == ".json" else None
+def _is_of_trigrams(path: Path) -> bool:
+    config = read_json(path)
     model = config.get("model") if isinstance(config, dict) else None
-    kind = model.get("type") if isinstance(model, dict) else None
-    kinds = {"BPE": BytePairs, "Unigram": Unigram, KIND: Trigrams}
-    return kinds.get(kind, WordPiece) if isinstance(kind, str) else WordPiece
+    return isinstance(model, dict) and model.get("type") == KIND

@@ -11,6 +11,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
+from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.libraries import seqio
@@ -76,6 +77,7 @@ class TwoTowerRecipe(PairRecipe):
         """As `Recipe.converter`."""
         from retrieval.data.examples.features import TwoTowerConverter
 
+        sep_id = type_change(self.config.data, sep_id)
         return TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
 
     def check_validation(self) -> None:

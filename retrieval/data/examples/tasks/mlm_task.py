@@ -56,6 +56,8 @@ def mask_row(
     Args:
       places: where in the row a token may be chosen, in order.
     """
+    if specials.mask < 0:
+        raise UserError("masked tokens are trained, and the vocabulary has no mask token: take one that has")
     seeds = tf.random.split(seed, 3)
     count = tf.maximum(1, share(tf.size(places), MASKED))
     units = tf.range(tf.size(places)) if continues is None else words(tf.gather(ids, places), continues)

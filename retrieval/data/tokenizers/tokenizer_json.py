@@ -1,0 +1,262 @@
+"""A `tokenizer.json` of Hugging Face's `tokenizers` as the object that it is: its parts read, and changed.
+
+Shapes are not checked on the way: the library does that, and `errors.library_errors` tells what is damaged.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from retrieval import files
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, read_lines
+from retrieval.errors import UserError
+
+Config = dict[str, Any]
+
+ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+USUAL: list[dict[str, str]] = [
+    dict(zip(("pad", "unk", "cls", "sep", "mask"), names)) for names in (ROBERTA, SPECIAL_TOKENS)
+]
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+
+_MOST_HOLES = 1000  # ids without a token
+
+
+class Roles(NamedTuple):
+    """The special tokens of a vocabulary; `mask` is '' where it has none, and `unk` then what stands before a text."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+def read(path: Path) -> Config:
+    """Reads the file.
+
+    Raises:
+      UserError: it is none, or has no model with tokens.
+    """
+    config = files.read_json(path)
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+        raise UserError(f"vocabulary {path}: no tokenizer.json, which has a model with a vocab; copy it again")
+    vocab = model["vocab"]
+    unk = model.get("unk_token" if isinstance(vocab, dict) else "unk_id")
+    if unk not in vocab and unk is not None if isinstance(vocab, dict) else unk is None:
+        raise UserError(f"vocabulary {path}: its model has no token for what it does not know; copy it again")
+    config["added_tokens"] = config.get("added_tokens") or []
+    return config
+
+
+def word_piece(tokens: Sequence[str], folds_accents: bool, lower_case: bool, settings: Mapping[str, Any]) -> Config:
+    """BERT's pipeline with the tokens of a `vocab.txt`. Of one that is there twice the last place counts."""
+    vocab = {token: id for id, token in enumerate(tokens)}
+    unk, cls, sep = (name_of(settings.get(f"{role}_token") or f"[{role.upper()}]") for role in ("unk", "cls", "sep"))
+    return {
+        "added_tokens": [],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": folds_accents,
+            "lowercase": lower_case,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": [sep, vocab.get(sep)], "cls": [cls, vocab.get(cls)]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unk,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocab,
+        },
+    }
+
+
+def byte_pairs(path: Path, settings: Mapping[str, Any]) -> Config:
+    """RoBERTa's pipeline with the tokens of a `vocab.json` and the `merges.txt` beside it.
+
+    Raises:
+      UserError: one of them cannot be read.
+    """
+    merges_path = path.with_name("merges.txt")
+    if not merges_path.is_file():
+        raise UserError(f"vocabulary {path}: vocab.json needs merges.txt beside it; copy it there")
+    vocab, lines = files.read_json(path), read_lines(merges_path)
+    cls, sep = (name_of(settings.get(f"{role}_token") or usual) for role, usual in (("cls", "<s>"), ("sep", "</s>")))
+    bytes_of_text = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space", False)}
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    if not isinstance(vocab, dict):
+        raise UserError(f"vocabulary {path}: not an object of tokens and ids; copy it again")
+    return {
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": bytes_of_text | {"trim_offsets": True, "use_regex": True},
+        "post_processor": {"type": "BertProcessing", "sep": [sep, vocab.get(sep)], "cls": [cls, vocab.get(cls)]},
+        "decoder": bytes_of_text | {"trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+    }
+
+
+def name_of(token: Any) -> str:
+    """The text of a token, which some files have with its flags.
+
+    Raises:
+      ValueError: it is none.
+    """
+    name = token["content"] if isinstance(token, dict) else token
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{name!r} is the name of no token")
+    return name
+
+
+def tokens(config: Config) -> list[str]:
+    """id -> token; '' for an id that has none.
+
+    Raises:
+      ValueError: two tokens have one id, or nearly all ids have none.
+    """
+    ids = _ids(config)
+    size = max(ids.values()) + 1
+    if min(ids.values()) < 0 or len(set(ids.values())) < len(ids) or size > 2 * len(ids) + _MOST_HOLES:
+        raise ValueError("its ids are not one number for each token")
+    names = [""] * size
+    for token, id in ids.items():
+        names[id] = token
+    return names
+
+
+def tokenizer(config: Config) -> Tokenizer:
+    """The library's object."""
+    return Tokenizer.from_str(json.dumps(config, ensure_ascii=False))
+
+
+def check_added(config: Config, tokenizer: Tokenizer) -> None:
+    """Checks that the library gave each added token the id that the file has for it.
+
+    Raises:
+      ValueError: it did not.
+    """
+    for token in config["added_tokens"]:
+        if token["content"] and (id := tokenizer.token_to_id(token["content"])) != token["id"]:
+            raise ValueError(f"added_tokens has id {token['id']} for {token['content']!r}, and the library {id}")
+
+
+def put_lower_case_first(config: Config) -> None:
+    """Makes the normaliser lower-case a text before all else, as sentence-transformers does, if it does not so far."""
+    normalizer = config.get("normalizer") or {}
+    parts = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
+    if not any(part and part["type"] == "Lowercase" for part in parts):
+        config["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *filter(None, parts)]}
+
+
+def add_tokens(config: Config, added: Sequence[Mapping[str, Any]], named: Sequence[tuple[str, bool]]) -> None:
+    """Adds tokens that are looked for in a text before the model is asked, each behind those that are there.
+
+    Args:
+      added: with their flags; those of a token that is there stay as they are.
+      named: special tokens, and whether each takes the blanks before it.
+    """
+    listed = {token["content"]: dict(token) for token in [*added, *config["added_tokens"]]}
+    ids = _ids(config)
+    for name, takes_blanks in named:
+        if name not in listed:
+            id = ids.get(name, max([*ids.values(), *(token["id"] for token in listed.values())]) + 1)
+            flags = {"lstrip": takes_blanks, "normalized": False, "special": True}
+            listed[name] = {**FLAGS, **flags, "id": id, "content": name}
+    config["added_tokens"] = sorted(listed.values(), key=lambda token: token["id"])
+
+
+def take_roles(path: Path, config: Config, settings: Mapping[str, Any]) -> Roles:
+    """The special tokens; the post-processor is taken out, as `Vocabulary.single` does what it does.
+
+    Raises:
+      UserError: there is none for padding, or the post-processor puts anything but one token before and one behind.
+    """
+    ids = _ids(config)
+    around, config["post_processor"] = list(_around(config.get("post_processor"), ids)), None
+    if not around and not settings:  # our own, or one that nobody has said anything about
+        around = next(([cls, "text", sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
+    if len(around) != 3 or around[1] != "text":
+        raise UserError(
+            f"vocabulary {path}: its post_processor makes {' '.join(around) or 'a text without a token around it'}, "
+            "and texts are '[CLS] text [SEP]' here, with one token before and one behind; take another model"
+        )
+
+    def role(name: str) -> str:
+        given = settings.get(f"{name}_token")
+        names = [name_of(given)] if given else [usual[name] for usual in USUAL]
+        return next((token for token in names if token in ids), "")
+
+    if not (pad := role("pad")):
+        raise UserError(
+            f"vocabulary {path}: none of its tokens is of padding; name one as pad_token in tokenizer_config.json"
+        )
+    return Roles(pad, role("unk") or around[0], around[0], around[2], role("mask"))
+
+
+def put_padding_first(path: Path, config: Config, pad: str) -> list[int]:
+    """Gives the token of padding the id 0.
+
+    Returns:
+      The id that each token had.
+
+    Raises:
+      UserError: the model has ids without tokens, and padding is an added token.
+    """
+    ids, vocab = _ids(config), config["model"]["vocab"]
+    size, old = len(vocab), ids[pad]
+    order = list(range(len(tokens(config))))
+    if old == 0:
+        return order
+    is_added = pad not in vocab if isinstance(vocab, dict) else old >= size
+    if not is_added:
+        order[0], order[old] = old, 0
+    elif sorted(ids.values()) == order:  # it becomes one of the model, whose tokens come before those that are added
+        order = [old, *range(1, size), 0, *(id for id in range(size, len(order)) if id != old)]
+    else:
+        raise UserError(f"vocabulary {path}: padding is an added token, and ids before it have no token; copy it again")
+    new = {their_id: our_id for our_id, their_id in enumerate(order)}
+    if isinstance(vocab, dict):
+        config["model"]["vocab"] = {token: new[id] for token, id in (vocab | {pad: old}).items()}
+    else:
+        pieces = [*vocab, [pad, min(score for _, score in vocab)]] if is_added else vocab
+        config["model"]["vocab"] = [pieces[size if id >= size else id] for id in order[: len(pieces)]]
+        if (unk := config["model"].get("unk_id")) is not None:
+            config["model"]["unk_id"] = new[unk]
+    for token in config["added_tokens"]:
+        token["id"] = new[token["id"]]
+    return order
+
+
+def _ids(config: Config) -> dict[str, int]:
+    """The id of each token, of the model and added."""
+    vocab = config["model"]["vocab"]
+    ids: dict[str, int] = dict(vocab) if isinstance(vocab, dict) else {piece: id for id, (piece, _) in enumerate(vocab)}
+    for token in config["added_tokens"]:
+        ids.setdefault(token["content"], token["id"])
+    return ids
+
+
+def _around(processor: Any, ids: Mapping[str, int]) -> Iterator[str]:
+    """What a post-processor makes of a text: special tokens, and 'text'."""
+    parts = processor["processors"] if (processor or {}).get("type") == "Sequence" else [processor]
+    for part in filter(None, parts):
+        if part["type"] in ("BertProcessing", "RobertaProcessing"):
+            yield from (part["cls"][0], "text", part["sep"][0])
+        elif part["type"] == "TemplateProcessing":
+            for item in part["single"]:
+                ((kind, value),) = item.items()
+                if value["type_id"]:
+                    raise ValueError("post_processor gives the first text another token type than 0")
+                yield "text" if kind == "Sequence" else value["id"]
+                if kind != "Sequence" and part["special_tokens"][value["id"]]["ids"] != [ids[value["id"]]]:
+                    raise ValueError(f"post_processor has another id for {value['id']} than its model")
+        elif part["type"] != "ByteLevel":
+            raise ValueError(f"post_processor of an unknown type, {part['type']}")
