@@ -49,7 +49,7 @@ class _Query(NamedTuple):
 
 def make_app(
     service: Callable[[], Service], limits: Limits, hosts: Sequence[str], origins: Sequence[str] = ()
-) -> Guard | CORSMiddleware:
+) -> "Guard | _CrossOrigin":
     """The application.
 
     Args:
@@ -58,8 +58,15 @@ def make_app(
       origins: of other sites whose pages may read what is answered; '*' for any.
     """
     guarded = _Server(service, limits).app(hosts)
-    headers = ["content-type"]  # that of a POST
-    return CORSMiddleware(guarded, origins, ["GET", "POST"], headers) if origins else guarded
+    return _CrossOrigin(guarded, origins) if origins else guarded
+
+
+class _CrossOrigin(CORSMiddleware):
+    """Lets pages of other sites read what is behind it, errors of the guard too."""
+
+    def __init__(self, guarded: Guard, origins: Sequence[str]):
+        super().__init__(guarded, origins, ["GET", "POST"], ["content-type"])  # the header is that of a POST
+        self.measures = guarded.measures
 
 
 class _Server:
