@@ -274,7 +274,8 @@ def _with_lowered(item: dict, smaller: dict[int, int]) -> dict:
     """A passage with the smaller buckets of its title, its sentences and its article's lead."""
     if not smaller:
         return item
-    sentences = {"title_bucket": [_ints(item["title_ids"])]}
+    title = _ints(item["title_ids"])
+    sentences = {"title_bucket": [title] if title else []}
     sentences |= {f"{of}buckets": _unpack(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
     return item | {name: _lowered(item[name], _digests(texts), smaller) for name, texts in sentences.items()}
 
