@@ -38,7 +38,7 @@ class DeepCt(Bm25Kind):
     def inputs(self, options: Options) -> Sequence[Path]:
         return passage_files.inputs("config.index.term_weights", options["index.term_weights"])
 
-    def check(self, options: Options) -> None:
+    def preview(self, options: Options) -> None:
         for path in self.inputs(options):
             next(read(path), None)
 

@@ -37,7 +37,7 @@ class Doc2Query(Bm25Kind):
         named = options["index.expansions"]
         return passage_files.inputs("config.index.expansions", named) if named else []
 
-    def check(self, options: Options) -> None:
+    def preview(self, options: Options) -> None:
         for path in self.inputs(options):
             next(expansions.read(path), None)
 

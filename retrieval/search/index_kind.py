@@ -177,6 +177,13 @@ class IndexKind:
           UserError: they do not fit each other.
         """
 
+    def preview(self, options: Options) -> None:
+        """Reads the first record of each of its files, before the stages of a run.
+
+        Raises:
+          UserError: one is missing or broken.
+        """
+
     def inputs(self, options: Options) -> Sequence[Path]:
         """The files that it is built from, besides the collection. When one changes, the index is built again.
 

@@ -47,6 +47,16 @@ def check(config: ConfigDict) -> None:
         kind.check(options)
 
 
+def check_inputs(run: Run) -> None:
+    """Looks into the files that indexes are built from, besides texts.
+
+    Raises:
+      UserError: one is missing or broken.
+    """
+    for kind, options in _all(run.config):
+        kind.preview(options)
+
+
 def _all(config: ConfigDict) -> list[Built]:
     """The kinds that a config names: those of words, and the dense one."""
     words, dense = built_by(config)
@@ -220,6 +230,7 @@ STAGES.register(
     Stage(
         index,
         check_settings=(check,),
+        check_inputs=(check_inputs,),
         check=(check_stages,),
         reads="embeddings, texts",
         writes="`index/`: ScaNN and BM25",
