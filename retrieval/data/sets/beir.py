@@ -286,12 +286,6 @@ def judgement_files(folder: Path) -> dict[str, Path]:
     return dict(sorted(rules.items()))
 
 
-def files_of(folder: Path) -> list[Path]:
-    """The files of a BEIR folder that are read."""
-    found = [_plain_or_gzip(folder, name) for name in ("corpus.jsonl", "queries.jsonl", ANSWERS)]
-    return [*filter(None, found), *judgement_files(folder).values()]
-
-
 def answers_file(folder: Path) -> Path | None:
     """The file of answers of a BEIR folder, where there is one."""
     return _plain_or_gzip(folder, ANSWERS)
