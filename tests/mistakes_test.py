@@ -24,6 +24,7 @@ from retrieval import main, study
 from retrieval.cli import command_line
 from retrieval.config import experiment
 from retrieval.config.fields import declared
+from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
@@ -511,8 +512,8 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "corpus").mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json())
     (folder / "corpus" / "vocab.txt").write_text(words)
-    tasks = {task: {"pairs": 50} for task in ("ict", "bfs", "wlp", "mlm")}
-    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
+    tasks = {task: {"pairs": 50, "last_buckets": {"10000": 50}} for task in ("ict", "bfs", "wlp", "mlm")}
+    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks, "layout": shard_steps.LAYOUT}))
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:

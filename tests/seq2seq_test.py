@@ -327,10 +327,11 @@ def test_an_index_of_unwritten_queries_is_refused_early(inputs, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: not a text of a document"),
+        ("{", "line 2: not valid JSON"),
         ('{"_id": "a"}', "line 2: not a text of a document"),
-        ('{"_id": 1, "text": "b"}', "line 2: '_id', 'text' and 'answer' must be texts"),
-        ('{"_id": "a", "text": "b", "log_probability": NaN}', "line 2: log_probability is nan"),
+        ('{"_id": [1], "text": "b"}', "line 2: the field '_id'"),
+        ('{"_id": "a", "text": 1}', "line 2: the field 'text'"),
+        ('{"_id": "a", "text": "b", "log_probability": NaN}', "line 2: not valid JSON .NaN is no number of JSON"),
         ("\x80", "not UTF-8"),
     ],
 )

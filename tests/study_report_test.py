@@ -512,7 +512,7 @@ def test_a_file_that_is_not_of_results_is_refused(tmp_path, content, message):
         ([0.1, 0.2], r"row 1: 0\.2 is a second value of dense, reqa, pair, Success@1"),
         ([37.4], r"a/results\.json, row 0, dense, reqa, pair, Success@1: 37\.4 is not a fraction"),
         ([-0.1], r"-0\.1 is not a fraction"),
-        ([math.nan], r"row 0: the value of dense, reqa, pair, Success@1 is nan, not a number"),
+        ([math.nan], r"a/results\.json: not valid JSON \(NaN is no number of JSON\)"),
         (["0.1"], r"is '0\.1', not a number"),
     ],
 )
