@@ -154,12 +154,13 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def refuse_special(path: Path) -> None:
+def refuse_special(path: str | Path) -> None:
     """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever.
 
     Raises:
       UserError: it is a pipe, a device or a socket.
     """
+    path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(
             f"{path}: a pipe, a device or a socket, and files are read more than once: write it to a file, and name "
@@ -174,7 +175,7 @@ def read_json(path: Path) -> Any:
       UserError: the file is missing, unreadable, not JSON, or gives two values the same name; the message names the
         file and the line.
     """
-    refuse_special(Path(path))
+    refuse_special(path)
     try:
         return json.loads(
             Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unambiguous, **foreign_json.NUMBERS
