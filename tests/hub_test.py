@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from safetensors import numpy
 from support import exported, toy_hub
 
 import retrieval
@@ -30,7 +31,13 @@ def models(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     WordPiece([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]).save(path)
     bert = {file.name: file.read_bytes() for file in (*GOLDEN.iterdir(), path)}
-    return {"me/bert": bert | {"onnx/model.onnx": b"a copy"}, "me/t5": {"config.json": b"{}", "model.safetensors": b""}}
+    classifier = {"classifier.weight": np.ones((1, 16), np.float32), "classifier.bias": np.ones(1, np.float32)}
+    reranker = {"model.safetensors": numpy.save(numpy.load(bert["model.safetensors"]) | classifier)}
+    return {
+        "me/bert": bert | {"onnx/model.onnx": b"a copy"},
+        "me/reranker": bert | reranker,
+        "me/t5": {"config.json": b"{}", "model.safetensors": b""},
+    }
 
 
 @pytest.fixture
@@ -101,8 +108,8 @@ def test_a_name_that_cannot_be_is_one_sentence(served, tmp_path, name, message):
 
 def test_a_cross_encoder_of_the_hub_is_a_reranker(served, tmp_path):
     run = make_run(tmp_path, "")
-    rerankers.check(run, "hf:me/bert", "config.rerank.model")
-    names = {path.name for path in rerankers.inputs(run, "hf:me/bert", "config.rerank.model")}
+    rerankers.check(run, "hf:me/reranker", "config.rerank.model")
+    names = {path.name for path in rerankers.inputs(run, "hf:me/reranker", "config.rerank.model")}
     assert {"config.json", "model.safetensors", "vocab.txt"} <= names
     with pytest.raises(UserError, match=r"config\.rerank\.model=hf:me/t5: no cross-encoder of BERT's kind"):
         rerankers.check(run, "hf:me/t5", "config.rerank.model")

@@ -189,7 +189,7 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
         ({}, "needs a query: --query='how do I read a zip archive', --queries=FILE, or a terminal"),
         ({"query": "a", "queries": "b"}, "--query and --queries are both there"),
         ({"queries": "no/such/file"}, "no/such/file: no such file"),
-        ({"queries": "/dev/null"}, "--queries=/dev/null: no query in it"),
+        ({"queries": "/dev/null"}, "/dev/null: a pipe, a device or a socket"),
     ],
 )
 def test_mistakes_in_what_is_asked(searched, capsys, asked, message):
@@ -215,7 +215,7 @@ def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
     config.serve.update(port=0, hosts=("testserver",), batch=2)
     run = dataclasses.replace(searched, config=config)
 
-    def answer(app, listening):
+    def answer(app, listening, closed):
         listening.close()
         asked, programs = TestClient(app), exact._search_batches._cache_size()
         asked.get("/api/search?query=owl&systems=dense&k=2")

@@ -298,7 +298,7 @@ def test_sizes_are_compared_before_they_are_made(folder, key):
     began = time.perf_counter()
     for value in WRONG if key != "layer_norm_eps" else WRONG[:-1]:
         set_keys(folder / "config.json", **{key: value})
-        with pytest.raises(UserError, match=rf"config\.json: {key} is ") as caught:
+        with pytest.raises(UserError, match=rf"config\.json: ({key} is |not valid JSON)") as caught:
             retrieval.load(folder)
         assert len(str(caught.value)) < 400
     assert time.perf_counter() - began < 5

@@ -90,7 +90,8 @@ def home(tmp_path_factory):
     bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "BERT")
     model = shutil.copytree(bert, home / "MODEL")
     modules = [
-        {"path": path, "type": f"models.{kind}"} for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
+        {"path": path, "type": f"sentence_transformers.models.{kind}"}
+        for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
     ]
     (model / "modules.json").write_text(json.dumps(modules))
     (model / "1_Pooling").mkdir()
@@ -176,7 +177,7 @@ def test_the_command_of_a_server(run, monkeypatch):
         assert (host, port) == ("127.0.0.1", 8080)  # which may be taken here
         return listen(host, 0)
 
-    def ask_once(app, listening):
+    def ask_once(app, listening, closed):
         listening.close()
         answers.append(TestClient(app, "http://127.0.0.1").get("/api/search?query=red+fox").json())
 
