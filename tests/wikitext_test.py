@@ -123,6 +123,13 @@ def test_text_is_what_a_reader_sees(text, expected):
             "say {{IPA|/a/}}, {{lang-de|Wort}} ({{IPA|b}}; {{lang-de|c}}; d){{sfn|A|2013}}{{citation needed|date=x}}.",
             "say /a/, Wort (d).",
         ),
+        ("{{val|5|0.1|u=km}} {{formatnum:1,234|R}} {{as of|2012|alt=by 2012}}", "5±0.1 km 1234 by 2012"),
+        ("{{circa|100|200}}, {{reign|1|2}}, {{ordinal|12}}, {{ordinal|22}}", "c. 100 – c. 200, r. 1–2, 12th, 22nd"),
+        (
+            "{{ill|de|Otto Vogt}} {{height|ft=5|in=6}} {{currency|5|USD}} {{zh|s=汉|p=Hàn}}",
+            "Otto Vogt 5 ft 6 in US$5 汉, Hàn",
+        ),
+        ("{{bibleverse|1|Kings|3:4}}", "1 Kings 3:4"),
         (
             "{{HMS}} {{frac}} {{music|x}} {{US$}} {{ill}} {{birth date}} {{#if:}} {{harvtxt}} {{ship}} {{val}} x",
             "HMS x",

@@ -8,6 +8,8 @@ import calendar
 import re
 from collections.abc import Callable, Mapping
 
+from retrieval.data.corpora.wikinames import LANGUAGES
+
 Values = Mapping[str, str]
 
 
@@ -47,13 +49,46 @@ def _date(values: Values) -> str:
 
 
 def _as_of(values: Values) -> str:
+    if values.get("alt"):
+        return values["alt"]
     return f"{'as' if values.get('lc') else 'As'} of {_date(values)}"
 
 
 def _number(values: Values) -> str:
     unit = values.get("u") or values.get("ul") or ""
     power = f"×10{values['e']}" if values.get("e") else ""
-    return f"{values['1']}{power} {unit}".strip()
+    return f"{'±'.join(_listed(values)[:2])}{power} {unit}".strip()
+
+
+def _range(before: str, between: str) -> Callable[[Values], str]:
+    return lambda values: between.join(f"{before}{year}" for year in _listed(values)[:2])
+
+
+def _ordinal(values: Values) -> str:
+    number = values["1"]
+    ending = "th" if number[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1:], "th")
+    return number + ending
+
+
+def _height(values: Values) -> str:
+    return " ".join(f"{values[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if values.get(unit))
+
+
+def _other_wiki(values: Values) -> str:
+    """A link to another wiki, by its label: {{ill|Name|de|Titel}}, or in the old order {{ill|de|Titel}}."""
+    first, *rest = _listed(values)
+    return values.get("lt") or (rest[-1] if rest and first in LANGUAGES else first)
+
+
+def _chinese(values: Values) -> str:
+    """{{zh|s=汉|p=Hàn}}"""
+    return ", ".join([*_listed(values), *filter(None, map(values.get, ("c", "s", "t", "p", "w", "j")))])
+
+
+def _currency(values: Values) -> str:
+    """'US$5' of {{currency|5|USD}}."""
+    sign = next((sign for names, sign in _MONEY.items() if values.get("2", "").lower() in names.split("|")), "")
+    return sign + values["1"]
 
 
 def _ship(prefix: str) -> Callable[[Values], str]:
@@ -92,11 +127,11 @@ _MONEY = {
     **{"hkd|hk$": "HK$", "sgd|s$": "S$", "krw|won|₩": "₩", "chf": "CHF ", "php|₱": "₱", "brl|r$": "R$", "ils|nis": "₪"},
 }
 _FIRST = (
-    "nowrap|nobr|nobreak|nihongo|small|smaller|big|larger|sc|smallcaps|abbr|vanchor|em|strong|visible anchor|not a typo"
-    "|flag|flagu|flagcountry|sup|sub|mvar|math|mathrm|nq|as written|typo|tooltip|ill|illm|interlanguage link|overline"
-    "|interlanguage link multi|link-interwiki|noitalic|nobold|normal|underline|underlinenosp|mono|monospace|code|kbd"
-    "|key press|keypress|samp|char|unicode|trim|railgauge|track gauge|nts|num|number|script|proper name|zwnj|q|'''"
-    "|sic|nihongo foot|dts|currency|iso|ordinal|no italic|noitalics|italic correction|ic|italics correction|slink"
+    "nowrap|nobr|nobreak|nihongo|small|smaller|big|larger|sc|smallcaps|abbr|vanchor|em|strong|visible anchor"
+    "|not a typo|flag|flagu|flagcountry|sup|sub|mvar|math|mathrm|nq|as written|typo|tooltip|overline|noitalic|nobold"
+    "|normal|underline|underlinenosp|mono|monospace|code|kbd|key press|keypress|samp|char|unicode|trim|railgauge"
+    "|track gauge|nts|num|number|script|proper name|zwnj|q|'''|sic|nihongo foot|dts|iso|no italic|noitalics"
+    "|italic correction|ic|italics correction|slink"
 )
 RULES: "dict[str, str | Callable[[Values], str]]" = {
     **_named(_FIRST, "{1}"),
@@ -104,8 +139,11 @@ RULES: "dict[str, str | Callable[[Values], str]]" = {
     **_named("transl|transliteration|resize|url", "{last}"),
     **_named("harvtxt|harvp|harvs", "{1} ({last})"),
     **_named("quote|blockquote|cquote|quotation|poemquote|poem quote", "\n\n{1}\n\n"),
-    **_named("circa|c.|ca.", "c. {1}"),
-    **_named("floruit|fl.", "fl. {1}"),
+    **_named("circa|c.|ca.", _range("c. ", " – ")),
+    **_named("floruit|fl.", lambda values: f"fl. {_range('', '–')(values)}"),
+    **_named("reign|r.", lambda values: f"r. {_range('', '–')(values)}"),
+    **_named("ill|illm|interlanguage link|interlanguage link multi|link-interwiki|lien", _other_wiki),
+    **_named("ordinal|ord", _ordinal),
     **_named("frac|sfrac|fraction", _fraction),
     **_named("snd|spnd|spaced ndash|spaced en dash|dash", " – "),
     **_named("mdash|em dash|mdashb", "—"),
@@ -118,12 +156,13 @@ RULES: "dict[str, str | Callable[[Values], str]]" = {
     **_named("start date and age|film date|launch date|birth year and age|release date", _date),
     **_named("chem|chem2|gaps|linktext", _joined("")),
     **_named("hlist|cslist|unbulleted list|ubl|plainlist|flatlist", _joined(", ")),
-    **_named("bibleref|bibleverse|bibleref2|sortname", "{1} {2}"),
+    **_named("bibleref|bibleverse|bibleref2|sortname", _joined(" ")),
     **_named("sclass|sclass-|sclass2|sclass2-", "{1}-class {2}"),
     **{name.lower(): _ship(name) for name in _SHIPS.split()},
     **{name: f"{sign}{{1}}" for names, sign in _MONEY.items() for name in names.split("|")},
     **{name: f"{name.upper()} {{1}}" for name in ("isbn", "issn", "oclc")},
     **{"ship": _any_ship, "inrconvert": _money, "val": _number, "as of": _as_of, "e": "×10{1}", "okina": "ʻ"},
+    **{"height": _height, "zh": _chinese, "currency": _currency},
     **{"eqm": "⇌", "'s": "'s", "=": "=", "!": "|", "dot": " · ", "·": " · ", "•": " • ", "doi": "doi:{1}"},
     **{"us patent": "U.S. Patent {1}", "oldstyledate": "{1} {2}", "nyse": "NYSE: {1}", "nasdaq": "NASDAQ: {1}"},
 }
@@ -156,8 +195,6 @@ def shown(name: str, values: Values) -> str | None:
         if callable(rule):
             return rule(values)
         parts = _listed(values)
-        if values.get("lt"):  # the label of an inter-language link
-            return values["lt"]
         if "{" in rule and not parts:
             return ""
         return rule.format(
@@ -181,7 +218,9 @@ def function(name: str, first: str, rest: list[tuple[str, str]], title: str) -> 
         case "pagename" | "fullpagename" | "subpagename" | "basepagename":
             return title
         case "formatnum":
-            return _with_commas(first) if any(map(str.isdigit, first)) and "R" not in texts else first or None
+            if "R" in texts:
+                return first.replace(",", "")
+            return _with_commas(first) if any(map(str.isdigit, first)) else first or None
         case "lc" | "uc":
             return first.lower() if name == "lc" else first.upper()
         case "lcfirst" | "ucfirst":
