@@ -1,10 +1,9 @@
 """JSON lines: a record is a document, with BEIR's fields or those that the config names."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from retrieval import text_files
+from retrieval import foreign_json, text_files
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register, too_large
 from retrieval.errors import UserError
@@ -23,10 +22,7 @@ class JsonDocuments(DocumentFormat):
         """The records of a file, one after the other."""
         left_out: list[str] = []
         for number, (at, line) in enumerate(text_files.lines(path, left_out.append), 1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{at}: not JSON ({error}); mend the line") from error
+            record = foreign_json.parse(line, at, "mend the line")
             if not isinstance(record, dict):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
             if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
