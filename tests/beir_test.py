@@ -12,6 +12,7 @@ from retrieval.errors import UserError
 
 CORPUS = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": 2, "text": "zwei é\\u2028", "metadata": {}}\n\n'
 QUERIES = '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "not judged"}\n'
+OPTIONS = {"sets.splits": (), "split.set": ""}
 QRELS = "query-id\tcorpus-id\tscore\nq2\td1\t1\nq2\t2\t0\nq1\t2\t-1\n"
 
 
@@ -197,7 +198,7 @@ def test_missing_folder_and_file(tmp_path):
 
 def test_a_folder_of_folders_is_told_of_its_parts(folder):
     with pytest.raises(UserError, match=f"neither corpus.jsonl .* name the folders in it, such as {folder}"):
-        beir_folders.BeirFolders().check_path(folder.parent, {})
+        beir_folders.BeirFolders().check_path(folder.parent, OPTIONS)
 
 
 # Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.
@@ -264,7 +265,7 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "test.tsv.gz")
     (folder / "qrels" / "._test.tsv").write_bytes(b"\x00\x05\x16\x07\xff")  # a Mac's
     (folder / "answers.jsonl.gz").write_bytes(gzip.compress(ANSWERS.splitlines()[1].encode()))
-    beir_folders.BeirFolders().check_path(folder, {})
+    beir_folders.BeirFolders().check_path(folder, OPTIONS)
     value = beir.read_folder(folder)
     assert value.qrels == EXPECTED.qrels and value.answers == {"q1": Answers(("a|b",), True)}
 

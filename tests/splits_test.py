@@ -8,7 +8,7 @@ import pytest
 from retrieval.data.sets import splits
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.splits import split
+from retrieval.data.sets.splits import by_files, split
 from retrieval.errors import UserError
 
 
@@ -53,6 +53,38 @@ def test_training_has_each_question_of_a_set_once():
     judged = training.qrels["train"] | training.qrels["validation"]
     expected = {f"q{i}": {f"c{i}": 1} for i in range(12)} | {"q3": {"c3": 1, "c0": 2}}
     assert judged == {id: expected[id] for id in training.queries} and {"q1", "q3", "q6", "q9"} & judged.keys()
+
+
+def of_parts(**parts):
+    """Questions by part; candidate i is right, and the next one is judged and wrong."""
+    value = questions(20)
+    value.queries["q19"] = " Question 0"
+    judged = {part: {f"q{i}": {f"c{i}": 2, f"c{i + 1}": 0} for i in ids} for part, ids in parts.items()}
+    return dataclasses.replace(value, qrels=judged)
+
+
+def test_a_set_is_divided_by_its_own_files():
+    """q2 is tested on and not validated on; q5 is validated on and not trained on; q19 asks what q0 does."""
+    value = of_parts(train=range(5, 20), dev=range(2, 6), test=range(3), other=[3])
+    test, training = by_files(value, "train", "dev", 0.1, seed=0)
+    assert test.qrels == {name: value.qrels[name] for name in ("test", "other")}
+    assert list(test.queries) == ["q0", "q1", "q2", "q3"] and test.candidates == value.candidates
+    assert training.qrels["validation"] == {"q4": {"c4": 2}, "q5": {"c5": 2}}
+    assert training.qrels["train"] == {f"q{i}": {f"c{i}": 2} for i in range(6, 19)}
+    assert sorted(training.left_out.values()) == [2, 2]
+
+
+def test_a_share_of_the_training_file_is_held_out_where_no_other_is_named():
+    value = of_parts(train=range(5, 19), test=range(3))
+    for seed in (0, 1):
+        test, training = by_files(value, "train", "", 0.25, seed)
+        assert (len(training.qrels["train"]), len(training.qrels["validation"])) == (10, 4)
+        assert not training.qrels["train"].keys() & training.qrels["validation"].keys() and len(test.queries) == 3
+    assert by_files(value, "train", "", 0.25, 0)[1].qrels != training.qrels
+    with pytest.raises(UserError, match=r"set 'reqa': config\.split\.train=train leaves 14 .* and 0 to validate on"):
+        by_files(value, "train", "", 0.01, 0)
+    with pytest.raises(UserError, match="none of the 0 questions that are left to test on"):
+        by_files(dataclasses.replace(value, qrels={"train": value.qrels["train"]}), "train", "", 0.25, 0)
 
 
 def test_a_fully_trained_on_part_is_left_out(caplog):

@@ -286,8 +286,9 @@ def _trained_on(
         if pair_files:
             yield "labelled examples", _names(pair_files)
         if name := divided.split.set:
-            share = f"questions and their documents, {divided.split.ratio:.0%} of those of"
-            yield share, _names(divided.sets.get(name) or name)
+            part = divided.split.get("train")  # which older runs lack
+            share = f"those of '{part}' in" if part else f"{divided.split.ratio:.0%} of those of"
+            yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
 
 def _names(value: Any) -> list[str]:

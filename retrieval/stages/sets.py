@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, values_of, whole
+from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, of_fields, values_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
@@ -34,6 +34,10 @@ declare(
 declare(
     "split",
     set=Field("", TEXT, "evaluation set whose questions are divided for fine-tuning"),
+    train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all", was=""),
+    dev=Field(
+        "", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation", was=""
+    ),
     ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
     validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
     seed=Field(0, whole(0), "seed of the division"),
@@ -71,9 +75,10 @@ def write_sets(run: Run) -> dict[str, Any]:
     sizes = {name: _size(value, vocabulary) | dict(value.left_out) for name, value in values.items()}
     split = run.config.split
     if split.set:
-        values[split.set], training = splits.split(values[split.set], split.ratio, split.validation, split.seed)
+        values[split.set], training = _divided(values[split.set], split)
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
+        sizes[split.set] |= dict(training.left_out)
         sizes[split.set]["test queries"] = len(values[split.set].queries)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
@@ -85,6 +90,12 @@ def write_sets(run: Run) -> dict[str, Any]:
     if not sizes:
         _log.warning("the config names no evaluation set (config.sets): there will be nothing to evaluate")
     return sizes
+
+
+def _divided(value: RetrievalSet, split: ConfigDict) -> tuple[RetrievalSet, RetrievalSet]:
+    if split.train:
+        return splits.by_files(value, split.train, split.dev, split.validation, split.seed)
+    return splits.split(value, split.ratio, split.validation, split.seed)
 
 
 def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
@@ -141,6 +152,19 @@ def check(named: Sequence[NamedSets], divided: str, *, has_base: bool, has_corpu
     _check_divided(divided, dict(is_judged), has_base)
 
 
+def check_split(split: ConfigDict) -> None:
+    """Checks that what divides a set goes together.
+
+    Raises:
+      UserError: judgements to train or to validate on are named without what they need.
+    """
+    for field, needed in (("train", "set"), ("dev", "train")):
+        if split[field] and not split[needed]:
+            raise UserError(f"config.split.{field}={split[field]} needs config.split.{needed}: set that too")
+    if split.train and split.train == split.dev:
+        raise UserError(f"config.split.train and config.split.dev are both {split.dev}: validate on other judgements")
+
+
 def has_answers(named: Sequence[NamedSets], name: str) -> bool:
     """Whether the questions of a judged evaluation set have answers."""
     return any(form.has_answers(name, value, options) for form, value, options in named)
@@ -191,6 +215,7 @@ STAGES.register(
     Stage(
         write_sets,
         check_inputs=(check_inputs,),
+        check_settings=(of_fields(check_split, "split"),),
         reads="evaluation sets of any format",
         writes="`sets/NAME/`: BEIR folders; `training/`",
         settings=("sets", "split", "pairs.format"),

@@ -111,7 +111,7 @@ class Judged:
     articles: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
+def read_folder(folder: Path, unknown: str = relevance.REFUSE, rules: Collection[str] = ()) -> RetrievalSet:
     """Reads a BEIR folder; its name is the folder's own.
 
     As in BEIR, queries that no rule judges are left out. Without a rule, those without an answer are. A judgement may
@@ -119,6 +119,7 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
 
     Args:
       unknown: what is done with judgements of candidates that the set lacks: `relevance.REFUSE`, or `relevance.DROP`.
+      rules: those that are read, () for all; where answers judge alone there are none.
 
     Raises:
       UserError: a file is missing or broken, an id is missing, repeated or has a tab or a line break, a judgement or an
@@ -128,7 +129,7 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
     path = _either(folder, "corpus.jsonl")
     ids = {candidate.id for candidate in read_candidates(path)}
     dropped = Counter() if unknown == relevance.DROP else None
-    queries, qrels, answers = _read_judgements(folder, ids, dropped)
+    queries, qrels, answers = _read_judgements(folder, ids, dropped, rules)
     candidates = Stream(lambda: read_candidates(path), len(ids))
     if without := len(read_queries(_either(folder, "queries.jsonl"))) - len(queries):
         _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
@@ -257,12 +258,13 @@ def check_id(id: str, name: str, at: str) -> str:
 
 
 def _read_judgements(
-    folder: Path, candidates: Collection[str], dropped: Counter[str] | None = None
+    folder: Path, candidates: Collection[str], dropped: Counter[str] | None = None, rules: Collection[str] = ()
 ) -> tuple[dict[str, str], dict, dict[str, Answers]]:
     """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers.
 
     Args:
       dropped: counts judgements of unknown candidates, which are an error without it.
+      rules: as `read_folder`.
     """
     queries = read_queries(_either(folder, "queries.jsonl"))
     paths, of_answers = judgement_files(folder), answers_file(folder)
@@ -271,7 +273,11 @@ def _read_judgements(
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if unknown := next((id for id in answers if id not in queries), None):
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {rule: relevance.read(path, queries, candidates, dropped) for rule, path in paths.items()}
+    qrels = {
+        rule: relevance.read(path, queries, candidates, dropped)
+        for rule, path in paths.items()
+        if not rules or rule in rules
+    }
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}

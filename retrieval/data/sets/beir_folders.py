@@ -1,12 +1,23 @@
 """The format of evaluation sets 'beir': folders as `beir` reads them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from retrieval.config.fields import TEXTS, Field, declare
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
+
+_SPLITS, _DIVIDED = "sets.splits", "split.set"
+_OF_DIVIDED = ("split.train", "split.dev")
+
+declare(
+    "sets",
+    splits=Field(
+        (), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all", was=()
+    ),
+)
 
 
 @register
@@ -18,10 +29,12 @@ class BeirFolders(SetFormat):
     setting = "--config.sets.beir=FOLDER,…"
     example = '{"_id": "d1", "title": "T", "text": "words"}'
     of_folders = True
-    options = (relevance.UNKNOWN,)
+    options = (relevance.UNKNOWN, _SPLITS, _DIVIDED, *_OF_DIVIDED)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        yield from (beir.read_folder(Path(folder), given.options[relevance.UNKNOWN]) for folder in split(value))
+        for folder in map(Path, split(value)):
+            chosen = given.options[_SPLITS] and [name for _, name in _named(folder, given.options)]
+            yield beir.read_folder(folder, given.options[relevance.UNKNOWN], chosen)
 
     def names(self, value: str) -> list[str]:
         return [Path(folder).resolve().name for folder in split(value)]
@@ -32,8 +45,11 @@ class BeirFolders(SetFormat):
                 parts = sorted(found.parent for found in path.glob(f"*/{name}*"))  # CQADupStack has twelve
                 remedy = f"name the folders in it, such as {parts[0]}" if parts else "a folder of it has one of them"
                 raise UserError(f"{path}: neither {name} nor {name}.gz is there, in config.sets.beir; {remedy}")
-        if not (beir.judgement_files(path) or beir.answers_file(path)):
+        if not ((known := beir.judgement_files(path)) or beir.answers_file(path)):
             raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
+        for field, name in _named(path, options):
+            if name not in known:
+                raise unknown_name(f"file of {path / 'qrels'} in config.{field}", name, known)
 
     def preview(self, value: str) -> None:
         for folder in map(Path, split(value)):
@@ -42,3 +58,10 @@ class BeirFolders(SetFormat):
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         folders = map(Path, split(value))
         return any(path.resolve().name == name and beir.answers_file(path) for path in folders)
+
+
+def _named(folder: Path, options: Options) -> Sequence[tuple[str, str]]:
+    """The fields that choose files of a folder's judgements, each with a name in it."""
+    of_divided = _OF_DIVIDED if folder.resolve().name == options[_DIVIDED] else ()
+    names = [(_SPLITS, name) for name in options[_SPLITS]]
+    return names + [(field, options[field]) for field in of_divided if options[field]]

@@ -1,5 +1,6 @@
 """The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
 
+import dataclasses
 import logging
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +9,7 @@ from retrieval import hashing
 from retrieval.data.sets import reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,60 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
             f"set '{value.name}' has {len(ids)} questions, and config.split.ratio={ratio} with "
             f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
         )
-    return _test_set(value, set(ids[training:])), _training_set(value, ids[held_out:training], ids[:held_out])
+    train, validate_on = ids[held_out:training], ids[:held_out]
+    return _test_set(value, set(ids[training:])), _training_set(value, _positives(value), train, validate_on)
+
+
+def by_files(
+    value: RetrievalSet, train: str, dev: str, validation: float, seed: int
+) -> tuple[RetrievalSet, RetrievalSet]:
+    """Divides a set by its own rules, such as the train, dev and test of a BEIR folder.
+
+    The rules that are left are the test. No question of the test is trained on or validated on, and none to validate on
+    is trained on, under whatever id or wording: what is left out is in `left_out` of the second set.
+
+    Args:
+      train: the rule to train on.
+      dev: the rule to validate on; '' for a share of the training questions, `validation`, in the order of `seed`.
+
+    Returns:
+      As `split`, with what is relevant by the rule of each side alone.
+
+    Raises:
+      UserError: the set has no such rule, or nothing is left to train on, to validate on or to test on.
+    """
+    for field, rule in (("train", train), ("dev", dev)):
+        if rule and rule not in value.qrels:
+            raise unknown_name(f"judgements of set '{value.name}' in config.split.{field}", rule, value.qrels)
+    tested = {rule: judgements for rule, judgements in value.qrels.items() if rule not in (train, dev)}
+    test = _test_set(dataclasses.replace(value, qrels=tested), set().union(*tested.values()))
+    left_out: dict[str, int] = {}
+    asked = {wording(text) for text in test.queries.values()}
+    held_out = _unasked(value, dev, asked, "tested on", left_out) if dev else []
+    asked |= {wording(value.queries[id]) for id in held_out}
+    ids = _unasked(value, train, asked, "tested or validated on", left_out)
+    if not dev:
+        ids = _ordered({id: value.queries[id] for id in ids}, seed)
+        border = _behind([wording(value.queries[id]) for id in ids], round(validation * len(ids)))
+        held_out, ids = ids[:border], ids[border:]
+    if not (ids and held_out):
+        raise UserError(
+            f"set '{value.name}': config.split.train={train} leaves {len(ids)} questions to train on and "
+            f"{len(held_out)} to validate on: choose other judgements, or another config.split.validation"
+        )
+    positives = {id: grades for rule in (train, dev) if rule for id, grades in _relevant(value.qrels[rule]).items()}
+    training = _training_set(value, positives, ids, held_out)
+    return test, dataclasses.replace(training, left_out=left_out)
+
+
+def _unasked(value: RetrievalSet, rule: str, asked: Collection[str], how: str, left_out: dict[str, int]) -> list[str]:
+    """The questions of a rule whose wording is not among `asked`; the others are counted and logged."""
+    ids = [id for id in value.qrels[rule] if wording(value.queries[id]) not in asked]
+    if count := len(value.qrels[rule]) - len(ids):
+        what = f"questions of '{rule}' that are {how}, left out"
+        left_out[what] = count
+        _log.warning("set '%s': %d %s", value.name, count, what)
+    return ids
 
 
 def wording(question: str) -> str:
@@ -102,13 +156,17 @@ def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
     if not qrels:
         raise UserError(
             f"set '{value.name}' in config.split.set: none of the {len(queries)} questions that are left to test on is "
-            "judged; choose another config.split.ratio or config.split.seed"
+            "judged; choose another config.split"
         )
     return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
 
 
-def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
-    positives = _positives(value)
+def _training_set(
+    value: RetrievalSet,
+    positives: Mapping[str, dict[str, int]],
+    train: Collection[str],
+    validation: Collection[str],
+) -> RetrievalSet:
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
     without = [id for id in (*train, *validation) if not positives.get(id)]
     if without:
@@ -135,9 +193,13 @@ def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
     rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
     positives: dict[str, dict[str, int]] = {}
     for rule in rules:
-        for id, grades in rule.items():
-            positives.setdefault(id, {}).update({c: grade for c, grade in grades.items() if grade > 0})
+        for id, grades in _relevant(rule).items():
+            positives.setdefault(id, {}).update(grades)
     return positives
+
+
+def _relevant(judgements: Mapping[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
 
 
 def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:
