@@ -13,7 +13,7 @@ _MEANINGS = {
     "nDCG": "how near to the top the right answers stand, 100 % at best",
     "AP": "the precision at the places of the right answers, in the mean",
 }
-_COMPARED = ("bm25", "dense", "trained")  # with the best one, beside the next best
+_COMPARED = ("bm25", "dense", "trained", "start")  # with the best one, beside the next best
 
 Pair = tuple[str, str]
 

@@ -29,7 +29,7 @@ _CURVES = {
     "Answer": "questions with an answer in the first k passages",
 }
 
-_PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"))
+_PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
 _NOTHING = "Nothing was measured: there is no evaluation set with a metric that is a share."
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
 _BANDS = "Bands are 95 % confidence intervals of the mean over the questions, by Student's t."

@@ -292,6 +292,15 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     return towers
 
 
+def load_start(run: Run, config: ConfigDict, vocab_size: int) -> TwoTower:
+    """The towers of a config that the training of a run starts from."""
+    config = config.copy_and_resolve_references()
+    config.train = run.holder("train").config.train
+    towers = build_towers(config, vocab_size)
+    init_from(towers, config, vocab_size)
+    return towers
+
+
 def decided(config: ConfigDict) -> tuple[str, ...]:
     """The fields that towers are used with as they were trained with; none of a model without towers."""
     return ("model", *(f"data.{name}" for name in TEXT_FIELDS)) if recipe_of(config).has_towers else ()

@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
 GENERATED = "generated"  # the folder of what the stage `generate` writes
-TRAINED, UNTRAINED = "trained", "untrained"
+TRAINED, UNTRAINED, START = "trained", "untrained", "start"
+BASELINES = (UNTRAINED, START)
 
 
 @dataclasses.dataclass(frozen=True)

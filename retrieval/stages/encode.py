@@ -7,8 +7,9 @@ from typing import Any
 
 from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets import beir
+from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples
+from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -16,7 +17,17 @@ from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, 
 from retrieval.runtime import platforms
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
-from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs, repeated
+from retrieval.stages.collection import (
+    BASELINES,
+    CORPUS,
+    START,
+    TRAINED,
+    UNTRAINED,
+    Collection,
+    collections,
+    of_pairs,
+    repeated,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +37,15 @@ declare(
     shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
+    start=Field(
+        False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline", was=False
+    ),
     corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
 )
 
 
 def encode(run: Run) -> dict[str, Any]:
-    """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
+    """Writes the embeddings of every set, and of the corpus, by the trained towers and by the baselines."""
     vocabulary = run.load_vocabulary()
     config = of_towers(run)
     mesh = local_mesh(config)  # every host has shards of its own
@@ -43,11 +57,13 @@ def encode(run: Run) -> dict[str, Any]:
     systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
     if run.config.encode.untrained:
         systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
+    if run.config.encode.start:
+        systems[START] = lambda: initial_parameters.load_start(run, config, len(vocabulary))
     for system, towers in systems.items():
         params = parameters_of(towers())
         for collection in items:
             name = collection.name
-            if name == CORPUS and system == UNTRAINED:
+            if name == CORPUS and system in BASELINES:
                 continue
             write = functools.partial(
                 encoding.encode,
@@ -86,11 +102,33 @@ def _encode_candidates(
     write("candidates", ((item.id, item) for item in collection.candidates()), total, tokens, embed)
 
 
+def check_start(run: Run) -> None:
+    """Checks that the towers before training can be encoded, where they are asked for.
+
+    Raises:
+      UserError: training does not start from any, or they have changed.
+    """
+    if run.config.encode.start:
+        trained = run.holder("train")
+        if not trained.config.train.init_from:
+            raise UserError(
+                "config.encode.start=True evaluates what config.train.init_from names, and that names none: set one of "
+                "the two"
+            )
+        initial_parameters.check_start(trained)
+
+
+def fetch(run: Run) -> None:
+    """Copies down the towers before training, where they are asked for and on a store."""
+    if run.config.encode.start:
+        initial_parameters.fetch_start(run.holder("train"))
+
+
 STAGES.register(
     "encode",
     Stage(
         encode,
-        check=(Run.check_vocabulary, check_towers, platforms.check),
+        check=(Run.check_vocabulary, check_towers, check_start, platforms.check),
         reads="checkpoint, sets, passages",
         writes="`embeddings/`",
         settings=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),
@@ -99,6 +137,7 @@ STAGES.register(
         also=of_pairs,
         inputs=Run.vocabulary_inputs,
         outputs=("embeddings",),
+        fetch=fetch,
         everywhere=True,
         of_model=True,
     ),

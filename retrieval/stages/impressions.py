@@ -22,7 +22,7 @@ from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
-from retrieval.stages.collection import TRAINED, UNTRAINED, Collection, open_collection
+from retrieval.stages.collection import BASELINES, TRAINED, Collection, open_collection
 
 _BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
 
@@ -150,7 +150,7 @@ def _systems(
     for kind in indexes.kinds_of_words_of(collection, words):
         index = indexes.open_words(kind, collection, len(row_of))
         yield kind.system_of(index), _by_search(index, texts, row_of)
-    for system, name in ((UNTRAINED, "untrained"), (TRAINED, INDEXES[EXACT].system)):
+    for system, name in (*zip(BASELINES, BASELINES), (TRAINED, INDEXES[EXACT].system)):
         if collection.has_embeddings(system):
             collection.check_embeddings(value, system)
             yield name, _by_embeddings(collection.embeddings(system), row_of)

@@ -13,7 +13,7 @@ from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, tuning, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes, run_files
-from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
+from retrieval.stages.collection import BASELINES, TRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
 
@@ -162,9 +162,9 @@ def _rank(
         yield ranking
     if not collection.has_embeddings():
         return
-    if collection.has_embeddings(UNTRAINED):
-        untrained = ask("untrained", *_exact(value, collection, open_dense, UNTRAINED))
-        yield untrained._replace(on_validation=None, among=_Embedded(collection, UNTRAINED))
+    for system in filter(collection.has_embeddings, BASELINES):
+        baseline = ask(system, *_exact(value, collection, open_dense, system))
+        yield baseline._replace(on_validation=None, among=_Embedded(collection, system))
     dense = ask(INDEXES[EXACT].system, *_exact(value, collection, open_dense, TRAINED), step)
     yield dense._replace(among=_Embedded(collection, TRAINED))
     made, _ = indexes.dense_kinds_beside(collection, beside)
