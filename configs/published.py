@@ -21,11 +21,12 @@ from ml_collections import ConfigDict
 from retrieval.config.experiment import defaults
 
 
-def get_config(model: str = "") -> ConfigDict:
+def get_config(model: str = "", name: str = "published") -> ConfigDict:
     """The stages that evaluate a model.
 
     Args:
       model: a folder of sentence-transformers, or hf:NAME@REVISION.
+      name: of the experiment, for errors.
 
     Raises:
       UserError: it is none, or a part of it is not understood here.
@@ -41,11 +42,11 @@ def get_config(model: str = "") -> ConfigDict:
     config.fuse.dense_weight = 0.5  # the default is for towers that are weaker than BM25
     config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)
     if model:
-        _set_sizes(model, config)
+        _set_sizes(model, config, name)
     return config
 
 
-def _set_sizes(model: str, config: ConfigDict) -> None:
+def _set_sizes(model: str, config: ConfigDict, name: str) -> None:
     from retrieval import model_folder
     from retrieval.errors import UserError, hub_hint
     from retrieval.recipes import exported_towers
@@ -54,9 +55,9 @@ def _set_sizes(model: str, config: ConfigDict) -> None:
     folder: Path = hub.path(model)
     if not model_folder.has_modules(folder):
         if not folder.exists():
-            raise UserError(f"--config=published:{model}: no such folder{hub_hint(model)}")
+            raise UserError(f"--config={name}:{model}: no such folder{hub_hint(model)}")
         raise UserError(
-            f"--config=published:{model}: no modules.json there, which says how a model pools its vectors; name a "
+            f"--config={name}:{model}: no modules.json there, which says how a model pools its vectors; name a "
             "folder that sentence-transformers saved, or train it: --config=dpr --config.train.init_from=FOLDER"
         )
     exported_towers.set_sizes(folder, config)

@@ -107,6 +107,12 @@ FLAGS = mistakes(
   --config=published:me/model: no such folder; a model of Hugging Face's hub is written hf:me/model
 --config=published:{beir} --workdir={run}
   --config=published:{beir}: no modules.json there, which says how a model pools its vectors | --config=dpr
+--config=fine_tune:me/model --workdir={run}
+  --config=fine_tune:me/model: no such folder; a model of Hugging Face's hub is written hf:me/model
+--config=fine_tune:{beir} --workdir={run}
+  --config=fine_tune:{beir}: no modules.json there
+--config=fine_tune --workdir={run}
+  --config=fine_tune starts from a model: write --config=fine_tune:FOLDER or fine_tune:hf:NAME
 --config=dpr:locl --workdir={run}
   'locl' | did you mean local?
 --config={raises.py} --workdir={run}

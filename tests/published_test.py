@@ -1,6 +1,7 @@
 """A model of sentence-transformers that is evaluated as it is, without a training example."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from conftest import REPOSITORY
 from support import exported, toy_hub
 
 import retrieval
-from configs import mlm, published
+from configs import fine_tune, mlm, published
 from retrieval import files, model_folder
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
@@ -33,7 +34,8 @@ def with_older_pooling(folder, **switches):
 @pytest.fixture
 def model(tmp_path):
     changes = {"model.embed_dim": 0, "model.pooling": "mean", "data.query_length": 40}
-    folder = with_older_pooling(exported.export(exported.work_directory(tmp_path / "trained", **changes)))
+    export = exported.export(exported.work_directory(tmp_path / "trained", **changes))
+    folder = with_older_pooling(shutil.copytree(export, tmp_path / "model"))  # which no run's record has sums of
     (folder / model_folder.SUMS).unlink()
     return with_titles(folder, {})  # which only our own exports have
 
@@ -76,6 +78,100 @@ def test_a_model_is_evaluated_without_an_example(model, tmp_path):
     assert np.allclose(again, found[:1], atol=1e-6)
 
 
+def write_set(folder, parts):
+    """A BEIR folder of foxes and dogs; of a question with number n the right candidate is that of n."""
+    numbers = range(60)
+    texts = [f"the {'fox' if n % 2 else 'dog'} {n}" for n in numbers]
+    files.write_text(
+        folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": texts[n]}) + "\n" for n in numbers)
+    )
+    queries = (json.dumps({"_id": f"q{n}", "text": f"where is {n}?"}) + "\n" for n in numbers)
+    files.write_text(folder / "queries.jsonl", "".join(queries))
+    for name, asked in parts.items():
+        rows = "".join(f"q{n}\td{n}\t1\n" for n in asked)
+        files.write_text(folder / "qrels" / f"{name}.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
+    return folder
+
+
+def tuned(model, folder, **changes):
+    """A run of `fine_tune` of a few steps; all its stages are done."""
+    config = fine_tune.get_config(str(model))
+    config.index.dense = "exact"
+    config.train.update(steps=4, batch_size=8, learning_rate=1e-3)
+    config.loop.update(validate_every=2, checkpoint_every=2)
+    config.update_from_flattened_dict(changes)
+    run = Run(config, folder, REPOSITORY / "requirements.lock")
+    preflight.check(run, config.stages)
+    runner.open_run(run)
+    for stage in config.stages:
+        runner.run_stage(run, stage)
+    return run
+
+
+def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
+    pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n}"]} for n in range(60)]
+    for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
+        files.write_text(tmp_path / f"{name}.jsonl", "".join(json.dumps(pair) + "\n" for pair in part))
+    sources = {"pairs.files": str(tmp_path / "pairs.jsonl"), "sets.labelled": str(tmp_path / "test.jsonl")}
+    run = tuned(model, tmp_path / "run", **sources, **{"loop.best": "Success@1"})
+    systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
+    assert systems == {"bm25", "start", "dense", "hybrid"}
+    report = (run.folder / "report.md").read_text()
+    conclusion = report.partition("|")[0]
+    assert "\n| dense over start |" in report
+    assert "above start" in conclusion or "as of start" in conclusion
+    texts = [pair["positives"][0] for pair in pairs[40:]]
+    found = {name: encoding.load(run.embeddings("test", name), "candidates")[0] for name in ("start", "trained")}
+    order = encoding.load(run.embeddings("test", "start"), "candidates")[1]
+    candidates = {line["_id"]: line["text"] for line in map(json.loads, (run.sets / "test/corpus.jsonl").open())}
+    assert sorted(candidates.values()) == sorted(texts)
+    assert np.allclose(
+        found["start"], retrieval.load(model).encode_documents([candidates[id] for id in order]), atol=1e-6
+    )
+    assert np.allclose(np.linalg.norm(found["trained"], axis=1), 1, atol=1e-5)
+    runner.run_stage(run, "export")
+    theirs = retrieval.load(run.folder / "export").encode_documents([candidates[id] for id in order])
+    assert np.allclose(theirs, found["trained"], atol=1e-6)
+    details = files.read_json(run.folder / "stages" / "train.json")["details"]
+    assert details["step"] in (2, 4)
+
+
+def test_a_set_is_trained_on_by_its_own_files(model, tmp_path, caplog):
+    """The dev question 5 is of the test too, 10 of train is validated on: the test keeps them all."""
+    folder = write_set(tmp_path / "own", {"train": range(10, 60), "dev": range(5, 11), "test": range(6), "old": [1]})
+    own = {"sets.beir": str(folder), "split.set": "own", "split.train": "train", "split.dev": "dev"}
+    stages = ("sets", "index", "mine", "pairs", "train")
+    chosen = {"sets.splits": ("test",), "stages": stages, "data.negatives": 1, "train.steps": 2}
+    run = tuned(model, tmp_path / "run", **own, **chosen)
+    sizes = files.read_json(run.folder / "stages" / "sets.json")["details"]["own"]
+    assert (sizes["train queries"], sizes["validation queries"], sizes["test queries"]) == (49, 5, 6)
+    assert sizes["questions of 'dev' that are tested on, left out"] == 1
+    assert sizes["questions of 'train' that are tested or validated on, left out"] == 1
+    assert "set 'own': 1 questions of 'train' that are tested or validated on" in caplog.text
+    statistics = files.read_json(run.pairs / "stats.json")
+    assert statistics["pairs"] == statistics["pairs with negatives"] == 49
+    assert [path.stem for path in (run.sets / "own" / "qrels").iterdir()] == ["test"]
+    assert (run.folder / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split.train": "trian"}, r"unknown file of .*qrels in config\.split\.train 'trian': did you mean train"),
+        ({"split.dev": "valid"}, r"in config\.split\.dev 'valid': .*known: dev, test, train"),
+        ({"sets.splits": ("tets",)}, r"in config\.sets\.splits 'tets': did you mean test"),
+        ({"split.train": ""}, r"config\.split\.dev=dev needs config\.split\.train"),
+        ({"split.dev": "train"}, r"config\.split\.train and config\.split\.dev are both train"),
+        ({"train.init_from": ""}, r"config\.encode\.start=True evaluates what config\.train\.init_from names"),
+    ],
+)
+def test_mistakes_of_fine_tuning(model, tmp_path, changes, message):
+    folder = write_set(tmp_path / "own", {"train": range(10, 60), "dev": range(6, 10), "test": range(6)})
+    own = {"sets.beir": str(folder), "split.set": "own", "split.train": "train", "split.dev": "dev"}
+    with pytest.raises(UserError, match=message):
+        tuned(model, tmp_path / "run", **own | changes)
+
+
 def test_titles_can_be_pairs(model, tmp_path):
     run = run_of(model, tmp_path, **{"data.titles": "pair"})
     found, _ = encoding.load(run.embeddings("set", "trained"), "candidates")
@@ -94,6 +190,12 @@ def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
 
 
 def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
+    for name, match in (
+        ("", "starts from a model: write"),
+        (str(tmp_path), f"--config=fine_tune:{tmp_path}: no modules"),
+    ):
+        with pytest.raises(UserError, match=match):
+            fine_tune.get_config(name)
     with pytest.raises(UserError, match=r"no modules\.json there"):
         published.get_config(str(tmp_path))
     with pytest.raises(UserError, match="it pools by max; one of cls, mean is needed"):

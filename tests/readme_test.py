@@ -28,19 +28,12 @@ QUICKSTART = "./launch/quickstart.sh"
 PROGRAM = "python -m retrieval.main "
 
 TOY = {"corpus": "DATA/pages-articles.xml.bz2", "sets.pydocs": False, "sets.reqa": "DATA/dev-v1.1.json.gz"}
-OF_BERT = {
-    "model.num_layers": 2,
-    "model.num_heads": 4,
-    "model.mlp_size": 24,
-    "model.embed_dim": 0,
-    "model.remat": "none",
-}
 SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
 # What the first command of a work directory is given beside its own arguments.
 SIZES = {
     "runs/quickstart": as_flags(**TOY, **CHEAP, **SHORT),
     "runs/own": as_flags(**SHORT, **{"train.epochs": 0.1}),
-    "runs/pairs": as_flags(**OF_BERT, **SHORT, **{"data.document_length": 20, "train.batch_size": 8}),
+    "runs/pairs": ["--config.train.steps=2", "--config.train.batch_size=8"],
     "runs/wiki": as_flags(**SHORT),
     "runs/nfcorpus": [],
     "runs/published": [],
@@ -70,7 +63,7 @@ def numbers(place):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with `DATA`, `BERT` and `MODEL`, for the commands."""
+    """A folder with `DATA` and `MODEL`, for the commands."""
     home = tmp_path_factory.mktemp("home")
     (home / "configs").symlink_to(REPOSITORY / "configs")
     (home / "DATA" / "docs").mkdir(parents=True)
@@ -87,8 +80,7 @@ def home(tmp_path_factory):
         (data / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     write_beir(data / "nfcorpus")
     words = [*toy_corpus.COLOURS, *toy_corpus.ANIMALS, "the", "lives", "grass"]
-    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "BERT")
-    model = shutil.copytree(bert, home / "MODEL")
+    model = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "MODEL")
     modules = [
         {"path": path, "type": f"sentence_transformers.models.{kind}"}
         for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
@@ -97,7 +89,7 @@ def home(tmp_path_factory):
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     (model / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
-    for folder in (bert, model, data):
+    for folder in (model, data):
         WordPiece([*SPECIAL_TOKENS, *words, *(f"w{i}" for i in range(45 - len(words)))]).save(folder / "vocab.txt")
     return home
 
