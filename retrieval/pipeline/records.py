@@ -210,12 +210,10 @@ def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
         if folder is None or not (folder / CONFIG).exists():
             continue
         for stage, record in records_in(folder).items():
-            if stage == "export":  # it has sums of its own, and whoever changes it on purpose may delete them
-                continue
             if record.get("outputs", {}).get(path.relative_to(folder).as_posix(), file["sum"]) != file["sum"]:
                 raise UserError(
                     f"{path}: damaged, its SHA-256 is not that of what was written; --stage={stage} makes it again in "
-                    f"{folder}"
+                    f"{folder}, or copy it to another place if you changed it on purpose"
                 )
 
 
