@@ -152,7 +152,8 @@ def _cell(text: str) -> str:
 def _needed(kind: fields.Kind) -> str:
     if kind.names is None:
         return kind.needed
-    return ", ".join(name or "''" for name in sorted(kind.names()))
+    nothing = ["''"] if kind.fits("") else []
+    return ", ".join([*nothing, *sorted(kind.names())])
 
 
 def _needs(loss: Loss) -> str:
