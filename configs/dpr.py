@@ -37,7 +37,7 @@ def _paper() -> ConfigDict:
     config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1)
     config.model.update(pooling="cls", embed_dim=0, tied=False)
     config.data.update(query_length=64, document_length=256)
-    # Section 5: batch 128 with one BM25 negative a question, 40 epochs, Adam with 2e-5 and linear warm-up (1,237 steps).
+    # Section 5: batch 128 with one BM25 negative a question, 40 epochs, Adam, 2e-5, 1,237 steps of warm-up.
     config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5, adam_epsilon=1e-8, weight_decay=0.0)
     config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
     return config
