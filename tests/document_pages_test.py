@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from retrieval.data.corpora.articles import Dropped, Redirect
+from retrieval.data.corpora.document_format import Document
 from retrieval.data.corpora.documents import html_pages
 from retrieval.data.corpora.documents.html_pages import HtmlPages
 from retrieval.data.corpora.documents.markdown_pages import MarkdownPages
@@ -107,7 +109,19 @@ PIECES = [
     "<b>x",
     "&#",
 ]
-PIECES += ["<select><p>", "<h1>x<br>", "<a href=x>y", "<", "<script></script>", "</nav>"]
+PIECES += [
+    "<main>",
+    "<div role=main>",
+    "<a href='#'>#",
+    "<h1>S</h1><title> - S",
+    "<meta name=",
+    "<select><p>",
+    "<h1>x<br>",
+    "<a href=x>y",
+    "<",
+    "<script></script>",
+    "</nav>",
+]
 
 
 @pytest.mark.parametrize("is_prose", [False, True])
@@ -229,3 +243,88 @@ def test_a_title_in_json_is_a_text(value, title):
 )
 def test_titles_and_headings_are_those_of_the_page(form, text, expected):
     assert shown(form, text) == expected
+
+
+MDBOOK = "<title>{}The Book</title><h2>Keys</h2><p>Press S to search.</p><h1>The Book</h1><main>{}</main>"
+TEXT = "<p>Water flows from the well.</p>"
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "blocks"),
+    [
+        (MDBOOK.format("Pumps - ", f"<h1 id=p><a href='#p'>The pump</a></h1>{TEXT}"), "The pump", 1),
+        (MDBOOK.format("Pumps - ", TEXT), "Pumps", 1),
+        (MDBOOK.format("Pumps - ", f"<h2>Pumps</h2>{TEXT}"), "Pumps", 1),
+        (MDBOOK.format("", TEXT), "The Book", 1),
+        (MDBOOK.format("Pumps - ", ""), "The Book", 2),  # what it says stands elsewhere
+        (
+            f"<title>T — Site</title><div role=main><div><h1>T<a href='#t'>¶</a></h1></div>{TEXT}</div>x",
+            "T",
+            1,
+        ),
+        (f"<h1>Site</h1><article><h1>T</h1>{TEXT}</article>", "T", 2),
+        (f"<h1>News</h1><article><h1>A</h1>{TEXT}</article><article><h1>B</h1>{TEXT}</article>", "News", 4),
+        (f"<title>Assert | Node v2</title><header><h1>Node v2</h1></header><h2>Assert</h2>{TEXT}", "Assert", 1),
+        (f"<title>T - Site</title><h1>T</h1>{TEXT}", "T", 1),
+        (f"<title>Index</title><h1>T</h1>{TEXT}<h2>Index</h2>{TEXT}", "Index", 4),
+        (f"<title>T | Site</title><meta property=og:site_name content=Site>{TEXT}", "T", 1),
+        (f"<title>Site: T</title><meta name=application-name content=site><h1>Site</h1>{TEXT}", "T", 2),
+        (f"<title>T - in two parts</title>{TEXT}", "T - in two parts", 1),
+        (f"<header><h1>T</h1></header><main>{TEXT}</main>", "T", 1),
+        (f"<title>{'a - ' * 20_000}</title>{TEXT}", ("a - " * 20_000)[:-1], 1),
+    ],
+)
+def test_a_title_is_the_page_s_and_not_the_site_s(page, title, blocks):
+    outline = HTML.outline(page, "a.html")
+    assert (outline.title, len(outline.blocks)) == (title, blocks)
+
+
+def test_signs_that_link_to_a_heading_are_no_text_of_it():
+    page = (
+        "<h1>T<a href='#t'>\uf0c1</a></h1><h2><a href='#u'>§</a>U</h2><p>See <a href='#n'>[1]</a> <a href=b.html>#</a>"
+    )
+    assert shown(HTML, page) == ("T", ["## U", "See [1] #"])
+
+
+REFRESH = "<meta http-equiv=refresh content='{}'>"
+NO_INDEX, CANONICAL = "<meta name=robots content='noindex'>", "<link rel=canonical href='https://x.org/{}'>"
+ITEMS = "".join(f"<li><a href={n}.html>Chapter {n}</a>" for n in range(8))
+
+
+@pytest.mark.parametrize(
+    ("id", "page", "reason", "target"),
+    [
+        (
+            "g/a.html",
+            REFRESH.format("0; URL=../b.html#c") + "Redirecting to <a href=../b.html>b</a>",
+            "redirects to other pages",
+            "b.html",
+        ),
+        ("a.html", f"<noscript>{REFRESH.format('0;b/c.html')}</noscript><p>x", "redirects to other pages", "b/c.html"),
+        ("a.html", REFRESH.format("0; url=https://x.org/b") + "<p>x", "redirects to other pages", ""),
+        ("a.html", REFRESH.format("5; url=b.html") + "<p>" + "word " * 80, "", ""),
+        ("a.html", REFRESH.format("5") + "<p>x", "", ""),
+        ("a.html", REFRESH.format("5; url=a.html") + "<p>x", "", ""),
+        ("print.html", NO_INDEX + TEXT, "pages to print", ""),
+        ("docs/_print/index.html", NO_INDEX + TEXT, "pages to print", ""),
+        ("a.html?print=1.html", CANONICAL.format("a.html") + TEXT, "pages to print", ""),
+        ("print.html", CANONICAL.format("docs/print/") + TEXT, "", ""),
+        ("print.html", TEXT, "", ""),
+        ("a.html", NO_INDEX + TEXT, "", ""),
+        ("search.html", NO_INDEX + TEXT, "pages to search with", ""),
+        ("toc.html", f"<p>All chapters:<ul>{ITEMS}</ul>", "lists of links", ""),
+        ("toc.html", f"{TEXT}<ul>{ITEMS}</ul>", "", ""),
+    ],
+)
+def test_what_is_no_page_to_read_is_no_document(id, page, reason, target):
+    outline = HTML.outline(page, id)
+    assert (outline.left_out, outline.moved_to) == (reason, target) and bool(outline.blocks) == (not reason)
+
+
+def test_links_to_a_redirect_are_links_to_where_it_leads():
+    page = REFRESH.format("0; url=b.html") + "<p>x"
+    assert list(HTML.parse(Document("old/a.html", "a", page.replace("b.html", "../b.html"), HTML))) == [
+        Redirect("old/a.html", "b.html"),
+        Redirect("old/a", "b.html"),
+        Dropped("old/a.html", "redirects to other pages"),
+    ]

@@ -70,7 +70,7 @@ def read(corpus, lock="no.lock", **fields):
     for tag, name, value in sources.parse_pages(source.read(), source.parse):
         if tag == "article":
             items.append(articles.from_json(value, "here"))
-        else:
+        elif tag == "count":
             counts[name] += value
     read_articles = {item.id: item for item in items if isinstance(item, Article)}
     return read_articles, {item.title: item.target for item in items if isinstance(item, Redirect)}, counts

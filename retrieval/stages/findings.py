@@ -1,6 +1,7 @@
 """What is found in texts that are to be trained on. What is likely to be a mistake is told in the log."""
 
 import logging
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from retrieval.stages.text_sizes import TextSizes
 _log = logging.getLogger(__name__)
 
 IN_A_RUN = 2000  # texts that a run looks at before it trains: some tenths of a second
+_SHOWN = 60  # characters of an example
 _CUT, _ALIKE, _FEW = 0.1, 0.05, 0.5  # shares from which on something is told as a warning
 
 
@@ -28,6 +30,7 @@ class Finding(NamedTuple):
       what: was counted.
       count: how many there are, `of` how many; None where the number is not a part of another.
       is_warning: whether it is likely to be a mistake, or to cost much.
+      example: one of those that are counted, '' where there is none.
     """
 
     about: str
@@ -35,6 +38,7 @@ class Finding(NamedTuple):
     count: int
     of: int | None = None
     is_warning: bool = False
+    example: str = ""
 
 
 def warn(stage: str, findings: Iterable[Finding]) -> None:
@@ -42,7 +46,8 @@ def warn(stage: str, findings: Iterable[Finding]) -> None:
     for finding in findings:
         if finding.is_warning:
             share = f" of {finding.of:,}" if finding.of else ""
-            _log.warning("%s: %s: %s: %s%s", stage, finding.about, finding.what, f"{finding.count:,}", share)
+            such_as = f", such as {finding.example}" if finding.example else ""
+            _log.warning("%s: %s: %s: %s%s%s", stage, finding.about, finding.what, f"{finding.count:,}", share, such_as)
 
 
 def of_corpus(
@@ -63,20 +68,23 @@ def of_corpus(
     yield from _prepared(statistics, tasks)
     yield from _texts("passages", texts, seed)
     if sizes:
-        yield from cut_off("passages", sizes.of_documents(texts), sizes.document_length)
+        yield from cut_off("passages", sizes.of_documents(texts), sizes.document_length, [text.id for text in texts])
 
 
 def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> Iterator[Finding]:
-    """Pairs by task, what passages without one lack, and what the cutting into passages lost."""
+    """What was left out, pairs by task, what passages without one lack, and what the cutting into passages lost."""
     if not statistics:
         return
     counts = statistics["counts"]
     passages = counts.get("passages", 0)
+    for what, example in statistics.get("examples", {}).items():
+        yield Finding("corpus", what, counts[what], counts["pages read"], example=example)
     for task, of_task in statistics["tasks"].items():
         if tasks and task not in tasks:
             continue
         what = f"pairs of {task.upper()}, of {passages:,} passages"
-        yield Finding("corpus", what, of_task["pairs"], None, of_task["pairs"] < _FEW * passages)
+        is_few = of_task["pairs"] < _FEW * passages
+        yield Finding("corpus", what + f": under {_FEW:.0%}" * is_few, of_task["pairs"], None, is_few)
     if holes := counts.get(sources.HOLES_IN_ALL):
         most = ", ".join(f"{name} {count:,}" for name, count in statistics[sources.HOLES_IN_ALL].items())
         yield Finding("corpus", f"templates within sentences whose words are lost: {most}", holes, counts["sentences"])
@@ -91,31 +99,55 @@ def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Findin
     """Empty texts, those that are there twice, those that are nearly the same, and languages."""
     if not texts:
         return
-    number, bodies = len(texts), [text.text for text in texts]
+    number, bodies, ids = len(texts), [text.text for text in texts], [text.id for text in texts]
     yield Finding(about, "looked at", number)
-    empty = sum(not body.strip() for body in bodies)
-    yield Finding(about, "empty", empty, number, empty > 0)
-    same = number - len({grouping.digest(text) for text in texts})
-    yield Finding(about, "the same as an earlier one", same, number, same > _ALIKE * number)
-    firsts = near_duplicates.first_alike(bodies, seed=seed)
-    alike = sum(first != place for place, first in enumerate(firsts)) - same
+    empty = [text.id for text in texts if not text.text.strip()]
+    yield Finding(about, "empty", len(empty), number, bool(empty), next(iter(empty), ""))
+    places: dict[bytes, int] = {}
+    same = [(place, places.setdefault(grouping.digest(text), place)) for place, text in enumerate(texts)]
+    same = [pair for pair in same if len(set(pair)) == 2]
+    yield Finding(about, "the same as an earlier one", len(same), number, len(same) > _ALIKE * number, _pair(same, ids))
+    firsts, known = near_duplicates.first_alike(bodies, seed=seed), {place for place, _ in same}
+    alike = [(place, first) for place, first in enumerate(firsts) if first != place and place not in known]
     what = "nearly the same as an earlier one (4 of 5 runs of three words)"
-    yield Finding(about, what, max(0, alike), number, alike > _ALIKE * number)
-    yield from _languages(about, bodies)
+    yield Finding(about, what, len(alike), number, len(alike) > _ALIKE * number, _pair(alike, ids))
+    yield from _languages(about, bodies, ids)
 
 
-def _languages(about: str, texts: Sequence[str]) -> Iterator[Finding]:
-    for name, count in Counter(map(languages.language, texts)).most_common():
-        yield Finding(about, f"language, guessed by script and stop words: {name}", count, len(texts))
+def _pair(pairs: Sequence[tuple[int, int]], ids: Sequence[str]) -> str:
+    """Two texts that are alike, of the document that has the most such texts."""
+    if not pairs:
+        return ""
+    documents = [ids[place].rpartition(":")[0] for place, _ in pairs]
+    ((document, count),) = Counter(documents).most_common(1)
+    place, first = pairs[documents.index(document)]
+    return f"{ids[place]}, as {ids[first]}" + (f" ({count:,} of {document})" if document and count > 1 else "")
 
 
-def cut_off(about: str, sizes: Sequence[int], longest: int) -> Iterator[Finding]:
-    """How many texts of these many tokens are cut to a length, and how many tokens that loses."""
+def _languages(about: str, texts: Sequence[str], examples: Sequence[str]) -> Iterator[Finding]:
+    names = list(map(languages.language, texts))
+    for name, count in Counter(names).most_common():
+        what = f"language, guessed by script and stop words: {name}"
+        yield Finding(about, what, count, len(texts), example=_short(examples[names.index(name)]))
+
+
+def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[str]) -> Iterator[Finding]:
+    """How many texts of these many tokens are cut to a length, and how many tokens that loses.
+
+    Args:
+      examples: what to call each of the texts.
+    """
     if not sizes:
         return
     cut, lost = sum(size > longest for size in sizes), sum(max(0, size - longest) for size in sizes)
-    yield Finding(about, f"cut to {longest} tokens", cut, len(sizes), cut > _CUT * len(sizes))
-    yield Finding(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes))
+    most = max(range(len(sizes)), key=sizes.__getitem__)
+    example = f"{_short(examples[most])}: {sizes[most]:,} tokens" if cut else ""
+    yield Finding(about, f"cut to {longest} tokens", cut, len(sizes), cut > _CUT * len(sizes), example)
+    yield Finding(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes), example)
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, _SHOWN, placeholder=" …") if len(text) > _SHOWN else text
 
 
 def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterator[Finding]:
@@ -124,22 +156,23 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
     Args:
       sizes: counts their tokens; None where there is no vocabulary.
     """
-    about = "labelled examples"
+    about, queries = "labelled examples", [example.query for example in examples]
     positives = sum(len(example.positives) for example in examples)
     negatives = sum(len(example.negatives) for example in examples)
     yield Finding(about, "queries looked at", len(examples))
     yield Finding(about, "pairs of a query and a positive", positives)
     yield Finding(about, "hard negatives", negatives)
     if negatives:
-        likely = sum(map(_likely_positives, examples))
+        likely = list(map(_likely_positives, examples))
+        example = next((_short(example.query) for example, count in zip(examples, likely) if count), "")
         what = "hard negatives nearly the same as a positive of their query: likely no negatives"
-        yield Finding(about, what, likely, negatives, likely > 0)
+        yield Finding(about, what, sum(likely), negatives, any(likely), example)
     if sizes:
-        queries = sizes.of_queries(example.query for example in examples)
-        yield from cut_off("labelled queries", queries, sizes.query_length)
-        documents = sizes.of_documents(text for example in examples for text in example.positives)
-        yield from cut_off("labelled positives", documents, sizes.document_length)
-    yield from _languages("labelled queries", [example.query for example in examples])
+        yield from cut_off("labelled queries", sizes.of_queries(queries), sizes.query_length, queries)
+        documents = [text for example in examples for text in example.positives]
+        names = [text.id or text.title or text.text for text in documents]
+        yield from cut_off("labelled positives", sizes.of_documents(documents), sizes.document_length, names)
+    yield from _languages("labelled queries", queries, queries)
 
 
 def _likely_positives(example: Example) -> int:

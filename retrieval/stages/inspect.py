@@ -66,7 +66,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
         *(findings.of_labelled(learnt.first, sizes) if learnt.first else ()),
         *itertools.chain.from_iterable(_set(value, run.sets, learnt, seen, sizes) for value in sets.values()),
     ]
-    header = ["about", "what", "number", "of", "%", ""]
+    header = ["about", "what", "number", "of", "%", "", "such as"]
     print(display.markdown(header, [_row(finding) for finding in noted], left=2))
     findings.warn("inspect", noted)
     rows = [finding._asdict() for finding in noted]
@@ -91,7 +91,7 @@ def _set(value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes:
     """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
     about, queries = f"set {value.name}", list(value.queries.values())
     if sizes:
-        yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length)
+        yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length, queries)
     yield from seen.of_set(about, queries, is_labelled=bool(learnt.first))
     if not learnt.first:
         return
@@ -104,7 +104,8 @@ def _set(value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes:
 def _row(finding: Finding) -> list[Any]:
     share = f"{100 * finding.count / finding.of:.1f}" if finding.of else ""
     warning = "look" if finding.is_warning else ""
-    return [finding.about, finding.what, finding.count, finding.of if finding.of is not None else "", share, warning]
+    of = finding.of if finding.of is not None else ""
+    return [finding.about, finding.what, finding.count, of, share, warning, finding.example]
 
 
 STAGES.register(

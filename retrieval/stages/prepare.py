@@ -43,6 +43,8 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     kind, _ = corpus_kind.kind_of(config.corpus)
     source = sources.open_source(config.corpus, values_of(config, kind.options), run.lock)
     statistics = prepared_corpus.prepare(source, run.corpus, settings)
+    for what, example in statistics["examples"].items():
+        _log.info("the corpus: %s: %s, such as %s", what, f"{statistics['counts'][what]:,}", example)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
     return statistics

@@ -61,11 +61,15 @@ class SeenQueries:
           is_labelled: whether there are labelled examples.
         """
         if is_labelled:
-            asked = sum(self._words[query] in self._asked for query in queries)
-            yield Finding(about, "queries that are trained on", asked, len(queries), asked > 0)
-            inside = sum(self._words[query] in self._in_positives for query in queries)
-            yield Finding(about, f"{_LONG} that stand in a positive of training", inside, len(queries))
+            asked = [query for query in queries if self._words[query] in self._asked]
+            yield _seen(about, "queries that are trained on", asked, len(queries), is_warning=True)
+            inside = [query for query in queries if self._words[query] in self._in_positives]
+            yield _seen(about, f"{_LONG} that stand in a positive of training", inside, len(queries), is_warning=False)
         if self._in_corpus is not None:
-            inside = sum(self._tokens[query] in self._in_corpus for query in queries)
+            inside = [query for query in queries if self._tokens[query] in self._in_corpus]
             what = "queries that stand in a passage, a title or a lead of the corpus that is trained on"
-            yield Finding(about, what, inside, len(queries), inside > 0)
+            yield _seen(about, what, inside, len(queries), is_warning=True)
+
+
+def _seen(about: str, what: str, seen: Sequence[str], number: int, is_warning: bool) -> Finding:
+    return Finding(about, what, len(seen), number, is_warning and bool(seen), seen[0] if seen else "")

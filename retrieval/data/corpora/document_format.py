@@ -49,10 +49,17 @@ class Block(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What a document holds: the title that it gives itself, or '', and its blocks in order."""
+    """What a document holds: the title that it gives itself, or '', and its blocks in order.
+
+    Attributes:
+      left_out: why it is no document: a reason to be counted; '' where it is one.
+      moved_to: the id of the document that links to it mean, where it is none.
+    """
 
     title: str
     blocks: Sequence[Block]
+    left_out: str = ""
+    moved_to: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +149,11 @@ class DocumentFormat:
     def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
         """The article of a document, after the other addresses by which links may name it."""
         outline = self.outline_of(document)
+        if outline.left_out:
+            names = (document.id, *links.other_addresses(document.id)) if outline.moved_to else ()
+            yield from (Redirect(name, outline.moved_to) for name in names)
+            yield Dropped(document.id, outline.left_out)
+            return
         sections = list(_sections(outline.blocks))
         if not any(section.paragraphs for section in sections):
             yield Dropped(document.id, "documents without a text")

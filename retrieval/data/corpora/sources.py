@@ -15,6 +15,7 @@ from retrieval.time_limit import TooSlowError, time_limit
 
 HOLES_IN_ALL = "holes in sentences"
 HOLES = f"{HOLES_IN_ALL}: "  # before the name of a template
+DROPPED = "pages dropped: "  # before the reason
 
 # For a page, and for each of its characters: six times what Markdown takes, the slowest format.
 _SECONDS, _SECONDS_PER_CHARACTER = 10, 60e-6
@@ -43,7 +44,10 @@ def open_source(corpus: str, options: Options, lock: Path) -> Source:
 
 
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
-    """Articles, redirects and known items as `("article", "", json)`, everything else as counts."""
+    """Articles, redirects and known items as `("article", "", json)`, everything else as counts.
+
+    Of what is dropped for a reason there are examples, too.
+    """
     for page in pages:
         results = [page] if isinstance(page, Redirect | Dropped | Broken) else _parsed(page, parse)
         for result in results:
@@ -54,7 +58,8 @@ def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, An
             if isinstance(result, Redirect | KnownItem):
                 yield shard_steps.COUNT, "redirects" if isinstance(result, Redirect) else "held out for evaluation", 1
             elif isinstance(result, Dropped):
-                yield shard_steps.COUNT, f"pages dropped: {result.reason}", 1
+                yield shard_steps.COUNT, f"{DROPPED}{result.reason}", 1
+                yield shard_steps.EXAMPLE, f"{DROPPED}{result.reason}", result.title
             elif isinstance(result, Broken):
                 yield shard_steps.COUNT, f"broken: {result.message}", 1
         if not isinstance(page, Broken):

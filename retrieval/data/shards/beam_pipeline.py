@@ -1,6 +1,7 @@
 """`prepare` on Apache Beam: the functions of `shards`, with CoGroupByKey between them."""
 
 import collections
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from retrieval.data.tokenizers import vocabularies
 _ARTICLE = "article"
 
 
-def write_articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
-    """Source to `articles/*.jsonl`; returns the counts."""
+def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[collections.Counter, dict[str, str]]:
+    """Source to `articles/*.jsonl`; returns the counts, and examples of what was dropped."""
+    counts, examples = (folder / shard_steps.WORK / name for name in ("articles-counts", "articles-examples"))
     with _pipeline(settings) as pipeline:
         items: Any = (  # Beam says nothing of the types that its operators give
             pipeline
@@ -29,14 +31,21 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> collecti
             | beam.Reshuffle()
             | "parse"
             >> beam.FlatMap(lambda page: _tagged(sources.parse_pages([page], source.parse))).with_outputs(
-                _ARTICLE, shard_steps.COUNT
+                _ARTICLE, shard_steps.COUNT, shard_steps.EXAMPLE
             )
         )
         lines = items[_ARTICLE] | "lines" >> beam.Values()
         prefix = str(folder / "articles" / "beam")
         _ = lines | "write lines" >> WriteToText(prefix, ".jsonl", num_shards=settings.num_shards)
-        _write_counts([items], folder / shard_steps.WORK / "articles-counts")
-    return _read_counts(folder / shard_steps.WORK / "articles-counts")
+        _write_counts([items], counts)
+        _ = (
+            items[shard_steps.EXAMPLE]
+            | beam.CombinePerKey(min)
+            | beam.Map(json.dumps)
+            | "write examples" >> WriteToText(str(examples), num_shards=1)
+        )
+    lines = (line for path in examples.parent.glob(f"{examples.name}*") for line in path.open(encoding="utf-8"))
+    return _read_counts(counts), dict(map(json.loads, lines))
 
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:

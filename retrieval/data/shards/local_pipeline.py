@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from retrieval.data.tokenizers import vocabularies
 _SMALL = 256
 
 
-def write_articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
-    """Source to `articles/*.jsonl`; returns the counts."""
+def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[collections.Counter, dict[str, str]]:
+    """Source to `articles/*.jsonl`; returns the counts, and examples of what was dropped."""
     chunks = enumerate(_chunks(source.read(), settings.chunk_bytes))
     output = folder / "articles"
     tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
     local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
-    return _sum_counts([output])
+    return _sum_counts([output]), _first(local_runner.read_items([output], shard_steps.EXAMPLE))
 
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
@@ -47,9 +48,12 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(sources.parse_pages(pages, parse))
-    lines = [line for tag, _, line in items if tag != shard_steps.COUNT]
+    lines = [line for tag, _, line in items if tag == "article"]
     files.write_text(article_file, "".join(f"{line}\n" for line in lines))
-    _write_items(output, (item for item in items if item[0] == shard_steps.COUNT), num_buckets=1)
+    examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
+    counts = (item for item in items if item[0] == shard_steps.COUNT)
+    of_names = ((shard_steps.EXAMPLE, name, example) for name, example in examples.items())
+    _write_items(output, itertools.chain(counts, of_names), num_buckets=1)
 
 
 def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
@@ -127,6 +131,14 @@ def _write_items(output: Path, items: Iterable[shard_steps.Item], num_buckets: i
         yield from ((shard_steps.COUNT, name, count) for name, count in counts.items())
 
     local_runner.write_items(output, others(), num_buckets)
+
+
+def _first(examples: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The first example of each name, whatever order they come in."""
+    first: dict[str, str] = {}
+    for name, example in examples:
+        first[name] = min(example, first.get(name, example))
+    return first
 
 
 def _sum_counts(folders: Iterable[Path]) -> collections.Counter:

@@ -46,7 +46,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
         pipeline = local_pipeline
     else:
         from retrieval.data.shards import beam_pipeline as pipeline
-    counts = pipeline.write_articles(source, folder, settings)
+    counts, examples = pipeline.write_articles(source, folder, settings)
     _vocabulary(folder, settings, counts)
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
@@ -57,6 +57,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     for work in folder.glob("work*"):  # that of another layout, too
         shutil.rmtree(work, ignore_errors=True)
     statistics = _statistics(counts) | {"shards": settings.num_shards, "layout": shard_steps.LAYOUT}
+    statistics["examples"] = dict(sorted(examples.items()))
     files.write_json(folder / "stats.json", statistics)
     return statistics
 

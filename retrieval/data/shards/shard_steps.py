@@ -38,6 +38,7 @@ from retrieval.errors import UserError
 
 REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
+EXAMPLE = "example"  # of what is counted under a name; the first in order stays
 
 # Of records and of what is written on the way to them; raised whenever either changes.
 LAYOUT = 2

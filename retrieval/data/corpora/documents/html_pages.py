@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from retrieval.data.corpora import entities, front_matter, links
+from retrieval.data.corpora import entities, front_matter, links, page_titles
 from retrieval.data.corpora.articles import Link
-from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register
+from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register, title_of
 
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _ENDS_PARAGRAPH = {
@@ -28,6 +28,12 @@ _TAG = re.compile(
            | [!?/][^>]*+ ) (?P<end>>?)""",
     re.VERBOSE,
 )
+_REFRESH = re.compile(r"""[\d.\s]*[;,]\s*(?:url\s*=\s*)?["']?([^"'#][^"']*)""", re.IGNORECASE)
+_PRINT = re.compile(r"(?:.*[?&@])?print(?:able|er)?(?:[ =]?(?:friendly|page|view|version|yes|true|1))*")
+_MOST_OF_REDIRECT = 300  # characters besides links: a page with more is one to read
+# A list of links has no more text besides them than this share, and so many. Of real pages, indexes and tables of
+# contents have 80 % and more in links; rules of a grammar, of which each links to others, have 72 %.
+_UNLINKED, _FEWEST_LINKS = 0.2, 5
 _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
 _OF_SEVEN_BITS = ("iso-2022-", "hz")  # their bytes are UTF-8, too
@@ -52,7 +58,10 @@ _CHARSET = re.compile(
 
 @register
 class HtmlPages(DocumentFormat):
-    """The title is the page's first heading of level 1, or its <title>."""
+    """The text is that of <main>, where there is one. The title is its <h1>, or the page's own part of <title>.
+
+    Redirects, pages to print or to search with, and lists of links are no documents.
+    """
 
     name = "html"
     what = "HTML pages: headings become sections, links between pages WLP's pairs"
@@ -76,27 +85,21 @@ class HtmlPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
         title, body = front_matter.split(text)
-        return outline(body, id, title=title)
+        page = _read(body, id, is_prose=False)
+        if reason := page.left_out():
+            return Outline("", (), reason, page.moved_to)
+        return page.outline(title)
 
 
 def outline(html: str, id: str, is_prose: bool = False, title: str = "") -> Outline:
     """The title and the blocks of HTML; relative links count from `id`.
-
-    A page without a heading of level 1 and without a <title> is called as its first heading, where it begins with one.
 
     Args:
       is_prose: whether people wrote it, who may write of <select>: a tag that hides what follows and is never closed is
         a text then. Otherwise it is none, and an unclosed <script> goes to the end of a page that was cut off.
       title: what the page is called, where that is known. A heading of level 1 that says otherwise stays a heading.
     """
-    page = _read(html, id, is_prose)
-    blocks, own = page.blocks, one_line(" ".join(page.title))
-    first = next((block for block in blocks if block.level == 1), None)
-    if title:
-        return Outline(title, [block for block in blocks if block is not first or block.text != one_line(title)])
-    if not first and not own and blocks and blocks[0].level:
-        first = blocks[0]
-    return Outline(first.text if first else own, [block for block in blocks if block is not first])
+    return _read(html, id, is_prose).outline(title)
 
 
 class _Tag(NamedTuple):
@@ -109,11 +112,10 @@ class _Tag(NamedTuple):
     begins: bool
     ends: bool
 
-    @property
-    def address(self) -> str:
-        """What it links to."""
+    def attribute(self, name: str) -> str:
+        """The value of an attribute, '' where there is none."""
         found = _ATTRIBUTE.findall(self.attributes)
-        return next((entities.unescape("".join(values)) for name, *values in found if name.lower() == "href"), "")
+        return next((entities.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
 
 
 def _read(html: str, id: str, is_prose: bool) -> "_Page":
@@ -170,28 +172,117 @@ def _tags(html: str, is_prose: bool) -> Iterator[_Tag]:
                 return
 
 
-class _Page:
-    """Collects the blocks of a page."""
+class _Region:
+    """Whether a page is within an element, and how many of its kind there were."""
 
-    def __init__(self, base: str):
-        self.blocks: list[Block] = []
-        self.title: list[str] = []
-        self._base = base
+    def __init__(self):
+        self.count = 0
+        self._name, self._depth = "", 0
+
+    def __bool__(self) -> bool:
+        return self._depth > 0
+
+    def see(self, tag: _Tag, is_wanted: bool) -> bool:
+        """Takes the next tag; whether the element begins or ends there."""
+        if tag.begins and tag.ends:
+            return False
+        if self._depth:
+            self._depth += (tag.begins - tag.ends) * (tag.name == self._name)
+            return not self._depth
+        if is_begin := is_wanted and tag.begins:
+            self._name, self._depth = tag.name, 1
+            self.count += 1
+        return is_begin
+
+
+class _Part(NamedTuple):
+    """A block of a page, where it is, and how many links and characters of links it has."""
+
+    block: Block
+    in_main: bool
+    in_article: bool
+    links: int
+    linked: int
+
+
+class _Anchor(NamedTuple):
+    """A link that is open: what it leads to below the corpus, or None, and where in its block it begins."""
+
+    target: str | None
+    is_local: bool
+    start: int
+    texts: int
+
+
+class _Page:
+    """Collects the blocks of a page, and what it says of itself."""
+
+    def __init__(self, id: str):
+        self.moved_to = ""  # the document that a redirect leads to
+        self._id = id
+        self._parts: list[_Part] = []
+        self._title: list[str] = []
+        self._sites: list[str] = []  # names of the site
+        self._moves = self._is_unlisted = False
+        self._main, self._article = _Region(), _Region()
+        self._place = (False, False)  # whether the block is in them
         self._hidden = 0  # how many tags that hide what follows are open
         self._in_title = False
         self._level = 0
         self._texts: list[str] = []
         self._length = 0
         self._links: list[Link] = []
-        self._open: tuple[str, int] | None = None  # the target of a link, and where its anchor begins
+        self._anchor: _Anchor | None = None
+        self._linked: list[int] = []  # characters of each link of the block, wherever it leads
+
+    def outline(self, title: str) -> Outline:
+        """The blocks, and the title or else what the page calls itself."""
+        parts = self._kept()
+        headings = [part.block for part in parts if part.block.level]
+        inside = (part for part in parts if part.in_main or (part.in_article and self._article.count == 1))
+        first = next((part.block for part in inside if part.block.level == 1), None)
+        if title:
+            first = next((block for block in headings if block.level == 1), None)
+            of_title = [first] if first and first.text == one_line(title) else []
+        elif first:
+            title, of_title = first.text, [first]
+        else:
+            outside = [part.block.text for part in self._parts if part.block.level == 1 and not part.in_main]
+            title, of_title = page_titles.chosen(
+                one_line(" ".join(self._title)), headings, self._sites, outside if parts is not self._parts else ()
+            )
+            if not title and parts and parts[0].block.level:
+                title, of_title = parts[0].block.text, [parts[0].block]
+        places = set(map(id, of_title))
+        return Outline(title, [part.block for part in parts if id(part.block) not in places])
+
+    def left_out(self) -> str:
+        """Why a page is no document, '' where it is one."""
+        paragraphs = [part for part in self._kept() if not part.block.level]
+        links, linked = sum(part.links for part in paragraphs), sum(part.linked for part in paragraphs)
+        length = sum(len(part.block.text) for part in paragraphs)
+        name = title_of(self._id).lower()
+        if self._moves and length - linked <= _MOST_OF_REDIRECT:
+            return "redirects to other pages"
+        if self._is_unlisted and _PRINT.fullmatch(name):
+            return "pages to print"
+        if self._is_unlisted and name == "search":
+            return "pages to search with"
+        return "lists of links" if links >= _FEWEST_LINKS and length - linked <= _UNLINKED * length else ""
 
     def tag(self, tag: _Tag) -> None:
-        """Begins or ends a block, a link or something hidden."""
+        """Begins or ends a block, a link or something hidden, or says something of the page."""
         name = tag.name
+        is_main = name == "main" or ("role" in tag.attributes and tag.attribute("role").lower() == "main")
+        if self._main.see(tag, is_main) | self._article.see(tag, name == "article"):
+            self.end_block()
+            self._place = bool(self._main), bool(self._article)
         if name in _HIDDEN:
             self._hidden += tag.begins - tag.ends
         elif name == "title" and not self._hidden:
             self._in_title = not tag.ends
+        elif name in ("meta", "link"):
+            self._see(tag)
         if self._level and name in _WITHIN_HEADING:
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
@@ -200,11 +291,9 @@ class _Page:
         elif name in _APART:
             self.add(" ")
         elif name == "a":
-            if tag.begins and not (self._hidden or self._in_title):
-                target = links.resolved(tag.address, self._base)
-                self._open = (target, self._length) if target and target != self._base else None
-            if tag.ends:
-                self._end_link()
+            self._end_link()
+            if tag.begins and not (tag.ends or self._hidden or self._in_title):
+                self._begin_link(tag.attribute("href").strip())
 
     def add(self, html: str) -> None:
         """Adds what stands between tags, with one blank for white space."""
@@ -212,7 +301,7 @@ class _Page:
         if self._hidden or not text:
             return
         if self._in_title:
-            self.title.append(text)
+            self._title.append(text)
             return
         if not self._texts or self._texts[-1].endswith(" "):
             text = text.removeprefix(" ")
@@ -225,13 +314,43 @@ class _Page:
         self._end_link()
         if text := "".join(self._texts).rstrip():
             kept = tuple(link for link in self._links if link.end <= len(text))
-            self.blocks.append(Block(text, self._level, () if self._level else kept))
-        self._texts, self._length, self._links, self._level = [], 0, [], 0
+            block = Block(text, self._level, () if self._level else kept)
+            self._parts.append(_Part(block, *self._place, len(self._linked), sum(self._linked)))
+        self._texts, self._length, self._links, self._linked, self._level = [], 0, [], [], 0
+
+    def _kept(self) -> list[_Part]:
+        """What is in <main>, where that has a text; otherwise all."""
+        main = [part for part in self._parts if part.in_main]
+        return main if any(not part.block.level for part in main) else self._parts
+
+    def _see(self, tag: _Tag) -> None:
+        """Takes what <meta> or <link> says of the page."""
+        name = (tag.attribute("name") or tag.attribute("property")).lower()
+        if name in page_titles.SITE_NAMES:
+            self._sites.append(one_line(tag.attribute("content")))
+        elif name == "robots":
+            self._is_unlisted |= "noindex" in tag.attribute("content").lower()
+        elif tag.attribute("rel").lower() == "canonical" and (address := tag.attribute("href")):
+            self._is_unlisted |= title_of(address.partition("?")[0].rstrip("/")) != title_of(self._id)
+        elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(tag.attribute("content"))):
+            target = links.resolved(match[1], self._id)
+            self._moves, self.moved_to = self._moves or target != self._id, target or ""
+
+    def _begin_link(self, address: str) -> None:
+        if address:
+            target = links.resolved(address, self._id)
+            self._anchor = _Anchor(target, address.startswith("#"), self._length, len(self._texts))
 
     def _end_link(self) -> None:
-        if self._open:
-            target, start = self._open
-            end = self._length - self._texts[-1].endswith(" ") if self._texts else 0
-            if end > start:
-                self._links.append(Link(target, start, end))
-        self._open = None
+        if not (anchor := self._anchor):
+            return
+        self._anchor = None
+        if anchor.is_local and not any(map(str.isalnum, "".join(self._texts[anchor.texts :]))):
+            del self._texts[anchor.texts :]  # a sign, such as ¶, that leads to the heading it stands in
+            self._length = anchor.start
+            return
+        end = self._length - self._texts[-1].endswith(" ") if self._texts else 0
+        if end > anchor.start:
+            self._linked.append(end - anchor.start)
+            if anchor.target and anchor.target != self._id:
+                self._links.append(Link(anchor.target, anchor.start, end))
