@@ -78,8 +78,8 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert seen["labelled positives", "tokens behind the first 48"] == (34, 2 * 19 + 5 + 82, True)
     assert seen["set test", "queries that are trained on"] == (1, 2, True)
     assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
-    assert f"| labelled examples | {likely} | 1 | 3 | 33.3 | look |" in said
-    assert "inspect: set test: queries that are trained on: 1 of 2" in caplog.text
+    assert f"| labelled examples | {likely} | 1 | 3 | 33.3 | look | Where is the owl |" in said
+    assert "inspect: set test: queries that are trained on: 1 of 2 (where is the owl)" in caplog.text
     execute(labelled, "pairs")
     assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
 
@@ -152,6 +152,26 @@ def test_templates_that_leave_holes_in_sentences_are_counted_by_name(tmp_path):
     assert holes.what.endswith(": {{xyz}} 4, {{abc}} 2") and (holes.count, holes.of) == (6, 6)
 
 
+def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
+    """A page to print, in which the others stand again, and pages that were left out."""
+    pages = {name: f"<h1>{name}</h1>" + "<p>".join(" ".join(RNG.choice(WORDS, 30)) for _ in range(2)) for name in "ab"}
+    pages["all"] = "<title>All</title>" + "".join(pages.values())
+    pages |= {name: f"<meta http-equiv=refresh content='0; url=a.html'>{name}" for name in ("old", "older")}
+    for name, page_text in pages.items():
+        (tmp_path / f"{name}.html").write_text(page_text)
+    options = dict.fromkeys(("documents.id", "documents.title", "documents.text", "documents.url"), "")
+    source = sources.open_source(str(tmp_path), options, tmp_path / "no.lock")
+    settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
+    assert statistics["examples"] == {"pages dropped: redirects to other pages": "old.html"}
+    texts = [Candidate(id, "", pages[id[0]]) for id in ("a:0", "b:0")] + [Candidate("all:3", "", pages["b"])]
+    found = {finding.what: finding for finding in findings.of_corpus(statistics, texts, None, 0)}
+    left_out, same = found["pages dropped: redirects to other pages"], found["the same as an earlier one"]
+    assert (left_out.count, left_out.of, left_out.example) == (2, 5, "old.html")
+    assert (same.count, same.is_warning, same.example) == (1, True, "all:3, as b:0")
+    assert found["pairs of WLP, of 8 passages"].example == "fewer than 50%, mostly no link"
+
+
 def test_a_run_without_either_is_told(tmp_path):
     run = Run(
         tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}),
@@ -190,6 +210,8 @@ def test_scripts_without_spaces_have_near_duplicates(first, count):
         ("столица России", "cyrillic"),
         ("서울은 한국의 수도", "hangul"),
         ("zyx wvu", languages.OTHER),
+        ("fn d(t: T, s: &str) -> l s n.d c.on(me) y m as_mut les.des T on", languages.OTHER),
+        ("Returns the d of t: on c, y and n are as in l.m(s, t), where s is a type.", "english"),
         ("123 -- 456", languages.OTHER),
     ],
 )

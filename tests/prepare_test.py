@@ -53,6 +53,7 @@ def test_counts_add_up(corpus):
     counts, problems = corpus[1]["counts"], corpus[1]["problems"]
     assert counts["articles"] == 120 and counts["redirects"] == 120
     assert counts["pages dropped: other namespace"] == 1
+    assert list(corpus[1]["examples"]) == ["pages dropped: other namespace"]
     assert problems == ["toy.xml: cut off after 'Yellow ape'"]
     assert counts["pages read"] == 120 + 120 + 1
     assert counts["links in passages"] == 4 * 120

@@ -123,10 +123,13 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Ma
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, options)
     pages, parse = kind.read(parts, options, Path()), functools.partial(kind.parse, options=options)
-    seen, left_out = set(), Counter()
+    seen, left_out, examples = set(), Counter(), {}
     for tag, what, value in sources.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
+            continue
+        if tag == shard_steps.EXAMPLE:
+            examples.setdefault(what, f", such as {value}")
             continue
         item = articles.from_json(value, str(path))
         if isinstance(item, Article):
@@ -137,7 +140,8 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Ma
             left_out["documents without a passage (too short)"] += not cut
             url = urls.of_document(fields.get("base_url", ""), item.url, item.id, item.title)
             yield from (Candidate(each.id, item.title, each.text, each.section, url=url) for each in cut)
-    told = [f"{what}: {count:,}" for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
+    kinds = [(what, count) for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
+    told = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
     if told:
         _log.warning("%s: %s", path, "; ".join(told))
 

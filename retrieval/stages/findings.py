@@ -30,7 +30,7 @@ class Finding(NamedTuple):
       what: was counted.
       count: how many there are, `of` how many; None where the number is not a part of another.
       is_warning: whether it is likely to be a mistake, or to cost much.
-      example: one of those that are counted, '' where there is none.
+      example: one of those that are counted, or the reason of a warning; '' where there is neither.
     """
 
     about: str
@@ -46,8 +46,8 @@ def warn(stage: str, findings: Iterable[Finding]) -> None:
     for finding in findings:
         if finding.is_warning:
             share = f" of {finding.of:,}" if finding.of else ""
-            such_as = f", such as {finding.example}" if finding.example else ""
-            _log.warning("%s: %s: %s: %s%s%s", stage, finding.about, finding.what, f"{finding.count:,}", share, such_as)
+            example = f" ({finding.example})" if finding.example else ""
+            _log.warning("%s: %s: %s: %s%s%s", stage, finding.about, finding.what, f"{finding.count:,}", share, example)
 
 
 def of_corpus(
@@ -84,7 +84,10 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
             continue
         what = f"pairs of {task.upper()}, of {passages:,} passages"
         is_few = of_task["pairs"] < _FEW * passages
-        yield Finding("corpus", what + f": under {_FEW:.0%}" * is_few, of_task["pairs"], None, is_few)
+        reasons = [name for name in counts if name.startswith(f"{WITHOUT_PAIR} of {task.upper()}: ")]
+        most = max(reasons, key=lambda name: counts[name], default="").partition(": ")[2]
+        reason = f"fewer than {_FEW:.0%}" + f", mostly {most}" * bool(most) if is_few else ""
+        yield Finding("corpus", what, of_task["pairs"], None, is_few, reason)
     if holes := counts.get(sources.HOLES_IN_ALL):
         most = ", ".join(f"{name} {count:,}" for name, count in statistics[sources.HOLES_IN_ALL].items())
         yield Finding("corpus", f"templates within sentences whose words are lost: {most}", holes, counts["sentences"])
@@ -92,7 +95,8 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
         if what.startswith(WITHOUT_PAIR):
             yield Finding("corpus", what, counts[what], passages)
         elif what.startswith("tokens lost"):
-            yield Finding("corpus", what, counts[what], counts["tokens"], counts[what] > _CUT * counts["tokens"])
+            is_much = counts[what] > _CUT * counts["tokens"]
+            yield Finding("corpus", what, counts[what], counts["tokens"], is_much, f"more than {_CUT:.0%}" * is_much)
 
 
 def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
         *(findings.of_labelled(learnt.first, sizes) if learnt.first else ()),
         *itertools.chain.from_iterable(_set(value, run.sets, learnt, seen, sizes) for value in sets.values()),
     ]
-    header = ["about", "what", "number", "of", "%", "", "such as"]
+    header = ["about", "what", "number", "of", "%", "", "such as, or why"]
     print(display.markdown(header, [_row(finding) for finding in noted], left=2))
     findings.warn("inspect", noted)
     rows = [finding._asdict() for finding in noted]
