@@ -133,7 +133,7 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
     statistics = prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
-    assert statistics["tasks"] == corpus[1]["tasks"]
+    assert statistics["tasks"] == corpus[1]["tasks"] and statistics["examples"] == corpus[1]["examples"]
     assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
     for budget in (1 << 10, 1 << 30):  # what a vocabulary is trained on is no matter of the order of articles, either
         local, beam = (sorted(prepared_corpus._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
