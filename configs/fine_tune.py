@@ -5,8 +5,8 @@
 
 The argument is a folder of sentence-transformers, or a model of Hugging Face's hub. As in `published.py`, sizes,
 pooling, normalisation, prompts, titles and lengths are the model's own. Pairs need no negatives: the other documents of
-a batch are the wrong ones. A tenth of the queries is held out, and the step that is best on them is the result. On
-a BEIR folder's own judgements:
+a batch are the wrong ones. A tenth of the queries is held out, and the step that is best on them is the result: step 0,
+the model as it came, where none is better. On a BEIR folder's own judgements:
 
     python -m retrieval.main --config=fine_tune:MODEL --workdir=runs/tuned --config.sets.beir=DATA/nfcorpus \\
         --config.split.set=nfcorpus --config.split.train=train --config.split.dev=dev
@@ -41,7 +41,7 @@ def get_config(model: str = "") -> ConfigDict:
     config.model.remat = "auto"
     config.train.update(steps=1000, batch_size=32, learning_rate=2e-5, warmup_ratio=0.1, log_q=False)
     config.train.temperature = 0.05 if config.model.normalize else 1.0  # inner products of any length need no scale
-    config.loop.update(log_every=20, checkpoint_every=100, validate_every=100)
+    config.loop.update(log_every=20, checkpoint_every=100, validate_every=100, best="nDCG@10")
     config.mine.last = 100
     config.encode.start = True
     return config

@@ -449,3 +449,21 @@ def test_validations_are_logged_and_the_best_step_is_kept(tmp_path):
     without = Checkpointer(tmp_path)
     assert without.best_step() == 11
     without.close()
+
+
+def test_a_model_that_training_makes_worse_stays_the_best(tmp_path):
+    scores = {0: 0.5, 2: 0.4, 4: 0.3}
+    with jax.set_mesh(mesh := jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])):
+        optimizer, log = optax.sgd(0.1), []
+        state = TrainState.create({"w": jnp.ones(3)}, optimizer)
+        checkpointer, step_fn = Checkpointer(tmp_path, 1, best="RR"), loop.make_step(objective, optimizer, seed=0)
+        steps, settings = iter(scores), Settings(steps=4, log_every=5, checkpoint_every=2, validate_every=2)
+        loop.train(
+            state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, lambda *row: log.append(row), settings,
+            validate=lambda params: {"RR": scores[next(steps)]}, from_model=True,
+        )  # fmt: skip
+        assert (checkpointer.best_step(), checkpointer.latest_step()) == (0, 4)
+        like = TrainState.create({"w": jnp.zeros(3)}, optimizer)
+        assert checkpointer.restore(like, step=0).params["w"].tolist() == [1, 1, 1]
+        checkpointer.close()
+    assert [(step, line["validation/RR"]) for step, line in log if "validation/RR" in line] == list(scores.items())

@@ -30,7 +30,7 @@ from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 
-METRICS = ("Success@1", "Success@10", "Success@100", "RR")
+METRICS = ("Success@1", "Success@10", "Success@100", "RR", "nDCG@10")
 
 
 class Pool(NamedTuple):

@@ -101,7 +101,8 @@ def train(run: Run) -> dict[str, Any]:
             if resumed:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
-            writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
+            begins = int(state.step) if resumed else -1  # the line of step 0 is written again
+            writer = metric_writers.open_writer(run.folder, begins, config.loop.wandb, config.to_json())
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:
@@ -126,6 +127,7 @@ def train(run: Run) -> dict[str, Any]:
                     watched,
                     _settings(config.train.steps, config.loop, config.mine.refresh_every, trace_steps, run.folder),
                     validate=validate,
+                    from_model=bool(config.train.init_from) and not resumed,
                     stops_at=stops_at,
                     cost=cost,
                     refresh=anew,
@@ -138,6 +140,12 @@ def train(run: Run) -> dict[str, Any]:
                         config.loop.best,
                     )
                 step = checkpointer.best_step()
+                if step == 0 and config.train.steps:
+                    _log.warning(
+                        "train: no step has a higher %s than config.train.init_from, so that is the result; try "
+                        "another config.train.learning_rate, other examples or more steps",
+                        config.loop.best,
+                    )
                 checkpointer.close()
                 writer.close()
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}

@@ -46,7 +46,7 @@ class Turn:
         self._patience, self._measure = patience, measure
         self._checkpoints, self._afresh = checkpoints, afresh
         name = f"validation/{measure}"
-        validated = [(step, metrics[name]) for step, metrics in before if name in metrics]
+        validated = [(step, metrics[name]) for step, metrics in before if step and name in metrics]
         self._scores = [score for _, score in validated]
         turns = (step for count, (step, _) in enumerate(validated, 1) if self._has_converged(self._scores[:count]))
         self.step: int | None = next(turns, None)

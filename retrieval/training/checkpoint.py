@@ -216,7 +216,8 @@ class Checkpointer:
 
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
-        return (self._manager.best_step() if self._best else None) or self.latest_step()
+        best = self._manager.best_step() if self._best else None
+        return self.latest_step() if best is None else best
 
     def save(self, step: int, state: Any, data: Resumable, scores: Mapping[str, float] | None = None) -> None:
         """Starts saving; the arrays may be donated as soon as it returns.

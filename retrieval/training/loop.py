@@ -164,6 +164,7 @@ def train(
     settings: Settings,
     *,
     validate: Callable[[Any], dict[str, float]] | None = None,
+    from_model: bool = False,
     stops_at: Callable[[int], bool] = lambda step: False,
     cost: Cost | None = None,
     refresh: Callable[[int, Any], dict[str, float]] | None = None,
@@ -173,6 +174,8 @@ def train(
 
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
+      from_model: whether `state` is a model that may be better than what training makes of it. Then it is validated
+        and saved as step 0.
       stops_at: asked after every step whether the machine is about to go away.
       refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on the batches may be
         others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
@@ -189,8 +192,11 @@ def train(
     in_step = jax.default_backend() == "cpu"
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(progress.steps), _Guard(settings)
-    if not settings.steps:
-        checkpointer.save(0, state, progress, validate and validate(state.params))
+    if not settings.steps or (validate and from_model):
+        scores = validate(state.params) if validate else None
+        if scores:
+            write_metrics(0, {f"validation/{name}": value for name, value in scores.items()})
+        checkpointer.save(0, state, progress, scores)
     steps, last = range(first + 1, settings.steps + 1), settings.steps
     for step in terminal.progress(steps, desc="train", initial=first, total=last):
         if step == trace_from:
