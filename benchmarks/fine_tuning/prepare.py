@@ -112,6 +112,11 @@ def write(path: Path, value: Tokenised, places: np.ndarray) -> None:
     np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
 
 
+def in_planes(values: np.ndarray) -> np.ndarray:
+    """float16 as uint8 [2, ...], the low bytes and the high ones: apart they take a fifth less when compressed."""
+    return np.moveaxis(values.astype("<f2")[..., None].view(np.uint8), -1, 0)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes DATA/NAME.npz of each set, and DATA/weights.npz."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -141,11 +146,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "/".join(path): np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(parameters_of(towers)).items()
     }
     weights[_TABLE] = weights[_TABLE][used]
-    np.savez_compressed(
-        given.out / "weights.npz",
-        sep_id=places[vocabulary.sep_id],
-        **{name: leaf.astype(np.float16) for name, leaf in weights.items()},
-    )
+    planes = {name: in_planes(leaf) for name, leaf in weights.items()}
+    np.savez_compressed(given.out / "weights.npz", sep_id=places[vocabulary.sep_id], **planes)
     for path in sorted(given.out.iterdir()):
         print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
     print(f"{len(used)} of {len(vocabulary)} tokens")

@@ -63,6 +63,8 @@ class Sizes:
     encode_batch: int = 512
     dtype: str = "bfloat16"
     candidates: int = 0  # 0: all
+    queries: int = 0  # of a split; 0: all
+    layers: int = 6
 
 
 class Settings(NamedTuple):
@@ -97,6 +99,7 @@ class Collection:
         rows: dict[str, np.ndarray] = {}
         for name in [name for name in arrays if name.startswith("qrels_")]:
             kept = arrays[name][(arrays[name][:, 1] < most) & (arrays[name][:, 2] > 0)]
+            kept = kept[np.isin(kept[:, 0], np.unique(kept[:, 0])[: sizes.queries or None])]
             self.grades[kept[:, 0], kept[:, 1]] = kept[:, 2]
             for query, row, _ in kept.tolist():
                 self._positives.setdefault(query, []).append(row)
@@ -179,6 +182,11 @@ def with_schedule(state: Any, learning_rate: float, steps: int) -> Any:
     return state._replace(rates=jnp.asarray(rates, jnp.float32))
 
 
+def from_planes(planes: np.ndarray) -> np.ndarray:
+    """float16 values from their low bytes and their high ones, uint8 [2, ...]."""
+    return np.ascontiguousarray(np.moveaxis(planes, 0, -1)).view("<f2")[..., 0]
+
+
 class Programs:
     """The model of two towers, the reranker, and what is compiled of them: all at once, in threads."""
 
@@ -186,10 +194,14 @@ class Programs:
         stored = dict(np.load(data / "weights.npz"))
         self.sizes = sizes
         self.sep_id = int(stored.pop("sep_id"))
-        flat = {tuple(_number(part) for part in name.split("/")): leaf for name, leaf in stored.items()}
-        self.start = traverse_util.unflatten_dict({path: jnp.asarray(leaf, jnp.float32) for path, leaf in flat.items()})
+        flat = {tuple(name.split("/")): jnp.asarray(from_planes(leaf), jnp.float32) for name, leaf in stored.items()}
+        self.start = traverse_util.unflatten_dict(flat)
+        layers = self.start["query_tower"]["encoder"]["layers"]
+        self.start["query_tower"]["encoder"]["layers"] = jax.tree.map(lambda leaf: leaf[: sizes.layers], layers)
         vocab_size = len(self.start["query_tower"]["encoder"]["token_embedding"]["embedding"])
-        shape: dict[str, Any] = dict(num_layers=6, hidden_size=384, num_heads=12, mlp_size=1536, max_length=512)
+        shape: dict[str, Any] = dict(
+            num_layers=sizes.layers, hidden_size=384, num_heads=12, mlp_size=1536, max_length=512
+        )
         shape |= dict(vocab_size=vocab_size, dropout=_DROPOUT)
         config = TransformerConfig(**shape, dtype=sizes.dtype)
         tower = functools.partial(TowerConfig, "transformer", embed_dim=0, pooling="mean", normalize=True, tied=True)
@@ -307,10 +319,6 @@ class Programs:
             both[-1] = self.sep_id
             pairs[row, : len(both)], types[row, len(query) : len(both)] = both, 1
         return pairs, types
-
-
-def _number(part: str) -> str | int:
-    return int(part) if part.isdecimal() else part
 
 
 def _text(ids_BL: jax.Array) -> Text:
@@ -508,9 +516,9 @@ class Experiment:
         return best[1]
 
     def mined(self, collection: Collection) -> dict[str, dict[int, np.ndarray]]:
-        """Hard negatives of every query, by where they are from."""
-        queries = np.arange(len(collection.queries))
-        lists = {BM25: (collection.bm25[1], collection.bm25[0])}
+        """Hard negatives of every training query, by where they are from."""
+        queries = np.unique(np.concatenate([split.train for split in collection.splits]))
+        lists = {BM25: (collection.bm25[1][queries], collection.bm25[0][queries])}
         lists[OWN] = self.search(self.programs.start, collection, queries)
         golds = [collection.positives(query).tolist() for query in queries]
         found = {}
@@ -524,7 +532,7 @@ class Experiment:
                 rule=_RULES[name],
                 seed=[0],
             )
-            found[name] = dict(enumerate(drawn.rows))
+            found[name] = dict(zip(queries.tolist(), drawn.rows))
             say(f"{collection.name}: {name}: {np.mean([len(rows) for rows in drawn.rows]):.1f} negatives of a query")
         return found
 
@@ -619,10 +627,9 @@ def attempt(what: str, function: Callable[[], Any]) -> Any:
 
 def _order(names: Sequence[str], arms: Sequence[str]) -> list[tuple[str, str]]:
     """Set and arm, what matters most first. One set alone has a reranker: others would need one for every fold."""
-    first = [(names[0], arm) for arm in arms if arm != OWN]
-    others = [(name, arm) for arm in (IN_BATCH, BM25) if arm in arms for name in names[1:]]
-    last = [(name, OWN) for name in names if OWN in arms]
-    return first + others[: len(names) - 1] + last[:1] + others[len(names) - 1 :] + last[1:]
+    plan = [(0, IN_BATCH), (0, BM25), (1, IN_BATCH), (0, TEACHER), (1, BM25), (0, OWN)]
+    plan += [(number, arm) for arm in (IN_BATCH, BM25, OWN) for number in range(1, len(names))]
+    return [(names[number], arm) for number, arm in dict.fromkeys(plan) if number < len(names) and arm in arms]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -631,7 +638,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5.0, help="of this process")
-    parser.add_argument("--sets", default="nfcorpus,cranfield,npl,passage_pool", help="the first one chooses settings")
+    parser.add_argument("--sets", default="nfcorpus,cranfield,npl", help="the first one chooses settings")
     parser.add_argument("--arms", default=",".join((IN_BATCH, BM25, TEACHER, OWN)))
     parser.add_argument("--steps", type=int, default=300, help="of the first runs of the sweep")
     parser.add_argument("--settings", default="", help="learning rate, positives and steps, in place of a sweep")
@@ -639,7 +646,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--toy", action="store_true", help="a few tiny steps, to see that everything runs")
     given = parser.parse_args(argv)
     given.out.mkdir(parents=True, exist_ok=True)
-    sizes = Sizes(4, 2, 3, 16, 32, 64, "bfloat16", 300) if given.toy else Sizes()
+    sizes = Sizes(4, 2, 3, 16, 32, 64, "bfloat16", 300, 15, 1) if given.toy else Sizes()
     say(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
     programs = Programs(given.data, sizes)
     arms = given.arms.split(",")
@@ -664,7 +671,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, arm in _order(list(by_name), given.arms.split(",")):
         collection = by_name[name]
         attempt("start", functools.partial(experiment.untrained, collection))
-        settings = chosen if collection is first else chosen._replace(steps=min(chosen.steps, 4 if given.toy else 200))
+        most = chosen.steps if collection is first else 100 if len(collection.splits) > 1 else 200
+        settings = chosen._replace(steps=min(chosen.steps, most))
         given_to = prepared.setdefault(name, {IN_BATCH: {}})
         if arm != IN_BATCH and BM25 not in given_to:
             found = attempt("mining", functools.partial(experiment.mined, collection)) or {}
