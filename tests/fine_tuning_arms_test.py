@@ -32,6 +32,7 @@ def collection(tmp_path_factory):
     random = np.random.default_rng(0)
     rows = [(q, c, random.integers(1, 3)) for q in range(QUERIES) for c in random.permutation(CANDIDATES)[: 1 + q % 6]]
     lists = np.stack([random.permutation(CANDIDATES)[:DEPTH] for _ in range(QUERIES)])
+    lists[3, 40:] = -1  # BM25 found no more
     arrays = {"qrels_all": np.array(rows, np.int32), "folds": np.arange(QUERIES) % 5}
     arrays |= {"texts": np.maximum(np.arange(CANDIDATES), 1), "bm25_rows": lists.astype(np.uint16)}
     arrays["bm25_scores"] = -np.sort(-random.random(lists.shape), axis=1).astype(np.float32)

@@ -63,6 +63,7 @@ def systems(collection: Collection, records: Sequence[Mapping[str, Any]]) -> dic
                 continue
             queries = np.concatenate([part["queries"] for part in parts])
             rows = np.concatenate([decoded(part["rows"], np.uint16) for part in parts]).astype(np.int32)
+            rows = np.where(rows < len(collection.texts), rows, -1)
             scores = np.concatenate([decoded(part["scores"], np.float32) for part in parts])
             steps += [part["step"] for part in parts if "step" in part]
             order = np.argsort(queries)

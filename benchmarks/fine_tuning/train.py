@@ -93,7 +93,8 @@ class Collection:
         most = sizes.candidates or len(arrays["texts"])
         candidates = _padded(arrays["candidates"], arrays["candidates_lengths"], sizes.length)
         self.candidates, self.texts = candidates[:most], arrays["texts"][:most]
-        self.bm25 = np.where(arrays["bm25_rows"] < most, arrays["bm25_rows"], 0).astype(np.int32), arrays["bm25_scores"]
+        rows_QK = arrays["bm25_rows"].astype(np.int32)
+        self.bm25 = np.where(rows_QK < most, rows_QK, -1), arrays["bm25_scores"]  # 65,535: BM25 found no more
         self.grades = np.zeros((len(self.queries), most), np.int8)
         self._positives: dict[int, list[int]] = {}
         rows: dict[str, np.ndarray] = {}
@@ -122,8 +123,8 @@ class Collection:
         return np.array(self._positives.get(int(query), []), int)
 
     def of_results(self, queries: np.ndarray, rows_QK: np.ndarray) -> np.ndarray:
-        """The grades [Q, K] of ranked rows."""
-        return self.grades[queries[:, None], rows_QK].astype(float)
+        """The grades [Q, K] of ranked rows, 0 where there is none."""
+        return np.where(rows_QK >= 0, self.grades[queries[:, None], rows_QK], 0).astype(float)
 
 
 def _padded(ids: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
@@ -507,7 +508,8 @@ class Experiment:
             nonlocal best
             for settings in choices:
                 found = self.tuned(IN_BATCH, collection, 0, settings, 0, kind="sweep")
-                best = max(best, (found or -1.0, settings))
+                if found is not None and found > best[0]:
+                    best = found, settings
 
         try_all([base._replace(learning_rate=rate) for rate in rates])
         try_all([best[1]._replace(positives=count) for count in positives])
