@@ -1,0 +1,413 @@
+"""The curves of pre-training: what towers find by the steps of ICT+BFS+WLP, of ICT, and of a masked LM.
+
+Chang et al. 2020, Tables 2 and 3, at a batch of their size. Towers are evaluated as ReQA does: every question among all
+candidates, by exact search, without labels at every quarter of the steps, and at the end after some steps with labels.
+"""
+
+import argparse
+import contextlib
+import functools
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks.accelerator.data import Batch, Labelled, Masked, Pack, Pairs, ranks
+from benchmarks.accelerator.outcomes import DEPTHS, DONE, Outcome
+from benchmarks.ours import training
+from retrieval.data.examples.masking import MASKED, share
+from retrieval.errors import UserError, first_line
+from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import bind
+from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.search.exact import ExactIndex
+from retrieval.training import sharding
+from retrieval.training.loop import TrainState
+
+_QUARTERS = 4
+_AHEAD = 2  # steps that are dispatched before the host waits for one
+# Of the time of a step of two towers, that of one of MLM and of BoW-MLP: a third of the work is not done twice there.
+_SHARES = {"all": 1.0, "ict": 1.0, "mlm": 0.65, "bow": 0.15}
+_COMPILING = 120.0  # seconds, of all programs together
+
+
+class Arm(NamedTuple):
+    """A line of the curves.
+
+    Attributes:
+      label: in tables.
+      tasks: that it is trained on; without any it is not trained.
+      encoder: of its towers.
+    """
+
+    label: str
+    tasks: tuple[str, ...]
+    encoder: str = "transformer"
+
+
+# In the order of their value. The first is soon done, and its evaluation says how fast the device is.
+ARMS = {
+    "none": Arm("no pre-training", ()),
+    "all": Arm("ICT+BFS+WLP", ("ict", "bfs", "wlp")),
+    "ict": Arm("ICT", ("ict",)),
+    "mlm": Arm("MLM", ("mlm",)),
+    "bow": Arm("BoW-MLP, ICT+BFS+WLP", ("ict", "bfs", "wlp"), "bow_mlp"),
+}
+
+
+class Curves:
+    """The arms of a seed, which share compiled programs and parameters to start from."""
+
+    def __init__(self, pack: Pack, outcome: Outcome, seed: int, ends_at: float, card: str):
+        """Args:
+        ends_at: the time on the monotonic clock when no more is to be begun.
+        """
+        self._pack, self._outcome, self._seed, self._ends_at, self._card = pack, outcome, seed, ends_at, card
+        self._settings = pack.settings
+        self._mesh = training.one_device()
+        self._chunk = self._settings["chunk"]
+        self._steps: dict[tuple, Callable] = {}
+        self._embedders: dict[str, tuple[Callable, Callable]] = {}
+        self._started: dict[str, Any] = {}
+        is_labelled_Q = np.zeros(len(pack.questions), bool)
+        is_labelled_Q[pack["labelled"]] = True
+        self._asked_Q = np.flatnonzero(~is_labelled_Q)
+        self._gold_QN = pack.gold(self._asked_Q)
+        self._encoding = self._searching = 0.0
+
+    def attempt(self, name: str) -> None:
+        """An arm, unless it is done; where it fails, that is noted, and nothing is raised."""
+        key, values = f"{name}-s{self._seed}", self._outcome.values
+        if values["runs"].get(key, {}).get("status") == DONE:
+            return
+        if self._ends_at - time.monotonic() < 15:
+            _tell(f"{key}: no time is left for it")
+            return
+        while True:
+            try:
+                self.run(name)
+                return
+            except jax.errors.JaxRuntimeError as error:
+                traceback.print_exc()
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                if "RESOURCE_EXHAUSTED" in str(error) and self._chunk > 64:
+                    self._chunk //= 2
+                    self._steps.clear()
+                    _tell(f"{key}: the device has not enough memory; again in chunks of {self._chunk}")
+                    continue
+            except Exception as error:  # whatever it is, the other arms go on
+                traceback.print_exc()
+                reason = f"{type(error).__name__}: {first_line(error)}"
+            break
+        _tell(f"{key}: {reason}")
+        values["runs"][key]["status"] = "failed"
+        values["failures"][key] = reason
+        self._outcome.save()
+
+    def run(self, name: str) -> None:
+        """An arm, from its beginning to its end; everything that it finds is saved at once."""
+        arm, key = ARMS[name], f"{name}-s{self._seed}"
+        values = self._outcome.values
+        run = {"label": arm.label, "seed": self._seed, "card": self._card, "status": "cut off", "points": []}
+        run["tasks"] = list(arm.tasks)
+        values["runs"][key] = run
+        values |= {"questions": len(self._asked_Q), "candidates": len(self._pack["candidate_paragraph"])}
+        self._outcome.save()
+        params = None
+        if arm.tasks:
+            self._plan()
+            params = self._pretrain(name, run)
+        if arm.tasks != ("mlm",) and not run["points"]:
+            run["points"].append({"step": 0, **self._evaluate(arm, self._start(arm, None).params)})
+            self._outcome.save()
+        run["tuned"] = self._fine_tune(arm, params)
+        run["status"] = DONE
+        values["failures"].pop(key, None)
+        self._outcome.save()
+
+    def _plan(self) -> None:
+        """How many steps all arms have: as many as fit into the time, by what the device did in the evaluation."""
+        values = self._outcome.values
+        if "steps" in values:
+            return
+        if not self._encoding:  # an earlier call has evaluated these
+            self._evaluate(ARMS["none"], self._start(ARMS["none"], None).params)
+        settings, lengths = self._settings, self._settings["data"]
+        places = settings["batch"] * sum(lengths.values())
+        encoded = values["candidates"] * lengths["document_length"] + values["questions"] * lengths["query_length"]
+        step = 4 * places * self._encoding / encoded + 0.02  # twice forward, and the backward pass is worth two
+        evaluations = 3 * _QUARTERS + len(ARMS) + 1
+        left = self._ends_at - time.monotonic() - _COMPILING - evaluations * (self._encoding + self._searching)
+        steps = int(left / sum(_SHARES.values()) / step) // 20 * 20
+        values["steps"] = values["last"] = min(settings["steps"], max(2 * _QUARTERS, steps))
+        _tell(f"plan: {values['steps']} steps of about {step:.2f} s each")
+        self._outcome.save()
+
+    def _pretrain(self, name: str, run: dict[str, Any]) -> Any:
+        """The parameters of the arm's model after its steps."""
+        arm, values, settings = ARMS[name], self._outcome.values, self._settings
+        is_mlm = arm.tasks == ("mlm",)
+        config = self._config(arm, is_mlm)
+        lengths = config.data.query_length, config.data.document_length
+        if is_mlm:
+            places = max(1, share(lengths[1] - 2, MASKED))
+            source: Any = Masked(self._pack, self._seed, lengths[1], places, MASKED)
+        else:
+            source = Pairs(self._pack, {task: settings["rates"][task] for task in arm.tasks}, self._seed, *lengths)
+        parts, size = config.train.accumulation, config.train.batch_size
+        step, state = self._step(config), self._state(config)
+        last, is_first = values["last"], not any(other["points"] for other in values["runs"].values() if other["tasks"])
+        marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
+        metrics: list[Any] = []
+        began, waited, counted = time.perf_counter(), 0.0, 0
+        with _drawn(source.batch, size, parts * last) as batches:
+            for number, batch in enumerate(batches, 1):
+                state, said = self._take(step, state, batch)
+                metrics.append(said)
+                if len(metrics) > _AHEAD:
+                    jax.block_until_ready(metrics[-1 - _AHEAD])
+                if number == 1:  # which compiled it
+                    jax.block_until_ready(said)
+                    compiling = time.perf_counter() - began
+                    _tell(f"{name}: the first step took {compiling:.1f} s, loss {float(said['loss']):.3f}")
+                    run["compiling"], began = round(compiling, 1), time.perf_counter()
+                    continue
+                counted += 1
+                if counted == 5 and is_first:
+                    jax.block_until_ready(said)
+                    last = self._shorten((time.perf_counter() - began) / 5, last)
+                    marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
+                if number % parts or number // parts not in marks:
+                    continue
+                jax.block_until_ready(said)
+                seconds = time.perf_counter() - began - waited
+                point = {"step": number // parts, **_means(metrics), "seconds": seconds}
+                per_second = counted * size / seconds
+                point |= {"examples/s": per_second, "tokens/s": per_second * point.pop("tokens")}
+                metrics, pause = [], time.perf_counter()
+                _check(said)
+                if not is_mlm:
+                    point |= self._evaluate(arm, state.params)
+                waited += time.perf_counter() - pause
+                run["points"].append(point)
+                _tell(f"{name}: {_shown(point)}")
+                self._outcome.save()
+                if number // parts >= last:
+                    break
+        return state.params
+
+    def _shorten(self, seconds: float, last: int) -> int:
+        """Fewer steps for all arms, where they turn out to be too slow. The learning rate stays as it was planned."""
+        evaluation = self._encoding + self._searching
+        left = self._ends_at - time.monotonic() - 0.6 * _COMPILING - 3 * _QUARTERS * evaluation
+        fitting = int(left / sum(_SHARES.values()) / seconds) // _QUARTERS * _QUARTERS
+        fewer = max(2 * _QUARTERS, min(last, fitting))
+        _tell(f"plan: a step takes {seconds:.3f} s, so {fewer} steps of {last} are made")
+        self._outcome.values["last"] = fewer
+        self._outcome.save()
+        return fewer
+
+    def _fine_tune(self, arm: Arm, params: Any) -> dict[str, Any]:
+        """What towers find after some steps with labels."""
+        config, tuning = self._config(arm, False), self._settings["fine_tuning"]
+        config.train.update(steps=tuning["steps"], batch_size=tuning["batch_size"], chunk_size=0, log_q=False)
+        config.train.learning_rate = tuning["learning_rate"]
+        lengths = config.data.query_length, config.data.document_length
+        source = Labelled(self._pack, self._pack["labelled"], self._seed, *lengths)
+        step, state = self._step(config), self._start(arm, params, config)
+        metrics = []
+        with _drawn(source.batch, tuning["batch_size"], tuning["steps"]) as batches:
+            for batch in batches:
+                state, said = self._take(step, state, batch)
+                metrics.append(said)
+        _check(metrics[-1])
+        point = {"step": tuning["steps"], "loss": _means(metrics[-10:])["loss"], **self._evaluate(arm, state.params)}
+        _tell(f"{arm.label}, fine-tuned: {_shown(point)}")
+        return point
+
+    def _config(self, arm: Arm, is_mlm: bool) -> ConfigDict:
+        settings = self._settings
+        config = ConfigDict(self._pack.facts["config"])
+        steps, batch = self._outcome.values.get("steps", 1), settings["batch"]
+        config.recipe, config.seed = "mlm" if is_mlm else "two_tower", self._seed
+        config.data.update(settings["data"], lanes=1, negatives=0)
+        config.data.pack.update(query=0.0, document=0.0)
+        config.model.update(settings["model"])
+        if arm.encoder == "bow_mlp":
+            config.model.update(encoder="bow_mlp", **settings["bow"])
+        parts = max(1, batch // self._chunk) if is_mlm else 1
+        config.train.update(
+            steps=steps * parts,
+            batch_size=batch // parts,
+            chunk_size=0 if is_mlm else self._chunk,
+            accumulation=parts,
+            learning_rate=settings["learning_rate"],
+            temperature=0.05,
+            log_q=True,
+            loss="in_batch_softmax",
+        )
+        return config
+
+    def _step(self, config: ConfigDict) -> Callable:
+        """The train step of a config, compiled once for all arms that have the same."""
+        key = (config.recipe, config.model.encoder, config.train.to_json(), config.seed)
+        if key not in self._steps:
+            self._steps[key] = train_state.make_step(config, abstract_model(config, self._pack.vocab_size))
+        return self._steps[key]
+
+    def _state(self, config: ConfigDict, begin: Callable[[Any], None] = lambda model: None) -> TrainState:
+        like = train_state.abstract_state(config, abstract_model(config, self._pack.vocab_size), self._mesh)
+        return initial_parameters.initial_state(config, self._pack.vocab_size, like, begin)
+
+    def _start(self, arm: Arm, params: Any, config: ConfigDict | None = None) -> TrainState:
+        """Towers before they are fine-tuned: as they are trained, with the encoder of an MLM, or untrained."""
+        config = config or self._config(arm, False)
+        if params is None:
+            return self._state(config)
+        if arm.tasks == ("mlm",):
+            masked = self._config(arm, True)
+            trained = bind(abstract_model(masked, self._pack.vocab_size))(jax.device_get(params))
+            return self._state(config, lambda model: recipe_of(config).start_from(model, trained))
+        create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
+        with jax.set_mesh(self._mesh):
+            return jax.jit(create)(params)
+
+    def _take(self, step: Callable, state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
+        rows = jax.device_put(batch, sharding.batch_sharding(self._mesh))
+        with jax.set_mesh(self._mesh):
+            return step(state, rows)
+
+    def _evaluate(self, arm: Arm, params: Any) -> dict[str, float]:
+        """R@k of all questions that are not for fine-tuning."""
+        config, size = self._config(arm, False), self._settings["encode"]
+        if arm.encoder not in self._embedders:
+            model = abstract_model(config, self._pack.vocab_size)
+            on_mesh = OnMesh(config, model, self._pack.special("sep"), self._mesh)
+            self._embedders[arm.encoder] = (
+                on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None)),
+                on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None)),
+            )
+        of_queries, of_documents = (embedder(params) for embedder in self._embedders[arm.encoder])
+        query_length, document_length = config.data.query_length, config.data.document_length
+        candidate_N = np.arange(len(self._pack["candidate_paragraph"]))
+        sides = (
+            (of_queries, self._asked_Q, lambda rows: self._pack.question_rows(rows, query_length)[0]),
+            (of_documents, candidate_N, lambda rows: self._pack.candidate_rows(rows, document_length)[0]),
+        )
+        for embed, numbers, rows in sides:  # compiled before the clock runs
+            embed(_filled(rows(numbers[:size]), size))
+        began = time.perf_counter()
+        query_QE, document_NE = (_embedded(*side, size) for side in sides)
+        encoded = time.perf_counter()
+        rows_QK = ExactIndex(document_NE).search(query_QE, max(DEPTHS))[1]
+        rank_Q = ranks(rows_QK, self._gold_QN)
+        if not self._encoding:
+            self._encoding, self._searching = encoded - began, time.perf_counter() - encoded
+            _tell(f"evaluation: encoding {self._encoding:.1f} s, search {self._searching:.1f} s with compiling")
+        return {f"R@{k}": float((rank_Q < k).mean()) for k in DEPTHS}
+
+
+def next_seed(outcome: Outcome) -> int:
+    """The first seed of which an arm is not done."""
+    runs, seed = outcome.values["runs"], 0
+    while all(runs.get(f"{name}-s{seed}", {}).get("status") == DONE for name in ARMS):
+        seed += 1
+    return seed
+
+
+def _embedded(embed: Callable, numbers: np.ndarray, rows: Callable, size: int) -> np.ndarray:
+    parts = (numbers[start : start + size] for start in range(0, len(numbers), size))
+    return np.concatenate([embed(_filled(rows(part), size))[: len(part)] for part in parts])
+
+
+def _filled(ids_BL: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(ids_BL, ((0, size - len(ids_BL)), (0, 0)))
+
+
+@contextlib.contextmanager
+def _drawn(draw: Callable[[int, int], Batch], size: int, count: int) -> Iterator[Iterator[Batch]]:
+    """Batches that another thread draws, a few ahead."""
+    drawn: queue.Queue[Batch | BaseException | None] = queue.Queue(4)
+    is_over = threading.Event()
+
+    def put(value: Batch | BaseException | None) -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(queue.Full):
+                drawn.put(value, timeout=0.2)
+                return
+
+    def work() -> None:
+        try:
+            for number in range(count):
+                if is_over.is_set():
+                    return
+                put(draw(number, size))
+            put(None)
+        except BaseException as error:  # which the other thread raises
+            put(error)
+
+    def taken() -> Iterator[Batch]:
+        while (value := drawn.get()) is not None:
+            if isinstance(value, BaseException):
+                raise value
+            yield value
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield taken()
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _means(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over the last steps, at most 20."""
+    values = jax.device_get(list(metrics[-20:]))
+    names = [name for name in ("loss", "recall@1", "accuracy", "gradient_norm", "tokens") if name in values[0]]
+    return {name: float(np.mean([value[name] for value in values])) for name in names}
+
+
+def _check(said: Mapping[str, Any]) -> None:
+    if (skipped := int(said["skipped"])) > 3:
+        raise UserError(f"loss or gradient was not finite for {skipped} steps in a row")
+
+
+def _shown(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,.4g}" for name, value in point.items())
+
+
+def _tell(what: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the arms of the next seed, as far as the time goes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--skip", default="", help="arms that a process has died of in this call")
+    parser.add_argument("--card", default="", help="the accelerator; none on a CPU")
+    given = parser.parse_args(arguments)
+    ends_at = time.monotonic() + given.seconds
+    pack = Pack(given.data)
+    outcome = Outcome(given.out, "curves", {name: pack.facts[name] for name in ("version", "counts", "settings")})
+    _tell(f"curves: {pack.facts['counts']}")
+    curves = Curves(pack, outcome, next_seed(outcome), ends_at, given.card or "CPU")
+    for name in ARMS:
+        if name not in given.skip.split(","):
+            curves.attempt(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
