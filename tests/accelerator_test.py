@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from ml_collections import ConfigDict
 from support.tiny import make_config
 
 from benchmarks.accelerator import curves, data, outcomes, pack
@@ -14,6 +16,8 @@ from benchmarks.accelerator.data import Labelled, Masked, Pack, Pairs
 from retrieval.data.examples.masking import MASKED
 from retrieval.data.sets import reqa
 from retrieval.errors import UserError
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
 
 TOY = pack.SETTINGS | {
@@ -181,3 +185,20 @@ def test_an_arm_without_memory_is_tried_in_smaller_chunks_and_the_next_one_goes_
     day.attempt("all")
     assert chunks == [256, 128, 64]
     assert "RESOURCE_EXHAUSTED" in outcomes.read(tmp_path / "curves.json")["failures"]["all-s0"]
+
+
+def test_packed_pairs_have_the_loss_of_texts_in_rows_of_their_own(packed):
+    loaded = Pack(packed)
+    config = ConfigDict(loaded.facts["config"])
+    config.data.update(TOY["data"])
+    config.data.pack.update(query=0.0, document=0.0)
+    config.model.update(TOY["model"])
+    config.train.update(batch_size=16, chunk_size=0)
+    model = recipe_of(config).build(loaded.vocab_size)
+    objective, params = recipe_of(config).objective(bind(model)), parameters_of(model)
+    source = Pairs(loaded, TOY["rates"], 0, 16, 48)
+    losses = []
+    for is_packed in (True, False):
+        batch = {name: jax.numpy.asarray(x) for name, x in source.batch(0, 16, packed=is_packed).items()}
+        losses.append(jax.jit(objective)(params, batch, jax.random.key(0))[0])
+    np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -5,11 +5,12 @@ candidates, by exact search, without labels at every quarter of the steps, and a
 """
 
 import argparse
+import collections
+import concurrent.futures
 import contextlib
 import functools
-import queue
+import itertools
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from retrieval.training import sharding
 from retrieval.training.loop import TrainState
 
 _QUARTERS = 4
+_DRAWERS = 3  # threads that draw batches
 _AHEAD = 2  # steps that are dispatched before the host waits for one
 # Of the time of a step of two towers, that of one of MLM and of BoW-MLP: a third of the work is not done twice there.
 _SHARES = {"all": 1.0, "ict": 1.0, "mlm": 0.65, "bow": 0.15}
@@ -83,6 +85,11 @@ class Curves:
         self._asked_Q = np.flatnonzero(~is_labelled_Q)
         self._gold_QN = pack.gold(self._asked_Q)
         self._encoding = self._searching = 0.0
+        lengths, candidate_N = self._settings["data"], np.arange(len(pack["candidate_paragraph"]))
+        self._rows = (
+            pack.question_rows(self._asked_Q, lengths["query_length"])[0],
+            pack.candidate_rows(candidate_N, lengths["document_length"])[0],
+        )
 
     def attempt(self, name: str) -> None:
         """An arm, unless it is done; where it fails, that is noted, and nothing is raised."""
@@ -169,7 +176,7 @@ class Curves:
         marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
         metrics: list[Any] = []
         began, waited, counted = time.perf_counter(), 0.0, 0
-        with _drawn(source.batch, size, parts * last) as batches:
+        with contextlib.closing(_drawn(source.batch, size, parts * last)) as batches:
             for number, batch in enumerate(batches, 1):
                 state, said = self._take(step, state, batch)
                 metrics.append(said)
@@ -225,10 +232,9 @@ class Curves:
         source = Labelled(self._pack, self._pack["labelled"], self._seed, *lengths)
         step, state = self._step(config), self._start(arm, params, config)
         metrics = []
-        with _drawn(source.batch, tuning["batch_size"], tuning["steps"]) as batches:
-            for batch in batches:
-                state, said = self._take(step, state, batch)
-                metrics.append(said)
+        for batch in _drawn(source.batch, tuning["batch_size"], tuning["steps"]):
+            state, said = self._take(step, state, batch)
+            metrics.append(said)
         _check(metrics[-1])
         point = {"step": tuning["steps"], "loss": _means(metrics[-10:])["loss"], **self._evaluate(arm, state.params)}
         _tell(f"{arm.label}, fine-tuned: {_shown(point)}")
@@ -296,15 +302,9 @@ class Curves:
                 on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None)),
                 on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None)),
             )
-        of_queries, of_documents = (embedder(params) for embedder in self._embedders[arm.encoder])
-        query_length, document_length = config.data.query_length, config.data.document_length
-        candidate_N = np.arange(len(self._pack["candidate_paragraph"]))
-        sides = (
-            (of_queries, self._asked_Q, lambda rows: self._pack.question_rows(rows, query_length)[0]),
-            (of_documents, candidate_N, lambda rows: self._pack.candidate_rows(rows, document_length)[0]),
-        )
-        for embed, numbers, rows in sides:  # compiled before the clock runs
-            embed(_filled(rows(numbers[:size]), size))
+        sides = [(embedder(params), rows) for embedder, rows in zip(self._embedders[arm.encoder], self._rows)]
+        for embed, rows in sides:  # compiled before the clock runs
+            embed(_filled(rows[:size], size))
         began = time.perf_counter()
         query_QE, document_NE = (_embedded(*side, size) for side in sides)
         encoded = time.perf_counter()
@@ -324,50 +324,24 @@ def next_seed(outcome: Outcome) -> int:
     return seed
 
 
-def _embedded(embed: Callable, numbers: np.ndarray, rows: Callable, size: int) -> np.ndarray:
-    parts = (numbers[start : start + size] for start in range(0, len(numbers), size))
-    return np.concatenate([embed(_filled(rows(part), size))[: len(part)] for part in parts])
+def _embedded(embed: Callable, rows_BL: np.ndarray, size: int) -> np.ndarray:
+    parts = (rows_BL[start : start + size] for start in range(0, len(rows_BL), size))
+    return np.concatenate([embed(_filled(part, size))[: len(part)] for part in parts])
 
 
 def _filled(ids_BL: np.ndarray, size: int) -> np.ndarray:
     return np.pad(ids_BL, ((0, size - len(ids_BL)), (0, 0)))
 
 
-@contextlib.contextmanager
-def _drawn(draw: Callable[[int, int], Batch], size: int, count: int) -> Iterator[Iterator[Batch]]:
-    """Batches that another thread draws, a few ahead."""
-    drawn: queue.Queue[Batch | BaseException | None] = queue.Queue(4)
-    is_over = threading.Event()
-
-    def put(value: Batch | BaseException | None) -> None:
-        while not is_over.is_set():
-            with contextlib.suppress(queue.Full):
-                drawn.put(value, timeout=0.2)
-                return
-
-    def work() -> None:
-        try:
-            for number in range(count):
-                if is_over.is_set():
-                    return
-                put(draw(number, size))
-            put(None)
-        except BaseException as error:  # which the other thread raises
-            put(error)
-
-    def taken() -> Iterator[Batch]:
-        while (value := drawn.get()) is not None:
-            if isinstance(value, BaseException):
-                raise value
-            yield value
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield taken()
-    finally:
-        is_over.set()
-        thread.join()
+def _drawn(draw: Callable[[int, int], Batch], size: int, count: int) -> Iterator[Batch]:
+    """Batches that other threads draw, a few ahead."""
+    numbers, drawn = iter(range(count)), collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(_DRAWERS) as pool:
+        drawn.extend(pool.submit(draw, number, size) for number in itertools.islice(numbers, 2 * _DRAWERS))
+        while drawn:
+            batch = drawn.popleft().result()
+            drawn.extend(pool.submit(draw, number, size) for number in itertools.islice(numbers, 1))
+            yield batch
 
 
 def _means(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -26,7 +26,8 @@ def build(
       backend: further arguments of the Transformer module, such as its backend.
     """
     torch.manual_seed(seed)
-    tokenizer = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=length)
+    # By its place: the argument has another name from transformers 5 on.
+    tokenizer = BertTokenizerFast(str(vocabulary), do_lower_case=True, model_max_length=length)
     config = BertConfig(
         vocab_size=len(tokenizer),
         num_hidden_layers=sizes["num_layers"],
