@@ -75,11 +75,19 @@ def _packed(config: ConfigDict, path: Path, settings: Any) -> ConfigDict:
     config.data.lanes = max(1, settings["batch"] // 128)
     config.data.pack.update(query_row=128, document_row=max(384, settings["document_length"]))
     rows = list(pairs.batches(path, settings["batch"], settings["batches"]))
-    for share in np.arange(0.3, 1.01, 0.02):
-        config.data.pack.update(query=round(float(share) + 0.1, 2), document=round(float(share), 2))
-        if (packing := recipe_of(config).packing()) and pairs.fit(rows, packing):
-            return config
-    raise UserError("the pairs of a step do not fit into packed rows")
+    config.data.pack.update(query=1.0, document=1.0)
+    for side in ("document", "query"):
+        shares = [round(float(share), 2) for share in np.arange(0.26, 1.01, 0.02)]
+        config.data.pack[side] = next((share for share in shares if _fit(config, side, share, rows)), 1.0)
+    return config
+
+
+def _fit(config: ConfigDict, side: str, share: float, rows: Sequence[pairs.Rows]) -> bool:
+    """Whether all pairs of every lane fit, with this share of a side's rows."""
+    changed = config.copy_and_resolve_references()
+    changed.data.pack[side] = share
+    packing = recipe_of(changed).packing()
+    return packing is not None and pairs.fit(rows, packing)
 
 
 def main(arguments: Sequence[str]) -> None:
