@@ -131,7 +131,8 @@ def _wait(command: Sequence[str], environment: Mapping[str, str], seconds: float
 def _cut_off(path: Path) -> str:
     """What the process of a work was at."""
     runs = outcomes.read(path)["runs"] if path.exists() else {}
-    return next((key.partition("-s")[0] for key, run in runs.items() if run.get("status") == "cut off"), "")
+    begun = [key.partition("-s")[0] for key, run in runs.items() if run.get("status") == "cut off"]
+    return begun[-1] if begun else ""
 
 
 def _note(folder: Path, line: str) -> None:

@@ -126,7 +126,8 @@ class Curves:
         values = self._outcome.values
         run = {"label": arm.label, "seed": self._seed, "card": self._card, "status": "cut off", "points": []}
         run["tasks"] = list(arm.tasks)
-        values["runs"][key] = run
+        values["runs"].pop(key, None)
+        values["runs"][key] = run  # the last one is what a process that dies was at
         values |= {"questions": len(self._asked_Q), "candidates": len(self._pack["candidate_paragraph"])}
         self._outcome.save()
         params = None
