@@ -74,7 +74,8 @@ def test_pairs_are_those_of_the_tasks(packed):
         else:
             assert documents == passages
         assert np.isfinite(batch["log_q"]).all()
-    assert np.array_equal(*(Pairs(loaded, {"ict": 1.0}, 0, 16, 48).batch(3, 8)["query"] for _ in range(2)))
+    one, again = (Pairs(loaded, {"ict": 1.0}, 0, 16, 48).batch(3, 8)["query"] for _ in range(2))
+    assert np.array_equal(one, again)
 
 
 def test_four_queries_share_a_row(packed):

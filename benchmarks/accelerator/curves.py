@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -338,7 +338,7 @@ def _filled(ids_BL: np.ndarray, size: int) -> np.ndarray:
     return np.pad(ids_BL, ((0, size - len(ids_BL)), (0, 0)))
 
 
-def _drawn(draw: Callable[[int, int], Batch], size: int, count: int) -> Iterator[Batch]:
+def _drawn(draw: Callable[[int, int], Batch], size: int, count: int) -> Generator[Batch]:
     """Batches that other threads draw, a few ahead."""
     numbers, drawn = iter(range(count)), collections.deque()
     with concurrent.futures.ThreadPoolExecutor(_DRAWERS) as pool:
