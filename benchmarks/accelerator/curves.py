@@ -56,7 +56,7 @@ class Arm(NamedTuple):
     encoder: str = "transformer"
 
 
-# In the order of their value. The first is soon done, and its evaluation says how fast the device is.
+# `settings` has them in the order of their value. The evaluation of the first says how fast the device is.
 ARMS = {
     "none": Arm("no pre-training", ()),
     "all": Arm("ICT+BFS+WLP", ("ict", "bfs", "wlp")),
@@ -157,10 +157,14 @@ class Curves:
         _tell(f"evaluation: encoding {self._encoding:.2f} s, search {self._searching:.2f} s")
         evaluations = 3 * _QUARTERS + len(ARMS)
         left = self._ends_at - time.monotonic() - _COMPILING - evaluations * (self._encoding + self._searching)
-        steps = int(left / sum(_SHARES.values()) / step) // 20 * 20
+        steps = int(left / self._work() / step) // 20 * 20
         values["steps"] = values["last"] = min(settings["steps"], max(2 * _QUARTERS, steps))
         _tell(f"plan: {values['steps']} steps of about {step:.2f} s each")
         self._outcome.save()
+
+    def _work(self) -> float:
+        """That of a step of every arm, in steps of two towers."""
+        return sum(_SHARES.get(name, 0.0) for name in self._settings["arms"])
 
     def _pretrain(self, name: str, run: dict[str, Any]) -> Any:
         """The parameters of the arm's model after its steps."""
@@ -219,7 +223,7 @@ class Curves:
         """Fewer steps for all arms, where they turn out to be too slow. The learning rate stays as it was planned."""
         evaluation = self._encoding + self._searching
         left = self._ends_at - time.monotonic() - 0.6 * _COMPILING - 3 * _QUARTERS * evaluation
-        fitting = int(left / sum(_SHARES.values()) / seconds) // _QUARTERS * _QUARTERS
+        fitting = int(left / self._work() / seconds) // _QUARTERS * _QUARTERS
         fewer = max(2 * _QUARTERS, min(last, fitting))
         _tell(f"plan: a step takes {seconds:.3f} s, so {fewer} steps of {last} are made")
         self._outcome.values["last"] = fewer
@@ -321,10 +325,10 @@ class Curves:
         return {f"R@{k}": float((rank_Q < k).mean()) for k in DEPTHS}
 
 
-def next_seed(outcome: Outcome) -> int:
+def next_seed(outcome: Outcome, arms: Sequence[str]) -> int:
     """The first seed of which an arm is not done."""
     runs, seed = outcome.values["runs"], 0
-    while all(runs.get(f"{name}-s{seed}", {}).get("status") == DONE for name in ARMS):
+    while all(runs.get(f"{name}-s{seed}", {}).get("status") == DONE for name in arms):
         seed += 1
     return seed
 
@@ -382,8 +386,8 @@ def main(arguments: Sequence[str]) -> None:
     pack = Pack(given.data)
     outcome = Outcome(given.out, "curves", {name: pack.facts[name] for name in ("version", "counts", "settings")})
     _tell(f"curves: {pack.facts['counts']}")
-    curves = Curves(pack, outcome, next_seed(outcome), ends_at, given.card or "CPU")
-    for name in ARMS:
+    curves = Curves(pack, outcome, next_seed(outcome, pack.settings["arms"]), ends_at, given.card or "CPU")
+    for name in pack.settings["arms"]:
         if name not in given.skip.split(","):
             curves.attempt(name)
 

@@ -32,6 +32,7 @@ from retrieval.stage_outputs import Run
 
 # The curves: steps of 8,192 pairs, as many as there is time for.
 SETTINGS = {
+    "arms": ["none", "all", "ict", "mlm", "bow"],
     "batch": 8192,
     "chunk": 1024,
     "steps": 600,  # at most
