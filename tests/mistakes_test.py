@@ -208,8 +208,6 @@ FIELDS = mistakes(
   config.recipe=mlm | no towers | --config.train.init_from={run}
 $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
   stage 'report' reads what stage 'evaluate' writes | no run has that | --stage=evaluate,report
---workdir={finished} --stage=similarity --config.similarity.lengths=512
-  config.similarity.lengths=(512,) | config.data.document_length=96
 """
 )
 
