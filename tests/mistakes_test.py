@@ -24,10 +24,10 @@ from retrieval import main, study
 from retrieval.cli import command_line
 from retrieval.config import experiment
 from retrieval.config.fields import declared
-from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.work_directory import FORMAT
 from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
 
@@ -134,7 +134,15 @@ FLAGS = mistakes(
 --config={lacks.py} --workdir={run}
   config.train.steps is missing | config.experiment.defaults()
 --workdir={oldest}
-  {oldest}/config.json: config.recipe is missing | of an older version | make it again
+  {oldest}: another version of this program made this work directory | another --workdir
+--config=configs/ict_bfs_wlp.py:local --workdir={oldest}
+  {oldest}: another version of this program made this work directory | another --workdir
+--config=configs/ict_bfs_wlp.py:local --workdir={run} --config.base={oldest}
+  {oldest}: another version of this program made this work directory | another --workdir
+$TASKS --workdir={run} --config.similarity.pairs=5
+  config.similarity.pairs is gone: the stage | leave it out
+--config={gone.py} --workdir={run}
+  config.latency.questions is gone: reports have the milliseconds
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}
@@ -444,6 +452,7 @@ def inputs(tmp_path_factory):
         "half.py": config_file(r"config.corpus = 'caf\udce9'"),
         "typo.py": config_file("config.train.batchsize = 5"),
         "lacks.py": config_file("del config.train.steps"),
+        "gone.py": config_file("config.latency = {'questions': 5}"),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -499,15 +508,11 @@ def write_runs(root, folder):
     finished(root / "mixed", words, "prepare", "sets")
     for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
         finished(root / name, words, config="reqa", base=str(root / base))
-    finished(root / "record", words, "prepare", "sets")
-    (root / "record" / "stages" / "prepare.json").write_text('{"done": true}')
-    older = json.loads((root / "finished" / "config.json").read_text())
-    del older["data"]["pack"]
-    oldest = {name: value for name, value in older.items() if name != "recipe"}
-    texts = {"array": "[]", "oldest": json.dumps(oldest)}
-    for name, text in texts.items():
-        (root / name).mkdir()
-        (root / name / "config.json").write_text(text)
+    for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
+        finished(root / name, words, "prepare", "sets")
+        (root / name / "stages" / "prepare.json").write_text(json.dumps(record))
+    (root / "array").mkdir()
+    (root / "array" / "config.json").write_text("[]")
 
 
 def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
@@ -517,7 +522,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "config.json").write_text(config.to_json())
     (folder / "corpus" / "vocab.txt").write_text(words)
     tasks = {task: {"pairs": 50, "last_buckets": {"10000": 50}} for task in ("ict", "bfs", "wlp", "mlm")}
-    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks, "layout": shard_steps.LAYOUT}))
+    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:

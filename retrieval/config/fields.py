@@ -5,7 +5,6 @@
 Checks, `--help` and the reference page are made from the declarations. Who reads a field is what the stages say.
 """
 
-import copy
 import dataclasses
 import json
 import math
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
+from retrieval.config.removed_fields import REMOVED
 from retrieval.errors import UserError, listed, unknown_name
 
 
@@ -41,8 +41,6 @@ class Field(NamedTuple):
       default: its value in a config that does not set it.
       kind: what it may be.
       help: a line.
-      was: of a field that came later, the value that does what all versions before it did; None where there is none. It
-        stays as it is, whatever becomes of the default: the work directories of those versions mean it.
       in_place_of: another field that this one, where it is not 0, keeps from being read.
       goes_with: another field and its value, without which this one makes no sense.
     """
@@ -50,7 +48,6 @@ class Field(NamedTuple):
     default: Any
     kind: Kind
     help: str
-    was: Any = None
     in_place_of: str = ""
     goes_with: tuple[str, Any] | None = None
 
@@ -120,35 +117,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return groups
 
 
-def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config that an earlier version wrote, with `Field.was` for the fields which that did not have."""
-    result = copy.deepcopy(dict(values))
-    for path, field in _FIELDS.items():
-        *parents, name = path.split(".")
-        group: Any = result
-        for parent in parents if field.was is not None else ():
-            group = group.setdefault(parent, {}) if isinstance(group, dict) else None
-        if field.was is not None and isinstance(group, dict):
-            group.setdefault(name, field.was)
-    return result
-
-
-def beyond_before(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a config without those that say what versions before their field did anyway, `Field.was`.
-
-    So what a stage was made with is the same, whichever of the versions wrote it down.
-    """
-    result = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            group = beyond_before(value, f"{path}.")
-            result |= {name: group} if group or not value else {}
-        elif path not in _FIELDS or _FIELDS[path].was is None or value != _FIELDS[path].was:
-            result[name] = value
-    return result
-
-
 def with_tuples(value: Any) -> Any:
     """A value as it comes back from JSON, with tuples where that has lists."""
     if isinstance(value, dict):
@@ -165,14 +133,19 @@ def check(values: Mapping[str, Any]) -> None:
     given = dict(flatten(values))
     for path in given:
         if path not in _FIELDS:
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in _FIELDS])
+            raise removed(path) or unknown_name("field", f"config.{path}", [f"config.{known}" for known in _FIELDS])
     for path, field in _FIELDS.items():
         if path not in given:
             raise UserError(
                 f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
-                "fields; for a work directory of an older version name its config too, --config=configs/NAME.py"
+                "fields; for a work directory that lacks one name its config too, --config=configs/NAME.py"
             )
         check_value(path, given[path], field.kind)
+
+
+def removed(path: str) -> UserError | None:
+    """The error for a field that there was once, which says what took its place; None for any other name."""
+    return UserError(f"config.{path} is gone: {REMOVED[path]}") if path in REMOVED else None
 
 
 def check_value(path: str, value: Any, kind: Kind) -> None:

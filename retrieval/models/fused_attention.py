@@ -32,7 +32,6 @@ declare(
         "auto",
         one_of("form of attention", FORMS),
         "plain; fused: a kernel of the chip, which has no dropout on attention; auto: fused where both fit",
-        was="plain",
     ),
 )
 

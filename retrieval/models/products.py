@@ -31,7 +31,6 @@ declare(
         SAME,
         one_of("format of products", FACTORS),
         "what is multiplied: as model.dtype (dtype), in bfloat16, or so on CPUs with AMX (auto)",
-        was=SAME,
     ),
 )
 

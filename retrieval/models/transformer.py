@@ -56,9 +56,7 @@ declare(
     type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
     layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
     dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
-    attention_dropout=Field(
-        -1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`", was=-1.0
-    ),
+    attention_dropout=Field(-1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`"),
     dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
     remat=Field(
         "full",

@@ -12,7 +12,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config import fields
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
@@ -43,7 +42,7 @@ declare(
     init_from=Field(
         "", TEXT, "work directory of a trained run, or BERT's weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"
     ),
-    init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last", was=0),
+    init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
 )
 
 
@@ -195,8 +194,7 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
 
 def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
     """The fields on which it depends whether a model's parameters suit another one of a recipe."""
-    # The other run may be older than a field.
-    head = {name: config[group].get(field) for name in recipe.head for group, _, field in [name.partition(".")]}
+    head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
     return size_fields(config) | head | {"recipe": config.recipe}
 
 
@@ -317,7 +315,7 @@ def of_towers(run: Run) -> ConfigDict:
     config = run.config.copy_and_resolve_references()
     config.recipe, config.model = trained.recipe, trained.model
     for name in TEXT_FIELDS:
-        config.data[name] = trained.data.get(name, fields.declared()[f"data.{name}"].was)  # a run may be older
+        config.data[name] = trained.data[name]
     return config
 
 

@@ -35,7 +35,7 @@ declare(
         "vocabulary", one_of("way with accents", ACCENTS), "whether 'café' is 'cafe': fold, keep or vocabulary"
     ),
     bm25_identifiers=Field(
-        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts", was=False
+        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts"
     ),
 )
 

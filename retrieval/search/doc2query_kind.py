@@ -20,7 +20,7 @@ declare(
         "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
     ),
     expansions_share=Field(
-        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all", was=1.0
+        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all"
     ),
     expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
 )

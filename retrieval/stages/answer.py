@@ -46,25 +46,19 @@ declare(
         ("bm25",),
         TEXTS,
         "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
-        was=("bm25",),
     ),
-    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all", was=""),
-    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
-    paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
+    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all"),
+    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
+    paragraphs=Field(5, whole(1), "passages of a question that are read"),
     weight=Field(
         -1.0,
         number("a number from 0 to 1, or -1", lambda value: 0 <= value <= 1 or value == -1),
         "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
-        was=1.0,
     ),
-    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none", was=""),
-    sums=Field(
-        False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities", was=False
-    ),
-    spans=Field(10, whole(1), "spans of a passage that are kept", was=10),
-    shard_size=Field(
-        8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one", was=8192
-    ),
+    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
+    sums=Field(False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities"),
+    spans=Field(10, whole(1), "spans of a passage that are kept"),
+    shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
 )
 
 

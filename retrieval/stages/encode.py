@@ -37,9 +37,7 @@ declare(
     shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
-    start=Field(
-        False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline", was=False
-    ),
+    start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),
     corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
 )
 

@@ -48,9 +48,7 @@ declare(
     depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
     metrics=Field((), _METRICS, "metrics as ir_measures writes them, such as RR@10; (): those that suit each set"),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
-    dense=Field(
-        (), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search", was=()
-    ),
+    dense=Field((), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search"),
 )
 
 

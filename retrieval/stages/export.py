@@ -38,8 +38,8 @@ declare(
         matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
         "license that the model card names, such as apache-2.0; '': none was given",
     ),
-    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none", was=""),
-    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone", was=True),
+    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
+    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),
 )
 
 
@@ -66,7 +66,7 @@ def export(run: Run) -> dict[str, Any]:
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
             include_prompt=_includes_prompts(config, vocabulary),
-            titles=config.data.get("titles", prefixes.PAIR),
+            titles=config.data.titles,
         )
         kind = {"tied": config.model.tied}
 
@@ -205,9 +205,9 @@ def _write_towers(
 
 
 def _prompts(data: ConfigDict) -> dict[str, str]:
-    """What stands before queries and before documents; a run may be older than these fields."""
+    """What stands before queries and before documents."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
-    return {side: text for side, name in of_sides if (text := data.get(name, ""))}
+    return {side: text for side, name in of_sides if (text := data[name])}
 
 
 def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
@@ -216,7 +216,7 @@ def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
     Raises:
       UserError: it begins at places that those libraries do not have.
     """
-    places = tuple(config.model.get("pool_from", (0, 0)))  # a run may be older than the field
+    places = tuple(config.model.pool_from)
     if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
         raise UserError(
             f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
@@ -286,7 +286,7 @@ def _trained_on(
         if pair_files:
             yield "labelled examples", _names(pair_files)
         if name := divided.split.set:
-            part = divided.split.get("train")  # which older runs lack
+            part = divided.split.train
             share = f"those of '{part}' in" if part else f"{divided.split.ratio:.0%} of those of"
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
@@ -312,7 +312,7 @@ def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDic
         "same.",
         "Of a document that is too long the longer of title and text is cut, then both.",
     ]
-    if trained.data.get("titles") == prefixes.JOINED:
+    if trained.data.titles == prefixes.JOINED:
         titles = ["A document with a title is the title, a space and the text."]
     return [
         lengths,

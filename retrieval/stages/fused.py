@@ -38,10 +38,7 @@ declare(
     constant=Field(60.0, NOT_NEGATIVE, "constant of reciprocal_rank: how little the first ranks stand out"),
     weights=Field((), _WEIGHTS, "of weighted_sum, one a system; (): validation questions choose, or all count alike"),
     dense_weight=Field(
-        fusion.DENSE_WEIGHT,
-        SHARE,
-        "weight of the dense list in the hybrid, where no validation questions choose it",
-        was=fusion.DENSE_WEIGHT,
+        fusion.DENSE_WEIGHT, SHARE, "weight of the dense list in the hybrid, where no validation questions choose it"
     ),
 )
 

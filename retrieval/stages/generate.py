@@ -76,24 +76,17 @@ declare(
     ),
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field(
-        "",
-        one_of("maker of answers", MAKERS, ""),
-        "what proposes answers to ask for; '': queries, no answers",
-        was="",
+        "", one_of("maker of answers", MAKERS, ""), "what proposes answers to ask for; '': queries, no answers"
     ),
     proposer=Field(
         "",
         TEXT,
         "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
-        was="",
     ),
-    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least", was=20),
-    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none", was=""),
+    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least"),
+    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
     reranker=Field(
-        "",
-        TEXT,
-        "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none",
-        was="",
+        "", TEXT, "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none"
     ),
     queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
     way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),

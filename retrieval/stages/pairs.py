@@ -35,7 +35,7 @@ declare(
     ),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
-    keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others", was=False),
+    keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others"),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
     teacher=Field(
         "",

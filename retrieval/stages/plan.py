@@ -49,8 +49,8 @@ _ROOM = 0.9  # the share of the memory that advice fills: its estimates are roug
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
-    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried", was=False),
-    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none", was=0),
+    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried"),
+    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none"),
 )
 
 

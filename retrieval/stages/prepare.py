@@ -50,16 +50,14 @@ declare(
         NOT_NEGATIVE,
         "MiB of the corpus's files for a shard at least: of few there are fewer shards, whose number divides "
         "prepare.shards; 0: always so many",
-        was=0.0,
         in_place_of="prepare.shards",
     ),
     vocab_size=Field(30522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
-    lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents", was=True),
+    lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents"),
     vocab_kind=Field(
         "wordpiece",
         one_of("kind of vocabulary", vocabularies.TRAINED),
         "what such a vocabulary has: wordpiece, or trigrams (letters, for model.encoder=bow_mlp)",
-        was="wordpiece",
     ),
     longest_passage=Field(256, whole(1), "tokens of a passage at most; with its title it fits data.document_length"),
     shortest_paragraph=Field(96, whole(0), "a paragraph of fewer tokens is joined with the next"),

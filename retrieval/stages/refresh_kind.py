@@ -111,9 +111,7 @@ REFRESHES: Table[RefreshKind] = Table("kind of refresh", "retrieval.stages.refre
 
 declare(
     "mine",
-    refresh_makes=Field(
-        "negatives", one_of("kind of refresh", REFRESHES), "what a refresh makes anew", was="negatives"
-    ),
+    refresh_makes=Field("negatives", one_of("kind of refresh", REFRESHES), "what a refresh makes anew"),
 )
 
 

@@ -27,7 +27,6 @@ declare(
         "",
         one_of("kind of third column", (runs.RANK, runs.SCORE), ""),
         "what the third column of files with three is, rank or score; '': what its numbers tell",
-        was="",
     ),
     set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
     unknown=Field(

@@ -37,25 +37,20 @@ _ORIGINS = Kind(
 _PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
 declare(
     "serve",
-    host=Field(
-        "127.0.0.1",
-        _HOST,
-        "address to listen at; others reach the server at 0.0.0.0, or an address of theirs",
-        was="127.0.0.1",
-    ),
-    port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
-    hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
-    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any", was=()),
+    host=Field("127.0.0.1", _HOST, "address to listen at; others reach the server at 0.0.0.0, or an address of theirs"),
+    port=Field(8080, _PORT, "port to listen at; 0: any that is free"),
+    hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
+    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any"),
     reranker=Field(
-        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any", was=""
+        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any"
     ),
-    k=Field(100, whole(1), "most hits of a list", was=100),
-    characters=Field(1000, whole(1), "most characters of a query", was=1000),
-    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank", was=64),
-    body=Field(1 << 20, whole(1), "most bytes of a request", was=1 << 20),
-    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error", was=10.0),
-    waiting=Field(256, whole(1), "requests that may wait; further ones are refused", was=256),
-    batch=Field(32, whole(1), "queries that are searched at once, at most", was=32),
+    k=Field(100, whole(1), "most hits of a list"),
+    characters=Field(1000, whole(1), "most characters of a query"),
+    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank"),
+    body=Field(1 << 20, whole(1), "most bytes of a request"),
+    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
+    waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
+    batch=Field(32, whole(1), "queries that are searched at once, at most"),
 )
 
 

@@ -15,7 +15,6 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
-from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
@@ -34,10 +33,8 @@ declare(
 declare(
     "split",
     set=Field("", TEXT, "evaluation set whose questions are divided for fine-tuning"),
-    train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all", was=""),
-    dev=Field(
-        "", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation", was=""
-    ),
+    train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all"),
+    dev=Field("", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation"),
     ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
     validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
     seed=Field(0, whole(0), "seed of the division"),
@@ -121,8 +118,6 @@ def check_inputs(run: Run) -> None:
     """
     config = run.config
     check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
-    if run.prepares and any(named.form.holds_out for named in formats(config)):
-        prepared_corpus.check_layout(run.corpus)
     if run.prepares and not is_done(run, "prepare"):
         for named in formats(config):
             named.form.preview(named.value)

@@ -36,26 +36,18 @@ _PART = 5_000  # questions whose lists are held at a time
 
 declare(
     "spans",
-    questions=Field(
-        "", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's", was=""
-    ),
-    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one", was=""),
+    questions=Field("", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
+    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
     system=Field(
-        "bm25",
-        one_of("index", INDEXES),
-        "index that retrieves: bm25, or with the base's model exact or scann",
-        was="bm25",
+        "bm25", one_of("index", INDEXES), "index that retrieves: bm25, or with the base's model exact or scann"
     ),
-    run=Field("", PATHS, "run file with the lists of the questions, in place of an index", was=""),
+    run=Field("", PATHS, "run file with the lists of the questions, in place of an index"),
     asked=Field(
         True,
         SWITCH,
         "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
-        was=True,
     ),
-    gold=Field(
-        True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one", was=True
-    ),
+    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
 )
 
 

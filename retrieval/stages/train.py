@@ -15,7 +15,6 @@ from retrieval import files
 from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_fields, whole
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.shards import prepared_corpus
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import is_done, read_own_record
@@ -75,7 +74,7 @@ declare(
     "train",
     steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
     epochs=Field(
-        0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", 0.0, "train.steps"
+        0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", "train.steps"
     ),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
@@ -86,7 +85,7 @@ declare(
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
     keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
-    keep_steps=Field((), _KEPT, "further steps whose checkpoints stay, for curves; train.init_step reads one", was=()),
+    keep_steps=Field((), _KEPT, "further steps whose checkpoints stay, for curves; train.init_step reads one"),
 )
 declare("profile", steps=Field((), _STEPS, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 
@@ -211,7 +210,7 @@ def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
     before = (record or {}).get("before")
     if not before:
         return []
-    steps = before.get("steps", before["step"])  # a record may be older than the field
+    steps = before["steps"]
     _log.warning(
         "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
         "steps in one go give",
@@ -283,7 +282,6 @@ def check_data(run: Run) -> None:
                 f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
-        prepared_corpus.check_layout(run.corpus)
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:
         recipe_of(config).check_labelled(writer)

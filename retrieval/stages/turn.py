@@ -25,13 +25,11 @@ declare(
         0,
         whole(0),
         "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
-        was=0,
     ),
     turn_rate=Field(
         0.0,
         NOT_NEGATIVE,
         "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
-        was=0.0,
     ),
 )
 

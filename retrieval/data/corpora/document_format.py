@@ -36,7 +36,7 @@ declare(
     id=Field("", TEXT, "JSON lines, CSV, Parquet: the field of a document's id; '': _id, id or docid"),
     title=Field("", TEXT, "the field of its title; '': title"),
     text=Field("", TEXT, "the field of its text; '': text, contents or body"),
-    url=Field("", TEXT, "the field of its web address; '': url or metadata.url", was=""),
+    url=Field("", TEXT, "the field of its web address; '': url or metadata.url"),
 )
 
 # What the fields of a record are called where the config does not say.

@@ -56,6 +56,5 @@ declare(
         _BASE,
         "where documents without an address of their own are: their id stands behind it, or in it as {id}, {stem} "
         "(without suffix) or {title}; '': nowhere",
-        was="",
     ),
 )

@@ -31,9 +31,7 @@ _MOST_WAITING = 16
 
 declare(
     "data.pack",
-    auto=Field(
-        False, SWITCH, "choose the shares from the data where both are 0, if packing saves a twentieth", was=False
-    ),
+    auto=Field(False, SWITCH, "choose the shares from the data where both are 0, if packing saves a twentieth"),
     query=Field(0.0, SHARE, "tokens of packed query rows, as a share of one text per row's; 0: one text per row"),
     query_row=Field(128, whole(3), "tokens of a packed row of queries"),
     document=Field(0.0, SHARE, "tokens of packed document rows, as a share of one text per row's; 0: one text per row"),

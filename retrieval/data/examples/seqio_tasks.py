@@ -31,7 +31,7 @@ declare(
         0.001, _HELD_OUT, "share of the passages that validate pre-training, which reads none of their sentences"
     ),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
-    skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run", was=False),
+    skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run"),
 )
 
 _log = logging.getLogger(__name__)

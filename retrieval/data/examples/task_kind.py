@@ -151,13 +151,11 @@ class TaskKind:
         names. Others are of the corpus.
       shards: the files of its records.
       options: the fields that it declares, `config.data.NAME`.
-      came_later: whether work directories without its rate have just not drawn it. Set it for a new task.
     """
 
     name: str
     what: str
     kind: str = "pair"
-    came_later: bool = False
     is_labelled: bool = False
     shards: Shards
     options: Mapping[str, Field] = {}
@@ -212,7 +210,7 @@ TASKS: Table[TaskKind] = Table("task", "retrieval.data.examples.tasks")
 def register(task: type[TaskKind]) -> type[TaskKind]:
     """Adds a task to TASKS, and its fields to the config. To be used as a decorator."""
     entry = TASKS.register(task.name, task())
-    declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what, was=0.0 if entry.came_later else None)})
+    declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what)})
     declare("data", **entry.options)
     return task
 

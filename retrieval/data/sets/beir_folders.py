@@ -14,9 +14,7 @@ _OF_DIVIDED = ("split.train", "split.dev")
 
 declare(
     "sets",
-    splits=Field(
-        (), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all", was=()
-    ),
+    splits=Field((), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all"),
 )
 
 

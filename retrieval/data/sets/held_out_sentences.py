@@ -38,7 +38,6 @@ class HeldOutSentences(SetFormat):
     kind = SHARE_BELOW
     options = ("data.held_out",)
     holds_out = True
-    came_later = True
 
     def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
         yield held_out_sentences(given.corpus, value)

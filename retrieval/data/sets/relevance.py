@@ -29,7 +29,6 @@ declare(
         REFUSE,
         one_of("way with judgements of unknown candidates", (REFUSE, DROP)),
         "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
-        was=REFUSE,
     ),
 )
 

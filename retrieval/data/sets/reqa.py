@@ -29,11 +29,9 @@ _log = logging.getLogger(__name__)
 declare(
     "sets",
     reqa_sentences=Field(
-        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph", was=False
+        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph"
     ),
-    known_articles=Field(
-        False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too", was=False
-    ),
+    known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
 )
 
 

@@ -57,7 +57,6 @@ class SetFormat:
       parts: what each file is, where the field takes so many files of different kinds.
       goes_with: the field and its value without which there is no such set.
       holds_out: whether it asks with texts of the corpus that training is not to read.
-      came_later: whether work directories without the field have just none of these sets. Set it for a new format.
     """
 
     name: str
@@ -73,7 +72,6 @@ class SetFormat:
     parts: Sequence[str] = ()
     goes_with: tuple[str, Any] | None = None
     holds_out: bool = False
-    came_later: bool = False
 
     def read(self, value: Any, given: Given) -> Iterator[RetrievalSet]:
         """The sets.
@@ -153,15 +151,7 @@ def register(kind: type[SetFormat]) -> type[SetFormat]:
     form = SETS.register(kind.name, kind())
     declare(
         "sets",
-        **{
-            form.name: Field(
-                form.default,
-                form.kind,
-                f"{form.what}: {form.setting}",
-                was=form.default if form.came_later else None,
-                goes_with=form.goes_with,
-            )
-        },
+        **{form.name: Field(form.default, form.kind, f"{form.what}: {form.setting}", goes_with=form.goes_with)},
     )
     return kind
 

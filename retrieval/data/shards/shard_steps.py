@@ -39,9 +39,7 @@ from retrieval.errors import UserError
 REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
 
-# Of records and of what is written on the way to them; raised whenever either changes.
-LAYOUT = 2
-WORK = f"work-{LAYOUT}"  # the folder of what is written on the way
+WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
 

@@ -21,13 +21,12 @@ PAIR, JOINED = "pair", "joined"
 _WORD = "1"  # a token of every vocabulary, if only the unknown one
 declare(
     "data",
-    query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count", was=""),
-    document_prefix=Field("", KIND, "what stands before every document, in front of its title", was=""),
+    query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count"),
+    document_prefix=Field("", KIND, "what stands before every document, in front of its title"),
     titles=Field(
         PAIR,
         one_of("way of titles", (PAIR, JOINED)),
         "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
-        was=PAIR,
     ),
 )
 
@@ -46,7 +45,7 @@ class Prefixes(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
-        """The prefixes of the group `data` of a config; one of an older version has none.
+        """The prefixes of the group `data` of a config.
 
         Raises:
           UserError: there is one, and the vocabulary begins a text unlike what follows, as byte pairs do.

@@ -27,17 +27,14 @@ from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
 
 declare(
     "model",
-    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives", was=10),
+    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives"),
 )
 declare(
     "spans",
-    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first", was=5),
-    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph", was=32),
+    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
+    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph"),
     early=Field(
-        0,
-        whole(0),
-        "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none",
-        was=0,
+        0, whole(0), "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none"
     ),
 )
 _CANDIDATES = "candidates"

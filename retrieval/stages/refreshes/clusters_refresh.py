@@ -35,14 +35,12 @@ _ORDER = 1  # the seed of the batches, beside that of k-means
 
 declare(
     "cluster",
-    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged", was=10_000),
-    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves", was=250),
-    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all", was=1000),
-    start=Field(RANDOM, one_of("start of k-means", STARTS), "first centroids: random, or k-means++", was=RANDOM),
-    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means", was=False),
-    batches=Field(
-        PAPER, one_of("rule of batches", ORDERS), "how batches are made of clusters: paper or authors", was=PAPER
-    ),
+    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
+    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
+    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
+    start=Field(RANDOM, one_of("start of k-means", STARTS), "first centroids: random, or k-means++"),
+    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
+    batches=Field(PAPER, one_of("rule of batches", ORDERS), "how batches are made of clusters: paper or authors"),
 )
 
 
@@ -80,9 +78,8 @@ class ClustersRefresh(RefreshKind):
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
         """Checks that there are as many paragraphs as clusters, and as rows of a batch."""
         path = pairs / "stats.json"
-        count = files.read_json(path).get("paragraphs") if path.exists() else None  # older pairs do not tell
-        if count is not None:
-            _check_enough(count, config.cluster.count, _group_size(config.train))
+        if path.exists():
+            _check_enough(files.read_json(path)["paragraphs"], config.cluster.count, _group_size(config.train))
 
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that the clusters are of the run's pairs."""

@@ -31,15 +31,10 @@ _NEVER = -1e30  # in place of -inf, whose gradients are NaN
 
 declare(
     "train",
-    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax", was=True),
-    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score", was=False),
-    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too", was=False),
-    early=Field(
-        False,
-        SWITCH,
-        "whether a reader's question tower is trained too, on the first spans.early candidates",
-        was=False,
-    ),
+    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax"),
+    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score"),
+    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too"),
+    early=Field(False, SWITCH, "whether a reader's question tower is trained too, on the first spans.early candidates"),
 )
 
 

@@ -27,7 +27,7 @@ declare(
         one_of("use of other positives", (*OTHER_POSITIVES, PUSHED)),
         "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
     ),
-    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)", was=1),
+    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
     log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
 )
 

@@ -23,17 +23,13 @@ declare(
         "max",
         one_of("way to join hinges", JOINS),
         "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
-        was="max",
     ),
     hard_margin=Field(
         -1.0,
         Kind("0 or more, or -1", lambda value: type(value) in (int, float) and (value >= 0 or value == -1)),
         "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
-        was=-1.0,
     ),
-    batch_sum=Field(
-        False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean", was=False
-    ),
+    batch_sum=Field(False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean"),
 )
 
 

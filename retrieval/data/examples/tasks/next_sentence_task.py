@@ -27,7 +27,6 @@ class NextSentences(CorpusTask):
     name = "next_sentence"
     what = "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
     kind = "masked_pairs"
-    came_later = True
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """The passages of two sentences or more; those of one are left out, and counted in the log."""

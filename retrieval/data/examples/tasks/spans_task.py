@@ -33,18 +33,16 @@ class AnswerSpans(TaskKind):
     """The rows of some paragraphs, and where in them the answers stand."""
 
     name = "spans"
-    came_later = True
     what = "how often questions with retrieved paragraphs are drawn: a reader"
     kind = "spans"
     is_labelled = True
     shards = Shards(span_shards.PATTERN, _features, _compared)
     options = {
-        "paragraphs": Field(5, whole(1), "paragraphs of a question that a reader is trained on", was=5),
+        "paragraphs": Field(5, whole(1), "paragraphs of a question that a reader is trained on"),
         "draw": Field(
             FIRST,
             one_of("draw of paragraphs", (FIRST, POSITIVE)),
             "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
-            was=FIRST,
         ),
     }
 
