@@ -73,7 +73,6 @@ SHORT = {
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
     "MINED": "$ALONE --config.base={finished}",
     "REFRESHED": "$MINED --config.mine.refresh_every=100",
-    "LAGGED": "$REFRESHED --config.mine.refresh_lag=50",
     "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
     "MIXED": "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\"",
     "BM25": "--config=configs/bm25.py --workdir={run} --stage=sets",
@@ -274,11 +273,7 @@ $MINED --config.pairs.keep_lone=True --config.train.loss=multi_label_margin
 $MINED --config.pairs.keep_lone=True --config.train.other_positives=mean
   config.pairs.keep_lone=True | config.train.other_positives=mean | second one
 $REFRESHED --config.mine.refresh_lag=100
-  config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
-$LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"
-  'LD_PRELOAD' | config.mine.refresh_env | JAX_PLATFORMS
-$REFRESHED --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=1',)"
-  config.mine.refresh_env | config.mine.refresh_lag=0 | config.mine.refresh_lag=50
+  config.mine.refresh_lag is gone: training refreshes on its own devices
 $ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
   config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
 --config=configs/bm25.py --workdir={run} --config.sets.qa={nq.jsonl}

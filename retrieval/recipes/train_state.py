@@ -32,9 +32,9 @@ def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
     """
     if not steps_in(folder / "checkpoints"):
         raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
-    keep, best, every = _kept(config)
+    keep, best = _kept(config)
     named = config.loop.keep_steps
-    return Checkpointer(folder / "checkpoints", keep, best, every, named=named, alone=True)
+    return Checkpointer(folder / "checkpoints", keep, best, named=named, alone=True)
 
 
 def open_checkpoints(
@@ -51,11 +51,9 @@ def open_checkpoints(
     return Checkpointer(place, *_kept(config), follower, named=named)
 
 
-def _kept(config: ConfigDict) -> tuple[int, str, int]:
-    """How many checkpoints are kept, by which metric the best one, and of which multiple of steps the newest."""
-    best = config.loop.best if config.loop.validate_every else ""
-    every = config.mine.refresh_every if config.mine.refresh_lag else 0  # what the second process of a refresh reads
-    return config.loop.keep_checkpoints, best, every
+def _kept(config: ConfigDict) -> tuple[int, str]:
+    """How many checkpoints are kept, and by which metric the best one."""
+    return config.loop.keep_checkpoints, config.loop.best if config.loop.validate_every else ""
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:

@@ -55,8 +55,9 @@ class LabelledTask(TaskKind):
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
 
 
-def known_ids(folder: Path) -> Callable[[Record], tf.Tensor]:
-    """What gives the ids of all known positives of a record's query."""
+def known_ids(folder: Path | None) -> Callable[[Record], tf.Tensor]:
+    """What gives the ids of all known positives of a record's query, of the folder of the labelled examples."""
+    assert folder, "a task without labelled examples has ended the run"
     ids, starts = map(tf.constant, known_positives.read(folder))
     return lambda record: ids[starts[record["known"][0]] : starts[record["known"][0] + 1]]
 
