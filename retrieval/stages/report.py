@@ -211,17 +211,13 @@ def _read_lengths(trained: ConfigDict, windows: int) -> tuple[int, ...]:
 
 
 def _texts(sets: Iterable[Collection], sizes: TextSizes | None, reads: Sequence[int]) -> Iterator[Table]:
-    """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded.
+    """The lengths of each set's texts, in tokens where there are some.
 
     Args:
       reads: the tokens of queries and of documents that a model reads, as far as there is such a number.
     """
-
     for collection in sets:
-        folder = collection.files[0].parent
-        yield report_sets.lengths(folder, sizes, reads)
-        if collection.has_embeddings():
-            yield from report_sets.map_of(folder, collection.embeddings())
+        yield report_sets.lengths(collection.files[0].parent, sizes, reads)
 
 
 def _config(config: ConfigDict) -> Table:
