@@ -127,7 +127,7 @@ def train(run: Run) -> dict[str, Any]:
             if resumed:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
-            writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
+            writer = metric_writers.open_writer(run.folder, int(state.step))
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:
@@ -357,7 +357,6 @@ STAGES.register(
             of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
             initial_parameters.check_step,
             refresh.check,
-            of_fields(metric_writers.check, "loop.wandb"),
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),
