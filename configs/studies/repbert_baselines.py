@@ -145,8 +145,8 @@ def tables(reranked: int) -> list[dict[str, Any]]:
     ]
     notes = (
         "In milliseconds a question, all questions searched together, and without the embedding of the questions. Ours "
-        f"run on this machine's processors. The reranker is our own: it reads {reranked} results, the paper's 1,000, and "
-        "BM25's time comes on top."
+        f"run on this machine's processors. The reranker is our own: it reads {reranked} results (the paper's 1,000), "
+        "and BM25's time comes on top."
     )
     header = ["system", *METRICS]
     return [

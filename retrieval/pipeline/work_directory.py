@@ -79,7 +79,7 @@ class WorkDirectory:
         Raises:
           UserError: that is not a work directory.
         """
-        if not self.config.base:
+        if not self.config.get("base"):  # of a config.json, which may be anything
             return None
         return self.opened(self.config.base, "config.base", self.lock)
 
