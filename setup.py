@@ -66,7 +66,6 @@ setup(
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "plan": ["libtpu==0.0.52"],
         "scann": ["scann"],
-        "scores": ["rouge-score", "sacrebleu"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
         # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
         "tfds": ["tensorflow-datasets", "importlib_resources"],

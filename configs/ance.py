@@ -25,12 +25,7 @@ their code, so it has not fallen to 0 there. On Natural Questions it refreshes e
 questions of a set, which DPR's own files are not). The authors leave one positive of a question out of its negatives,
 here all known ones are. Dev MRR@10 0.330, Recall@1000 0.959; with SEED-Encoder 0.339 and 0.961.
 
-Training waits while the negatives are mined anew. The authors mine on other GPUs meanwhile; here, of eight, on the last
-four, and training on the others turns to what was mined 5,000 steps later:
-
-    CUDA_VISIBLE_DEVICES=0,1,2,3 python -m retrieval.main --config=configs/ance.py --workdir=runs/ance \\
-        --config.base=runs/warm_up --config.train.init_from=runs/warm_up --config.mine.refresh_lag=5000 \\
-        --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=4,5,6,7',)"
+Training waits while the negatives are mined anew. The authors mine on other GPUs meanwhile.
 
 Documents, of which the first 512 tokens count (FirstP), from a warm-up on them; MRR@100 on dev, which the authors of
 SEED-Encoder report, is 0.373, and with SEED-Encoder 0.394:

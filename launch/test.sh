@@ -5,8 +5,6 @@ source "$(dirname "$0")/environment.sh"
 .venv/bin/ruff format --check --quiet .
 .venv/bin/ruff check --quiet .
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock -r launch/serve.lock
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/scores.lock ||
-  echo "launch/scores.lock cannot be installed: tests/score_test.py will be skipped in part" >&2
 .venv/bin/pyright
 # A file's tests stay together: they share what is dear to make.
 exec .venv/bin/python -m pytest --numprocesses=3 --dist=loadfile "$@"

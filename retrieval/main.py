@@ -9,7 +9,6 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. A
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """
 
-import importlib
 import itertools
 import sys
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror, store_copy
 from retrieval.runtime.store import is_url
-
-_OTHERS = ("compare", "score")  # further commands, each with a module
 
 _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
@@ -126,13 +123,15 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is `python -m retrieval.compare`, and `retrieval score` likewise. Other words are stages.
+    `retrieval compare` is `python -m retrieval.compare`. Other words are stages.
     """
     sys.path.insert(0, "")
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
-    if words[:1] and words[0] in _OTHERS:
+    if words[:1] == ["compare"]:
+        from retrieval import compare
+
         del sys.argv[1]
-        importlib.import_module(f"retrieval.{words[0]}").program()
+        compare.program()
     elif len(sys.argv) == 1:
         from retrieval.cli import help_text
 

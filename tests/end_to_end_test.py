@@ -66,14 +66,13 @@ def test_from_the_shards_to_the_report(name, request):
 
 @pytest.fixture(scope="module")
 def autoencoder(inputs, prepared, tmp_path_factory):
-    """A run that has trained one with another decoder than the config's, and looked at its similarities."""
+    """A run that has trained one with another decoder than the config's."""
     folder = shutil.copytree(prepared, tmp_path_factory.mktemp("autoencoder") / "run")
     run = make_run("seed_encoder", inputs, folder)
     run.config.prepare = make_run("mlm", inputs, folder).config.prepare  # what the corpus was made with
     run.config.train.update(steps=6, learning_rate=1e-2)
     run.config.model.decoder.update(layers=1, latent=4)
-    run.config.similarity.update(lengths=(8, 16), pairs=50)
-    execute(run, "train", "similarity")
+    execute(run, "train")
     return run
 
 
@@ -85,9 +84,6 @@ def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, finished_mlm, au
     for line in lines:
         assert line["loss"] > line["mlm"] + line["reconstruction"] > 0 and line["kl"] > 0  # and its share of kl
     assert lines[-1]["mlm"] < lines[0]["mlm"] and lines[-1]["reconstruction"] < lines[0]["reconstruction"]
-    cosines = json.loads((seed.folder / "similarity.json").read_text())
-    assert cosines["trained"].keys() == {"8", "16"} and 0 < cosines["untrained"]["8"] < cosines["untrained"]["16"] < 1
-    assert cosines["trained"] != cosines["untrained"]
     vocab_size = len(WordPiece.load(seed.corpus / "vocab.txt"))
     _, trained = initial_parameters.load_parameters(seed.folder, vocab_size, seed.config.mesh)
     wanted = parameters_of(trained)

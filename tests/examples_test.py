@@ -12,9 +12,9 @@ from retrieval.recipes import examples
 @pytest.fixture
 def run(tmp_path):
     """A run whose pairs have a query of three positives, and a version of them that was mined anew, with one of two."""
-    for name, count in (("pairs", 3), ("version", 2), ("old", None)):
+    for name, count in (("pairs", 3), ("version", 2)):
         (tmp_path / name).mkdir()
-        files.write_json(tmp_path / name / "stats.json", {} if count is None else {"most positives": count})
+        files.write_json(tmp_path / name / "stats.json", {"most positives": count})
     return SimpleNamespace(config=reqa.get_config("local"), pairs=tmp_path / "pairs")
 
 
@@ -25,12 +25,6 @@ def test_a_batch_has_room_for_the_most_positives(run):
 def test_versions_of_pairs_have_room_like_the_first(run):
     """Else the step would be compiled anew at every refresh."""
     assert examples.known_positives(run, run.pairs.with_name("version")) == 3
-
-
-def test_older_pairs_have_no_known_positives(run):
-    assert examples.known_positives(run, run.pairs.with_name("old")) == 0
-    run.pairs = run.pairs.with_name("old")
-    assert examples.known_positives(run) == 0
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from retrieval import main, study
 from retrieval.cli import command_line
 from retrieval.config import experiment
 from retrieval.config.fields import declared
-from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.work_directory import FORMAT
 from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
 
@@ -73,7 +73,6 @@ SHORT = {
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
     "MINED": "$ALONE --config.base={finished}",
     "REFRESHED": "$MINED --config.mine.refresh_every=100",
-    "LAGGED": "$REFRESHED --config.mine.refresh_lag=50",
     "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
     "MIXED": "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\"",
     "BM25": "--config=configs/bm25.py --workdir={run} --stage=sets",
@@ -134,7 +133,15 @@ FLAGS = mistakes(
 --config={lacks.py} --workdir={run}
   config.train.steps is missing | config.experiment.defaults()
 --workdir={oldest}
-  {oldest}/config.json: config.recipe is missing | of an older version | make it again
+  {oldest}: another version of this program made this work directory | another --workdir
+--config=configs/ict_bfs_wlp.py:local --workdir={oldest}
+  {oldest}: another version of this program made this work directory | another --workdir
+--config=configs/ict_bfs_wlp.py:local --workdir={run} --config.base={oldest}
+  {oldest}: another version of this program made this work directory | another --workdir
+$TASKS --workdir={run} --config.similarity.pairs=5
+  config.similarity.pairs is gone: the stage | leave it out
+--config={gone.py} --workdir={run}
+  config.latency.questions is gone: reports have the milliseconds
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}
@@ -208,8 +215,6 @@ FIELDS = mistakes(
   config.recipe=mlm | no towers | --config.train.init_from={run}
 $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
   stage 'report' reads what stage 'evaluate' writes | no run has that | --stage=evaluate,report
---workdir={finished} --stage=similarity --config.similarity.lengths=512
-  config.similarity.lengths=(512,) | config.data.document_length=96
 """
 )
 
@@ -268,11 +273,7 @@ $MINED --config.pairs.keep_lone=True --config.train.loss=multi_label_margin
 $MINED --config.pairs.keep_lone=True --config.train.other_positives=mean
   config.pairs.keep_lone=True | config.train.other_positives=mean | second one
 $REFRESHED --config.mine.refresh_lag=100
-  config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
-$LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"
-  'LD_PRELOAD' | config.mine.refresh_env | JAX_PLATFORMS
-$REFRESHED --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=1',)"
-  config.mine.refresh_env | config.mine.refresh_lag=0 | config.mine.refresh_lag=50
+  config.mine.refresh_lag is gone: training refreshes on its own devices
 $ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
   config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
 --config=configs/bm25.py --workdir={run} --config.sets.qa={nq.jsonl}
@@ -446,6 +447,7 @@ def inputs(tmp_path_factory):
         "half.py": config_file(r"config.corpus = 'caf\udce9'"),
         "typo.py": config_file("config.train.batchsize = 5"),
         "lacks.py": config_file("del config.train.steps"),
+        "gone.py": config_file("config.latency = {'questions': 5}"),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -501,15 +503,11 @@ def write_runs(root, folder):
     finished(root / "mixed", words, "prepare", "sets")
     for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
         finished(root / name, words, config="reqa", base=str(root / base))
-    finished(root / "record", words, "prepare", "sets")
-    (root / "record" / "stages" / "prepare.json").write_text('{"done": true}')
-    older = json.loads((root / "finished" / "config.json").read_text())
-    del older["data"]["pack"]
-    oldest = {name: value for name, value in older.items() if name != "recipe"}
-    texts = {"array": "[]", "oldest": json.dumps(oldest)}
-    for name, text in texts.items():
-        (root / name).mkdir()
-        (root / name / "config.json").write_text(text)
+    for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
+        finished(root / name, words, "prepare", "sets")
+        (root / name / "stages" / "prepare.json").write_text(json.dumps(record))
+    (root / "array").mkdir()
+    (root / "array" / "config.json").write_text("[]")
 
 
 def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
@@ -519,7 +517,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "config.json").write_text(config.to_json())
     (folder / "corpus" / "vocab.txt").write_text(words)
     tasks = {task: {"pairs": 50, "last_buckets": {"10000": 50}} for task in ("ict", "bfs", "wlp", "mlm")}
-    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks, "layout": shard_steps.LAYOUT}))
+    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:

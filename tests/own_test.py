@@ -110,16 +110,6 @@ def test_inspect_finds_queries_in_what_is_trained_on(own, tmp_path, share):
     assert (("corpus", what) in found) == bool(share)
 
 
-@pytest.mark.parametrize("stage", ["train", "sets"])
-def test_a_corpus_of_another_layout_is_refused(own, tmp_path, stage):
-    """Where it is trained on, and where sets ask with what is held out."""
-    run = copied(own, tmp_path / "run")
-    path = run.corpus / "stats.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"layout": 1}))
-    with pytest.raises(UserError, match=r"prepared by another version .* which sentences are held out"):
-        preflight.check(run, [stage])
-
-
 def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):
     changes = {"base": str(own.folder), "sets.labelled": str(documents / "pairs.jsonl")}
     run = make_run("local_pairs", documents / "tuned", **changes, **{"train.batch_size": 8})

@@ -216,13 +216,11 @@ def test_chance_differs_by_query_and_not_by_call(tmp_path):
     np.testing.assert_array_equal(RandomIndex(50, 3).search(["b"], 99)[1][0, :20].shape, (20,))
 
 
-def test_phases_need_validations_and_no_second_process():
+def test_phases_need_validations():
     with pytest.raises(
         UserError, match=r"patience=3 counts validations, and config\.loop\.validate_every=0 makes none"
     ):
-        turn.check(patience=3, validate_every=0, refresh_lag=0)
-    with pytest.raises(UserError, match=r"refresh_lag=2: with config\.mine\.patience the training mesh refreshes"):
-        turn.check(patience=3, validate_every=5, refresh_lag=2)
+        turn.check(patience=3, validate_every=0)
 
 
 def test_quadruplets_need_places_for_both_negatives():

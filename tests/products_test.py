@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from support.devices import assert_same_on_any_mesh
 from support.modules import products_of
 
@@ -12,7 +11,6 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models import products
 from retrieval.models.transformer import TransformerConfig
-from retrieval.recipes.encoder_sizes import encoder_sizes
 
 RANDOM = np.random.default_rng(0)
 X, KERNEL, GRADIENT = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((3, 5, 64), (64, 16), (3, 5, 16)))
@@ -132,12 +130,6 @@ def test_auto_rounds_on_cpus_with_amx_alone(on_cpu, has_amx, rounds, monkeypatch
 def test_experiments_of_the_local_size_round_where_that_is_fast():
     assert ict_bfs_wlp.get_config("local").model.products == "auto"
     assert ict_bfs_wlp.get_config().model.products == "dtype"
-
-
-def test_an_older_run_without_the_field_multiplies_in_its_type():
-    config = ConfigDict(ict_bfs_wlp.get_config("local").to_dict())
-    del config.model["products"]
-    assert encoder_sizes(config, 100)["products"] == "dtype"
 
 
 def test_an_unknown_format_is_refused():

@@ -177,7 +177,7 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
     assert json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())["results with an answer"]
 
 
-def test_an_older_set_has_no_answers(finished, inputs, tmp_path):
+def test_a_set_without_answers_is_told(finished, inputs, tmp_path):
     run = make_run(
         tmp_path, inputs, **{"mine.answers": True, "base": str(finished.folder), "stages": ("mine", "pairs")}
     )

@@ -2,19 +2,14 @@
 
 import json
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from random import Random
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from support import children
 from support.refreshed_runs import (
     assert_same,
@@ -22,7 +17,6 @@ from support.refreshed_runs import (
     judged,
     make_run,
     open_questions,
-    outcome,
     read_shards,
     versions_of,
 )
@@ -35,15 +29,11 @@ from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
-from retrieval.runtime.signals import PreemptedError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, refresh, refresh_process, versions
-from retrieval.stages.refresh import Inferencer
+from retrieval.stages import hard_negatives, refresh, versions
 from retrieval.stages.refreshes import negatives_refresh
 
-LAG = 2  # steps
-LATE = {0: "refreshed/00002", LAG: "refresh.log"}  # what is there in the middle of a refresh
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
 
@@ -286,20 +276,18 @@ def test_a_run_cut_off_around_refreshes_ends_the_same(whole, inputs, mined, tmp_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lag", [0, LAG])
-def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, lag):
-    """SIGKILL, at random moments of a run with two refreshes, or with one in a second process."""
-    other = request.getfixturevalue("lagged" if lag else "whole")
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": lag})
+def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
+    """SIGKILL, at random moments of a run with two refreshes."""
+    run = refreshed(tmp_path / "run", inputs, mined)
     runner.open_run(run)
     random, log = Random(0), tmp_path / "log"
-    moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", LATE[lag]))]
+    moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", "refreshed/00002"))]
     for _ in range(20):
         strike = children.Strike(random.choice(moments), random.uniform(0, 4))
         code = children.run([f"--workdir={run.folder}"], log, strike, os.environ["XLA_FLAGS"])
         assert code in (0, -signal.SIGKILL), log.read_text()
     execute(run)
-    assert_same(run, other)
+    assert_same(run, whole)
 
 
 def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
@@ -324,179 +312,13 @@ def test_a_version_of_another_step_is_made_anew(whole, tmp_path, monkeypatch, tu
     assert anew(turn, None) and found == made
 
 
-@pytest.mark.parametrize("lag, left", [(0, [2, 5, 6]), (LAG, [2, 4, 5, 6])])
-def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path, lag, left):
-    """Step 9 is of version 2, and 17 of version 5; with the lag 17 is of 4, and its run turns to 5 next."""
+def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path):
+    """Step 9 is of version 2, and 17 of version 5."""
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
     (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    versions.drop_unneeded(tmp_path, 7, versions.Schedule(3, 3, lag), checkpoint_steps=[9, 17])
-    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
-
-
-@pytest.fixture(scope="module")
-def lagged(inputs, mined, tmp_path_factory):
-    """A run whose negatives a second process mines while two more steps are trained; nothing happened to it."""
-    changes = {"mine.refresh_lag": LAG, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)}
-    run = refreshed(tmp_path_factory.mktemp("lagged") / "run", inputs, mined, **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
-
-
-def test_a_second_process_mines_what_the_mesh_does(whole, lagged):
-    """Up to the first refresh both runs are the same; a second one would come into effect after the last step."""
-    (ours,), theirs = ((run.folder / "refreshed").glob("*") for run in (lagged, whole))
-    assert ours.name == "00001" and ours.name in {path.name for path in theirs}
-    written = {path.relative_to(lagged.folder) for path in ours.rglob("*") if path.is_file()}
-    assert len(written) > 8
-    for path in written:
-        assert (lagged.folder / path).read_bytes() == (whole.folder / path).read_bytes(), path
-    assert versions_of(lagged) == {2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
-    metrics = [line for line in outcome(lagged)[1] if "refresh/RR" in line]
-    (theirs,) = (line for line in outcome(whole)[1] if "refresh/RR" in line and line["step"] == 4)
-    assert metrics == [theirs | {"step": 3 + LAG + 1}]
-    assert re.search(r"version 1: with the parameters after step 3, on 8 devices", log_of(lagged))
-
-
-def log_of(run):
-    return (run.folder / "refresh.log").read_text()
-
-
-class InProcess:
-    """In place of the second process: what it does, at once."""
-
-    def __init__(self, folder, lock, fields, version):
-        refresh_process.make(Run(preflight.read_config(folder), folder, lock), version)
-
-    def is_done(self):
-        return True
-
-    def wait(self):
-        pass
-
-
-class Killed(InProcess):
-    """A second process that is killed before it has mined anything."""
-
-    def __init__(self, folder, lock, fields, version):
-        pass
-
-
-def runs_instead(patch, code):
-    """Has the second process run `code`."""
-    real = subprocess.Popen
-    command = [sys.executable, "-c", f"import os, sys; {code}"]
-    patch.setattr(subprocess, "Popen", lambda _, **options: real(command, **options))
-
-
-class Endless(Inferencer):
-    """A second process that does not end by itself; the machine goes away while training waits for it."""
-
-    def __init__(self, *arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            runs_instead(patch, "sys.stdin.read()")
-            super().__init__(*arguments)
-
-    def wait(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        super().wait()
-
-
-@pytest.mark.long
-def test_a_run_cut_off_within_a_lag_changes_nothing(lagged, inputs, mined, tmp_path, monkeypatch):
-    """The parameters that a version is mined with are there until it is, however few checkpoints are kept."""
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG, "loop.keep_checkpoints": 1})
-    monkeypatch.setattr(refresh, "Inferencer", Killed)
-    cut_off(monkeypatch, run, Killed, "is_done", 2)  # after step 4
-    assert not list((run.folder / "refreshed").glob("*"))
-    assert {path.name for path in (run.folder / "checkpoints").glob("*[0-9]")} >= {"3", "4"}
-    monkeypatch.setattr(refresh, "Inferencer", Endless)
-    with pytest.raises(PreemptedError, match="after step 5, which is saved"):
-        execute(run)
-    monkeypatch.setattr(refresh, "Inferencer", InProcess)
-    cut_off(monkeypatch, run, InProcess, "wait", 1)  # after step 5, and the version is there
-    assert (run.folder / "refreshed" / "00001" / "manifest.json").exists() and versions_of(run)[5] == 0
-    monkeypatch.setattr(refresh, "Inferencer", None)  # and needs no second process any more
-    execute(run)
-    assert_same(run, lagged)
-
-
-def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
-    def fail(fsdp):
-        raise AssertionError  # as JAX does where a package for the platform is missing
-
-    monkeypatch.setattr(refresh_process.sharding, "local_mesh", fail)
-    with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
-        refresh_process.make(lagged, 1)
-
-
-def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
-    run, vocabulary = Run(lagged.config, tmp_path, lagged.lock), vocabularies.load(lagged.corpus)
-    checkpoints = SimpleNamespace(steps=lambda: [4])
-    anew = refresh.Refresh(run, vocabulary, make_mesh(run.config), None, checkpoints)
-    assert [anew(step, None) for step in (1, 2, 6)] == [{}] * 3  # 6: it would come into effect after the last step
-    with pytest.raises(UserError, match=r"after step 3, and neither of the two is there .* delete the checkpoints beh"):
-        anew(4, None)
-
-
-@pytest.mark.parametrize(
-    "code, kind, message",
-    [
-        (
-            "print('10:00 begins'); sys.exit('error: the disk is full; free some')",
-            UserError,
-            "failed: the disk is full",
-        ),
-        ("raise ValueError('deep inside')", UserError, "failed: ValueError: deep inside; all that it said is in .*log"),
-        (
-            "os.kill(os.getpid(), 9)",
-            UserError,
-            "version 1: the process that makes them was killed by signal 9",
-        ),
-        ("sys.exit(75)", PreemptedError, "interrupted while negatives, version 1, were made"),
-    ],
-)
-def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):
-    runs_instead(monkeypatch, code)
-    second = refresh.Inferencer(tmp_path, lagged.lock, lagged.config.mine, 1)
-    with pytest.raises(kind, match=message) as caught:
-        second.wait()
-    assert len(str(caught.value).splitlines()) == 1 and "Traceback" not in str(caught.value)
-
-
-@pytest.mark.long
-def test_the_first_host_of_a_pod_starts_the_miner(lagged, inputs, mined, tmp_path):
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runner.open_run(run)
-    command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
-    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"XLA_FLAGS": children.XLA_FLAGS}, timeout=600)
-    assert done.returncode == 0 and "after step 3, on 4 devices" in log_of(run)
-    ours, theirs = (each.folder / "refreshed" / "00001" / "manifest.json" for each in (run, lagged))
-    assert ours.read_text() == theirs.read_text() and versions_of(run) == versions_of(lagged)
-
-
-@pytest.mark.long
-def test_neither_process_of_a_refresh_outlives_the_other(lagged, inputs, mined, tmp_path):
-    """SIGKILL of the first alone, and then of the second alone; the same command goes on, and ends as one run."""
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runner.open_run(run)
-    command = [sys.executable, "-m", "retrieval.main", f"--workdir={run.folder}"]
-    for victim in ("first", "second"):
-        (run.folder / "refresh.log").unlink(missing_ok=True)
-        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as first:
-            second = next(int(found[1]) for line in first.stderr if (found := re.search(r"process (\d+) begins", line)))
-            os.kill(first.pid if victim == "first" else second, signal.SIGKILL)
-            told = first.stderr.read()
-        assert first.returncode == (-signal.SIGKILL if victim == "first" else 2), told
-        assert victim == "first" or "killed by signal 9" in told
-        for _ in range(600):
-            if not os.path.exists(f"/proc/{second}"):
-                break
-            time.sleep(0.1)
-        assert not os.path.exists(f"/proc/{second}") and not list((run.folder / "refreshed").glob("0*"))
-    execute(run)
-    assert_same(run, lagged)
+    versions.drop_unneeded(tmp_path, 7, versions.Schedule(3, 3), checkpoint_steps=[9, 17])
+    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == [2, 5, 6]
 
 
 @pytest.mark.parametrize(("count", "turns"), [(100, 5), (100, 3), (7, 2), (7, 6), (23, 10)])

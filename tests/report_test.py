@@ -9,7 +9,7 @@ import pytest
 from configs import bm25, ict_bfs_wlp
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
-from retrieval.evaluation import embedding_map, per_query, report_page, significance
+from retrieval.evaluation import per_query, report_page, significance
 from retrieval.evaluation.run_report import Table, curves_figure, write_report
 from retrieval.pipeline import records
 from retrieval.stage_outputs import Run
@@ -204,37 +204,13 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     assert "&lt;b&gt;" in report_page.page("title", ["<b>bold</b>"])
 
 
-def test_reports_tell_cut_lengths_and_map_right_answers(tmp_path):
+def test_reports_tell_cut_lengths(tmp_path):
     write_questions(tmp_path, "one two three")
-    folder, embedded = tmp_path / "sets" / "squad", tmp_path / "embeddings"
-    table = report_sets.lengths(folder, None, (2, 9))
+    table = report_sets.lengths(tmp_path / "sets" / "squad", None, (2, 9))
     assert table.rows == [["queries", 2, "2", "3", "3", "50.0 % to 2"], ["candidates", 2, "2", "3", "3", "0.0 % to 9"]]
-    write_embeddings(embedded)
-    (shown,) = report_sets.map_of(folder, embedded)
-    assert "2 candidates, 2 queries" in shown.notes
-    write_report(tmp_path, "T", RESULTS, [table, shown])
+    write_report(tmp_path, "T", RESULTS, [table])
     text = (tmp_path / "report.html").read_text()
-    assert text.count("<svg") == 3 and "candidates are cut at 9" in text and "component 1: 100 % of" in text
-    assert (tmp_path / "plots" / "map-squad.png").is_file()
-
-
-def write_embeddings(folder):
-    """Embeddings of the set of `write_questions`, on a line."""
-    folder.mkdir()
-    for name, ids in (("queries", "q1 q2"), ("candidates", "d1 d2")):
-        np.save(folder / f"{name}-00000-of-00001.npy", np.array([[1.0, 0, 0], [-1, 0, 0]], np.float32))
-        (folder / f"{name}-00000-of-00001.ids.json").write_text(json.dumps(ids.split()))
-
-
-def test_principal_components_are_those_of_the_covariance():
-    points_NE = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
-    places_N2, shares = embedding_map.principal_components(points_NE)
-    values_E, vectors_EE = np.linalg.eigh(np.cov(points_NE.T, bias=True))
-    np.testing.assert_allclose(shares, values_E[:-3:-1] / values_E.sum())
-    expected_N2 = (points_NE - points_NE.mean(0)) @ vectors_EE[:, :-3:-1]
-    np.testing.assert_allclose(np.abs(places_N2), np.abs(expected_N2), atol=1e-9)
-    alone_N2, shares = embedding_map.principal_components(np.ones((1, 1)))
-    assert alone_N2.tolist() == [[0, 0]] and shares == (0, 0)
+    assert text.count("<svg") == 2 and "candidates are cut at 9" in text
 
 
 def write_questions(folder, first):

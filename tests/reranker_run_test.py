@@ -68,11 +68,11 @@ def test_its_systems_are_among_the_results(trained):
     assert "bm25+rerank@10" in report and "## Reranking by depth" in report and "## Consistency factor" in report
 
 
-@pytest.mark.parametrize("stage", ["rerank", "teacher", "generate", "latency", "serve"])
+@pytest.mark.parametrize("stage", ["rerank", "teacher", "generate", "serve"])
 def test_one_on_a_store_is_copied_down_before_its_stage(trained, bucket, machine, inputs, tmp_path, stage):
     copy_up(bucket, trained.folder)
     fields = ("rerank.model", "teacher.model", "generate.reranker", "serve.reranker")
-    run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL), **{"latency.reranked": 5})
+    run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL))
     STAGES[stage].fetch(run)
     model = rerankers.open_reranker(run, URL, "config.rerank.model").model
     own = rerankers.open_reranker(trained, "", "config.rerank.model").model

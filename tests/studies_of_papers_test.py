@@ -141,7 +141,6 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     assert table["reranker-dense-2"].needs == ("repbert-2", "ict-2")
     assert table["distilled-1"].needs == ("questions-1", "ict-1", "reranker-bm25-1")
     assert set(table["expanded-1"].needs) == {"repbert-1", "doc2query-1", "deepct-1"}
-    assert table["latency"].needs == ("expanded-0", "reranker-bm25-0")
     assert table["taught-squad-1"].needs == ("questions-1", "towers-squad-1", "reranker-squad-bm25-1")
     assert table["reranker-squad-dense-2"].needs == ("repbert-squad-2", "cross-squad-2")
     read = {name: table[name].run.config.sets.beir for name in ("questions-1", "distilled-1", "elsewhere-1")}
@@ -159,7 +158,7 @@ def test_what_repberts_report_shows_is_measured():
         if cell.metric.partition("@")[0] in ("RR", "R", "nDCG", "RR(rel=2)", "R(rel=2)"):
             assert all(cell.metric in config.runs[name].evaluate.metrics for name in cell.runs), cell
         reranked, _, depth = cell.system.partition("+rerank@")
-        if depth and cell.split != "latency":
+        if depth:
             of = [config.runs[name].rerank for name in cell.runs]
             assert all(reranked in rerank.systems and int(depth) in rerank.depths for rerank in of), cell
         _, of_consistency, reference = cell.metric.partition("consistency with ")

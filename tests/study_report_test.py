@@ -523,23 +523,25 @@ def test_values_that_cannot_be_shown_are_refused(tmp_path, values, message):
         results_of(tmp_path).measure(cell(["a"]))
 
 
-def test_values_of_training_and_of_similarity(tmp_path):
+def test_values_of_training(tmp_path):
     (tmp_path / "a" / "metrics").mkdir(parents=True)
     lines = [{"step": 20, "loss": 3.0}, {"step": 40, "validation/RR": 0.25}, {"step": 80, "validation/RR": 0.5}]
     (tmp_path / "a" / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "a" / "similarity.json").write_text('{"trained": {"16": -0.125, "32": 1.0000000000000002}}')
     results, place = results_of(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
     found = [results.measure(Cell(system="training", split=f"step {step}", **place)).values for step in (40, 80, 120)]
     assert found == [(25.0,), (50.0,), (None,)]
     assert results.measure(Cell(system="training", split="best", **place)).values == (50.0,)
-    place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
-    assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (100.0,)]
 
 
 def test_times_are_shown_as_they_are(tmp_path):
     (tmp_path / "run").mkdir()
-    rows = [{"system": name, "dataset": "pool", "mean": mean} for name, mean in (("bm25", 3.25), ("dense", 120.5))]
-    (tmp_path / "run" / "latency.json").write_text(json.dumps(rows))
+    rows = [
+        {"system": name, "dataset": "pool", "split": rule, "metric": "RR", "value": 0.5, "queries": queries}
+        | {"seconds": seconds, "step": None}
+        for name, seconds in (("bm25", 0.0325), ("dense", 1.205), ("of a file", None))
+        for rule, queries in (("pair", 10), ("article", 4))
+    ]
+    (tmp_path / "run" / "results.json").write_text(json.dumps(rows))
     cells = [
         [spec(["run"], "ms", system=name, dataset="pool", split="latency", paper=3400)] for name in ("bm25", "dense")
     ]

@@ -79,7 +79,6 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
         repbert_baselines.WRITER: repbert_baselines.writer(study),
         repbert_squad.SQUAD: repbert_squad.labels(study),
     }
-    runs[repbert_baselines.LATENCY] = repbert_baselines.latency(study, _divided)
     for seed in SEEDS:
         divided = functools.partial(_divided, study=study, seed=seed)
         of_seed = {
@@ -178,7 +177,7 @@ def _report() -> dict[str, Any]:
         ],
         "tables": [
             *(_first_stages(), _depths(), _published_depths(), _consistency(), _own_consistency()),
-            *(*_fusions(), *repbert_baselines.tables(), *repbert_squad.tables(DEPTHS)),
+            *(*_fusions(), *repbert_baselines.tables(DEPTHS[-1]), *repbert_squad.tables(DEPTHS)),
             *repbert_published.tables(),
         ],
         "plots": [*_plots_of_recall(), _plot_of_depths(), _plot_of_consistency()],

@@ -1,5 +1,5 @@
-"""The study of Lu et al. 2021 (SEED-Encoder), Tables 1 and 4, Figures 3, 5 and 6: what a decoder in pre-training is
-worth to a retriever, and what mining negatives anew is.
+"""The study of Lu et al. 2021 (SEED-Encoder), Tables 1 and 4, Figures 3 and 6: what a decoder in pre-training is worth
+to a retriever, and what mining negatives anew is.
 
     python -m retrieval.study --config=configs/studies/seed_encoder.py:local --workdir=runs/seed \\
         --config.corpus=wikispeedia.xml.bz2 --config.questions=dev-v1.1.json \\
@@ -25,7 +25,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.configs import seed_encoder
 from retrieval.configs.studies import argument, lu_2021, parts
 from retrieval.configs.studies import seed_encoder_runs as runs
 from retrieval.configs.studies.seed_encoder_runs import (
@@ -75,7 +74,6 @@ class _Report:
             ],
             "tables": [self._main(), *self._coverage(), self._transfer(), self._variations()],
             "plots": [
-                self._similarity(),
                 *(self._by_step(negatives) for negatives in NEGATIVES),
                 *(self._by_labels(negatives) for negatives in NEGATIVES),
             ],
@@ -154,18 +152,6 @@ class _Report:
             rows.append(parts.row([LABELS[model]], cells))
         notes = "Fine-tuned on all labels with BM25's negatives."
         return dict(title="Figure 3: decoders", header=["pre-training", *metrics], rows=rows, notes=notes)
-
-    def _similarity(self) -> dict[str, Any]:
-        """Figure 5."""
-        longest = runs.sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
-        lines = []
-        for model in MODELS["bm25"]:
-            names = [runs.pretrained(model, seed) for seed in self._size.seeds]
-            cell = dict(runs=names, system="trained", metric="cosine", dataset="corpus")
-            points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
-            lines.append(dict(label=LABELS[model], points=points))
-        title = "Figure 5: how alike random texts are to the pre-trained encoder"
-        return dict(title=title, x="tokens of a text", y="cosine, %", lines=lines)
 
     def _by_step(self, negatives: str) -> dict[str, Any]:
         """Figure 6, a and b."""

@@ -177,7 +177,7 @@ def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
 def _pretrain(size: Size, model: str, seed: int) -> ConfigDict:
     config = sized(seed_encoder.get_config(size.base), size)
     config.seed = seed
-    config.stages, config.base = ("train", "similarity"), "corpus"
+    config.stages, config.base = ("train",), "corpus"
     config.train.update(size.pre_training)
     weak = cost(config)
     if DECODERS[model]:

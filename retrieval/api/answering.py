@@ -48,7 +48,7 @@ class Answerer:
         weight = reader.weight(fields.weight, fields.sums and not fields.validation)
         self._weight_of = functools.cache(functools.partial(_weight_of, run, weight))  # each is told once
         self._reader = OwnReader(reader, fields.spans)
-        if reader.config.train.get("early"):
+        if reader.config.train.early:
             _log.info(
                 "the reader trained its question tower too; passages are found with that of the embeddings: "
                 "--stage=answer with --config.answer.systems=\"('tuned',)\" searches with the reader's"

@@ -23,7 +23,7 @@ from retrieval.pipeline.stage import STAGES, readers_of
 from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
-_COMMANDS = ("main", "study", "compare", "score")  # modules of this package, which import this one
+_COMMANDS = ("main", "study", "compare")  # modules of this package, which import this one
 
 
 def fields_page() -> str:
@@ -111,8 +111,7 @@ def commands_page() -> str:
     rows = ((f"`--{flag.name}`", flag.help) for flag in shared if "." not in flag.name)
     return _page(
         "Commands",
-        "`retrieval` is `python -m retrieval.main`, `retrieval compare` is `python -m retrieval.compare`, and "
-        "`retrieval score` is `python -m retrieval.score`.",
+        "`retrieval` is `python -m retrieval.main`, and `retrieval compare` is `python -m retrieval.compare`.",
         "## Flags of retrieval.main and retrieval.study\n",
         _table(("flag", "what it is"), rows),
         "",

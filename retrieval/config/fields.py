@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
+from retrieval.config.removed_fields import REMOVED
 from retrieval.errors import UserError, listed, unknown_name
 
 
@@ -130,7 +131,7 @@ def check(values: Mapping[str, Any]) -> None:
     given = dict(flatten(values))
     for path in given:
         if path not in declared():
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
+            raise removed(path) or unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
     for path, field in declared().items():
         if path not in given:
             raise UserError(
@@ -138,6 +139,11 @@ def check(values: Mapping[str, Any]) -> None:
                 "fields"
             )
         check_value(path, given[path], field.kind)
+
+
+def removed(path: str) -> UserError | None:
+    """The error for a field that there was once, which says what took its place; None for any other name."""
+    return UserError(f"config.{path} is gone: {REMOVED[path]}") if path in REMOVED else None
 
 
 def check_value(path: str, value: Any, kind: Kind) -> None:

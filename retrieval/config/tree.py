@@ -485,7 +485,6 @@ declare(
         TEXT,
         "metric that chooses the best step: Success@1, Success@10, Success@100, RR, or one of the recipe's own",
     ),
-    wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"),
 )
 declare(
     "profile",
@@ -510,8 +509,6 @@ declare(
     ),
     refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
     refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
-    refresh_lag=Field(0, whole(0), "steps that a second process has for it meanwhile; 0: training waits"),
-    refresh_env=Field((), TEXTS, "environment of that process, such as ('CUDA_VISIBLE_DEVICES=1',)"),
     patience=Field(
         0,
         whole(0),
@@ -734,20 +731,6 @@ declare(
     square_root=Field(False, SWITCH, "whether the root of a weight counts: more words stay, for k1 18 and b 0.7"),
     batch_size=Field(64, whole(1), "passages of a batch"),
     shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
-)
-declare(
-    "similarity",
-    lengths=Field(
-        (),
-        whole_numbers("a tuple of whole numbers of at least 3, such as 128,512, or ()", 3),
-        "lengths of the random texts, in tokens; (): the longest passages', a half, a quarter, an eighth",
-    ),
-    pairs=Field(1000, whole(1), "pairs of texts for each length"),
-)
-declare(
-    "latency",
-    questions=Field(100, whole(1), "questions of each set that are asked one at a time"),
-    reranked=Field(0, whole(0), "results of the first index of words that the reranker scores too; 0: none"),
 )
 declare(
     "search",

@@ -52,7 +52,7 @@ def write(path: Path, queries: Sequence[str], by_system: Mapping[str, Mapping[st
 
 
 def read(path: Path) -> PerQuery | None:
-    """The values; None where there are none, as in runs of an older version.
+    """The values; None where there are none.
 
     Raises:
       UserError: the file is damaged or is of another kind.

@@ -11,7 +11,6 @@ from retrieval.evaluation.per_query import PerQuery
 
 RERANKED, ANSWERED = "reranked", "answered"
 NAME = "results.json"
-LATENCY = "latency.json"
 _FIELDS = {"system", "dataset", "split", "metric", "value", "queries", "step"}  # of a row, at least
 
 

@@ -10,7 +10,7 @@ from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
+from retrieval.pipeline.work_directory import CONFIG, FORMAT, WorkDirectory, check_format
 
 
 def read_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
@@ -48,8 +48,9 @@ def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
 
 def _read(path: Path, place: str, copy: str = "") -> dict[str, Any]:
     record = files.read_json(path)
+    check_format(record, str(path.parent.parent))
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([path.stem, record]):
-        raise UserError(f"{place}: damaged, or of another version; delete it{copy}: --stage={path.stem} makes it anew")
+        raise UserError(f"{place}: damaged; delete it{copy}: --stage={path.stem} makes it anew")
     return record
 
 
@@ -80,7 +81,7 @@ def verify_written(folder: Path, names: Collection[str]) -> dict[str, dict[str, 
 
 def write_record(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage, as `read_record` reads it."""
-    as_read = json.loads(json.dumps(record))  # the sum is of that
+    as_read = json.loads(json.dumps({**record, "format": FORMAT}))  # the sum is of that
     files.write_json(run.record(name), as_read | {"sum": files.fingerprint([name, as_read])})
     if run.mirror:
         run.mirror.put(f"stages/{name}.json")

@@ -7,7 +7,7 @@ one BM25 index serve many runs.
 import dataclasses
 import functools
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
@@ -20,6 +20,10 @@ from retrieval.runtime.store import is_url
 from retrieval.runtime.store_copy import Copy
 
 CONFIG = "config.json"
+
+# What configs, records and the files of stages are like. A change that an older work directory must not go on with
+# raises it.
+FORMAT = 1
 
 
 class Asked(NamedTuple):
@@ -75,7 +79,7 @@ class WorkDirectory:
         Raises:
           UserError: that is not a work directory.
         """
-        if not self.config.get("base"):  # a work directory may be older than the field
+        if not self.config.get("base"):  # of a config.json, which may be anything
             return None
         return self.opened(self.config.base, "config.base", self.lock)
 
@@ -132,8 +136,9 @@ def kept_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
     Raises:
-      UserError: the file is missing, or no JSON.
+      UserError: the file is missing, or no JSON; or another version made the folder.
     """
+    _check_format(folder)
     return ConfigDict(fields.with_tuples(files.read_json(folder / CONFIG)))
 
 
@@ -156,5 +161,30 @@ def check_kept_config(folder: Path, field: str) -> None:
         raise UserError(f"{error}; {remedy}") from error
     if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
         raise UserError(f"{path}: not the config of a run; {remedy}")
-    if "recipe" not in value:
-        raise UserError(f"{path}: config.recipe is missing, for the run is of an older version; make it again")
+    _check_format(folder)
+
+
+def _check_format(folder: Path) -> None:
+    """Raises `UserError` where a record says that another version made a work directory."""
+    for path in sorted((folder / "stages").glob("*.json")):
+        try:
+            record = files.read_json(path)
+        except UserError:  # who reads the record says so
+            continue
+        check_format(record, str(folder))
+
+
+def check_format(record: Any, place: str) -> None:
+    """Checks that a record is of this version.
+
+    Args:
+      place: the work directory, for the error.
+
+    Raises:
+      UserError: it is not.
+    """
+    if isinstance(record, dict) and record.get("format") != FORMAT:
+        raise UserError(
+            f"{place}: another version of this program made this work directory; go on with that version, or make the "
+            "run anew in another --workdir"
+        )

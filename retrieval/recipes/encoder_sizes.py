@@ -8,7 +8,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.models.products import SAME
 from retrieval.models.transformer import remat_for
 
 
@@ -19,7 +18,7 @@ def longest_text(config: ConfigDict) -> int:
 
 def position_count(config: ConfigDict) -> int:
     """The positions of the encoder: those of the longest text, or more where a later run has longer ones."""
-    return max(longest_text(config), config.model.get("positions", 0))  # an older run has no such field
+    return max(longest_text(config), config.model.positions)
 
 
 def size_fields(config: ConfigDict) -> dict[str, Any]:
@@ -44,9 +43,9 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
         attention_dropout=model.attention_dropout,
-        attention=model.get("attention", "plain"),  # an older run has no such field
+        attention=model.attention,
         dtype=model.dtype,
-        products=model.get("products", SAME),
+        products=model.products,
         remat=remat_for(model.remat, model.num_layers, model.hidden_size),
         unroll=model.unroll,
     )

@@ -14,7 +14,6 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.sets import beir, splits
-from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -53,7 +52,6 @@ def register_tasks(
     pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
     counted = files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}}
     if task_kind.drawn(drawn_rates, labelled=False):
-        prepared_corpus.check_layout(run.corpus)
         counted = counted if validation else holdout.statistics_at(counted, config.data.held_out)
     stored = Stored(
         run.corpus,
@@ -94,20 +92,18 @@ def is_in_order(pairs: Path) -> bool:
 def known_positives(run: Run, pairs: Path | None = None) -> int:
     """How many known positives of a query a batch has room for; 0 where no query has another one, or none is masked.
 
-    Pairs of an older version do not tell, and their batches are as they were.
-
     Args:
       pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
     """
     if not (labelled(run.config) and recipe_of(run.config).known_positives()):
         return 0
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
-    counts = [files.read_json(path).get("most positives", 0) for path in files_there if path.exists()]
-    return max(counts) if counts and min(counts) > 0 and max(counts) > 1 else 0
+    most = max((files.read_json(path)["most positives"] for path in files_there if path.exists()), default=0)
+    return most if most > 1 else 0
 
 
 def _check_vocabulary(run: Run, vocabulary: Vocabulary, stage: str) -> None:
-    """The labelled examples of a stage are tokenised with the run's vocabulary: they may be older, or of a base."""
+    """The labelled examples of a stage are tokenised with the run's vocabulary: they may be of a base."""
     written = (records.details(run, stage) or {}).get("vocabulary")
     if written and written != vocabulary.fingerprint:
         raise UserError(

@@ -185,8 +185,7 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
 
 def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
     """The fields on which it depends whether a model's parameters suit another one of a recipe."""
-    # The other run may be older than a field.
-    head = {name: config[group].get(field) for name in recipe.head for group, _, field in [name.partition(".")]}
+    head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
     return size_fields(config) | head | {"recipe": config.recipe}
 
 

@@ -71,7 +71,7 @@ def check(run: Run) -> None:
     if not recipe_of(run.config).retrieves:
         return
     spans, config = run.holder("spans"), run.config
-    kept = spans.config.spans.get("early", 0)
+    kept = spans.config.spans.early
     if kept < config.spans.early:
         raise UserError(
             f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates of a question: take no "

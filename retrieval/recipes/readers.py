@@ -67,7 +67,7 @@ def check(run: Run, value: str, field: str, asked: bool = True) -> None:
       UserError: there is none.
     """
     trainer = KIND.check(run, value, field)
-    if trainer.holder("spans").config.spans.get("asked", True) != asked:
+    if trainer.holder("spans").config.spans.asked != asked:
         raise UserError(
             f"{field}: {trainer.place} trains a reader {'without' if asked else 'with'} questions: name one of "
             f"config.spans.asked={asked}"

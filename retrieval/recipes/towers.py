@@ -25,9 +25,8 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     sizes = encoder_sizes(config, vocab_size)
     if model.encoder == "bow_mlp":
         sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
-    of_towers = {name: model[name] for name in ("embed_dim", "embed_norm", "pooling", "normalize", "tied")}
-    for name, before in (("token_types", "texts"), ("head", ()), ("pool_from", (0, 0))):
-        of_towers[name] = model.get(name, before)  # an older run has no such field
+    names = ("embed_dim", "embed_norm", "pooling", "normalize", "tied", "token_types", "head", "pool_from")
+    of_towers = {name: model[name] for name in names}
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 
 

@@ -32,9 +32,9 @@ def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
     """
     if not steps_in(folder / "checkpoints"):
         raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
-    keep, best, every = _kept(config)
-    named = config.loop.get("keep_steps", ())
-    return Checkpointer(folder / "checkpoints", keep, best, every, named=named, alone=True)
+    keep, best = _kept(config)
+    named = config.loop.keep_steps
+    return Checkpointer(folder / "checkpoints", keep, best, named=named, alone=True)
 
 
 def open_checkpoints(
@@ -45,18 +45,15 @@ def open_checkpoints(
     Args:
       fetch: brings what is copied to the other hosts of a pod, where each has a disk of its own.
     """
-    place, named = folder / "checkpoints", config.loop.get("keep_steps", ())
+    place, named = folder / "checkpoints", config.loop.keep_steps
     if fetch and hosts.count() > 1:
         return PodCheckpointer(place, *_kept(config), follower, fetch, named=named)
     return Checkpointer(place, *_kept(config), follower, named=named)
 
 
-def _kept(config: ConfigDict) -> tuple[int, str, int]:
-    """How many checkpoints are kept, by which metric the best one, and of which multiple of steps the newest."""
-    best = config.loop.best if config.loop.validate_every else ""
-    mine: Any = config.get("mine", {})  # a model to start from may be older than the field
-    every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
-    return config.loop.keep_checkpoints, best, every
+def _kept(config: ConfigDict) -> tuple[int, str]:
+    """How many checkpoints are kept, and by which metric the best one."""
+    return config.loop.keep_checkpoints, config.loop.best if config.loop.validate_every else ""
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
@@ -72,23 +69,21 @@ def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Adam or LAMB as the config has it; the schedule counts updates."""
-    train = config.train  # a run to start from may be older than some fields
-    steps = train.get("schedule_steps") or train.steps
-    mine: Any = config.get("mine", {})
-    second_rate = mine.get("patience") and mine.get("turn_rate")
+    train, mine = config.train, config.mine
+    steps = train.schedule_steps or train.steps
     tx = optimizer.make_optimizer(
         learning_rate=train.learning_rate,
         steps=max(1, steps // train.accumulation),
         warmup_ratio=train.warmup_ratio,
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
-        epsilon=train.get("adam_epsilon", 1e-6),
+        epsilon=train.adam_epsilon,
         name=train.optimizer,
-        lamb_norm_limit=train.get("lamb_norm_limit") or None,
+        lamb_norm_limit=train.lamb_norm_limit or None,
         is_stacked=is_stacked,
-        second_rate=second_rate or None,
+        second_rate=(mine.patience and mine.turn_rate) or None,
     )
-    return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.get("clip_parts") else None)
+    return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
 
 
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:

@@ -157,16 +157,6 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     return embeddings_NE, list(itertools.chain.from_iterable(ids))
 
 
-def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
-    """The ids and the embeddings [rows, E] of each shard of a name, one after the other.
-
-    Raises:
-      UserError: as `load`.
-    """
-    for path in shard_paths(folder, name):
-        yield read_ids(path), read_shard(path)
-
-
 def load_ids(folder: Path, name: str) -> list[str]:
     """The ids that `load` gives, without the embeddings.
 

@@ -339,7 +339,7 @@ def _notes(ranking: Ranking) -> dict[str, Any]:
     """What the report says about a search."""
     notes = dict(ranking.notes)
     if ranking.seconds is not None:
-        notes["queries_per_second"] = round(len(ranking.rows) / max(ranking.seconds, 1e-9), 1)
+        notes["milliseconds"] = round(1000 * ranking.seconds / len(ranking.rows), 3)
     if ranking.weights:
         notes |= {"weights": [round(weight, 6) for weight in ranking.weights], "validation": ranking.validation}
     if ranking.parts:

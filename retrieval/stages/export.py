@@ -54,7 +54,7 @@ def export(run: Run) -> dict[str, Any]:
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
             include_prompt=_includes_prompts(config, vocabulary),
-            titles=config.data.get("titles", prefixes.PAIR),
+            titles=config.data.titles,
         )
         kind = {"tied": config.model.tied}
 
@@ -193,9 +193,9 @@ def _write_towers(
 
 
 def _prompts(data: ConfigDict) -> dict[str, str]:
-    """What stands before queries and before documents; a run may be older than these fields."""
+    """What stands before queries and before documents."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
-    return {side: text for side, name in of_sides if (text := data.get(name, ""))}
+    return {side: text for side, name in of_sides if (text := data[name])}
 
 
 def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
@@ -204,7 +204,7 @@ def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
     Raises:
       UserError: it begins at places that those libraries do not have.
     """
-    places = tuple(config.model.get("pool_from", (0, 0)))  # a run may be older than the field
+    places = tuple(config.model.pool_from)
     if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
         raise UserError(
             f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
@@ -274,7 +274,7 @@ def _trained_on(
         if pair_files:
             yield "labelled examples", _names(pair_files)
         if name := divided.split.set:
-            part = divided.split.get("train")  # which older runs lack
+            part = divided.split.train
             share = f"those of '{part}' in" if part else f"{divided.split.ratio:.0%} of those of"
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
@@ -300,7 +300,7 @@ def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDic
         "same.",
         "Of a document that is too long the longer of title and text is cut, then both.",
     ]
-    if trained.data.get("titles") == prefixes.JOINED:
+    if trained.data.titles == prefixes.JOINED:
         titles = ["A document with a title is the title, a space and the text."]
     return [
         lengths,

@@ -13,7 +13,6 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
-from retrieval.data.shards import prepared_corpus
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
@@ -57,7 +56,6 @@ def inspect(run: Run) -> list[dict[str, Any]]:
         raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
-        prepared_corpus.check_layout(run.corpus)
         seen.see_corpus(run.corpus, tasks, config.data.held_out)
     statistics = records.details(run, "prepare") if run.prepares else None
     noted = [

@@ -1,17 +1,13 @@
-"""Where the metrics of training go: JSON lines, TensorBoard, the log and, if asked for, Weights & Biases."""
+"""Where the metrics of training go: JSON lines, TensorBoard and the log."""
 
-import importlib
 import json
 import logging
-import secrets
 from pathlib import Path
-from types import ModuleType
 from typing import Protocol
 
 import numpy as np
 
 from retrieval import files
-from retrieval.errors import UserError
 from retrieval.libraries import clu_writers
 from retrieval.runtime import hosts
 
@@ -49,48 +45,23 @@ class Writer(Protocol):
         """After the last step."""
 
 
-def open_writer(folder: Path, after: int, project: str, settings: str) -> Writer:
+def open_writer(folder: Path, after: int) -> Writer:
     """The writer of a work directory; the hosts of a pod but the first write nothing.
 
     Args:
-      project: of Weights & Biases, or '' for none.
-      settings: what that shows as the run's config, JSON.
       after: the step that training goes on from; what a run that was cut off wrote for later ones is dropped.
-
-    Raises:
-      UserError: as `check`.
     """
-    if not hosts.is_first():
-        return _Several([])
-    writers: list[Writer] = [_Files(folder / "metrics", after)]
-    if project:
-        writers.append(_Wandb(folder, project, settings))
-    return _Several(writers)
+    return _Files(folder / "metrics", after) if hosts.is_first() else _Nowhere()
 
 
-def check(project: str) -> None:
-    """Checks that Weights & Biases is installed where a project of it is named.
-
-    Raises:
-      UserError: it is not.
-    """
-    if project:
-        _import_wandb(project)
-
-
-class _Several:
-    """Each of some writers."""
-
-    def __init__(self, writers: list[Writer]):
-        self._writers = writers
+class _Nowhere:
+    """Drops the metrics."""
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        for writer in self._writers:
-            writer(step, metrics)
+        pass
 
     def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
+        pass
 
 
 class _Files:
@@ -128,43 +99,6 @@ class _Files:
         with files.naming_failures(self._folder):
             self._lines.close()
             self._tensorboard.close()
-
-
-class _Wandb:
-    """A run of Weights & Biases, which goes on under its own id when training does.
-
-    Its directory is the work directory. WANDB_MODE=offline keeps it there, for `wandb sync`. Steps that are done again
-    after a cut it ignores, and these have the same metrics.
-    """
-
-    def __init__(self, folder: Path, project: str, settings: str):
-        path = folder / "metrics" / "wandb_id"
-        if not path.exists():
-            files.write_text(path, secrets.token_hex(4) + "\n")
-        self._run = _import_wandb(project).init(
-            project=project,
-            id=path.read_text(encoding="utf-8").strip(),
-            resume="allow",
-            name=folder.resolve().name,
-            dir=str(folder),
-            config=json.loads(settings),
-        )
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        self._run.log(metrics, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def _import_wandb(project: str) -> ModuleType:
-    try:
-        return importlib.import_module("wandb")
-    except ImportError as error:
-        raise UserError(
-            f"config.loop.wandb={project}: the package wandb cannot be imported ({error}): pip install wandb, or leave "
-            "the field empty; TensorBoard has the same metrics"
-        ) from error
 
 
 def _step_of(line: str) -> float:

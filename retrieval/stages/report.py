@@ -172,10 +172,10 @@ def _indexes(built: Details) -> Table:
 
 
 def _searches(evaluated: Details) -> Table:
-    names = ("queries_per_second", "recall_against_exact", "weights", "validation", *_COUNTS)
+    names = ("milliseconds", "recall_against_exact", "weights", "validation", *_COUNTS)
     cells = {name: [_listed(note.get(what)) for what in names] for name, note in evaluated.items()}
     rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
-    header = ["set, system", "queries per second", "recall against exact", "weights", "validation questions", *_COUNTS]
+    header = ["set, system", "ms per query", "recall against exact", "weights", "validation questions", *_COUNTS]
     is_usual = any(name.endswith(", hybrid") and note.get("validation") == 0 for name, note in evaluated.items())
     notes = (
         "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
@@ -211,17 +211,13 @@ def _read_lengths(trained: ConfigDict, windows: int) -> tuple[int, ...]:
 
 
 def _texts(sets: Iterable[Collection], sizes: TextSizes | None, reads: Sequence[int]) -> Iterator[Table]:
-    """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded.
+    """The lengths of each set's texts, in tokens where there are some.
 
     Args:
       reads: the tokens of queries and of documents that a model reads, as far as there is such a number.
     """
-
     for collection in sets:
-        folder = collection.files[0].parent
-        yield report_sets.lengths(folder, sizes, reads)
-        if collection.has_embeddings():
-            yield from report_sets.map_of(folder, collection.embeddings())
+        yield report_sets.lengths(collection.files[0].parent, sizes, reads)
 
 
 def _config(config: ConfigDict) -> Table:

@@ -1,22 +1,19 @@
-"""What a report shows of the texts of evaluation sets: how long they are, and a map of their embeddings."""
+"""What a report shows of the texts of evaluation sets: how long they are."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from retrieval.data.sets import beir
-from retrieval.evaluation import display, embedding_map
-from retrieval.evaluation.embedding_map import Points
+from retrieval.evaluation import display
 from retrieval.evaluation.report_page import Plot
 from retrieval.evaluation.run_report import Table
-from retrieval.search import encoding
 from retrieval.stages.findings import IN_A_RUN
 from retrieval.stages.text_sizes import TextSizes
 
 _TICKS = 10  # of the lengths, at most
-_QUERIES, _OTHERS = 150, 1000  # of a map: more hide each other
 
 
 def lengths(folder: Path, tokens: TextSizes | None, longest: Sequence[int] = ()) -> Table:
@@ -64,51 +61,3 @@ def _lengths_plot(name: str, unit: str, sizes: dict[str, np.ndarray], cuts: dict
     axes.set_ylim(0, 102)
     display.legend(figure)
     return Plot(f"lengths-{name}", figure)
-
-
-def map_of(folder: Path, embedded: Path) -> Iterator[Table]:
-    """A map of a set's embeddings, where there are queries with a right answer.
-
-    Args:
-      folder: of the set, as BEIR's.
-      embedded: the folder of its embeddings.
-    """
-    judged = beir.read_judged(folder)
-    answer_of = {
-        query: max(grades, key=lambda candidate: grades[candidate])
-        for of_rule in judged.qrels.values()
-        for query, grades in of_rule.items()
-        if max(grades.values(), default=0) > 0
-    }
-    queries_QE, ids = encoding.load(embedded, "queries")
-    asked = [(row, answer_of[id]) for row, id in enumerate(ids) if id in answer_of]
-    asked = [asked[place] for place in _evenly(len(asked), _QUERIES)]
-    if not asked:
-        return
-    answer_vectors, others = {}, []
-    wanted, start = {answer for _, answer in asked}, 0
-    shown = np.array(list(_evenly(len(encoding.load_ids(embedded, "candidates")), _OTHERS)))
-    for shard_ids, shard_NE in encoding.shards(embedded, "candidates"):
-        for id, row_E in zip(shard_ids, shard_NE):
-            if id in wanted:
-                answer_vectors.setdefault(id, row_E)  # of several windows the first
-        here = shown[(shown >= start) & (shown < start + len(shard_ids))] - start
-        others.append(shard_NE[here])
-        start += len(shard_ids)
-    asked = [(row, answer) for row, answer in asked if answer in answer_vectors]
-    points = Points(
-        queries_QE[[row for row, _ in asked]],
-        np.stack([answer_vectors[answer] for _, answer in asked]),
-        np.concatenate(others),
-    )
-    plot = Plot(f"map-{folder.name}", embedding_map.figure(f"{folder.name}: embeddings", points))
-    note = (
-        f"The first two principal components of {len(points.others_NE):,} candidates, {len(asked):,} queries and a "
-        "right answer of each, which a line joins. What is near here may be far in all dimensions."
-    )
-    yield Table(f"Map of {folder.name}", [], [], note, plot)
-
-
-def _evenly(count: int, most: int) -> Iterator[int]:
-    """At most so many of `count` numbers, at even distances."""
-    return (count * place // min(count, most) for place in range(min(count, most)))

@@ -15,7 +15,6 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
-from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
@@ -104,8 +103,6 @@ def check_inputs(run: Run) -> None:
     """
     config = run.config
     check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
-    if run.prepares and any(named.form.holds_out for named in formats(config)):
-        prepared_corpus.check_layout(run.corpus)
     if run.prepares and not is_done(run, "prepare"):
         for named in formats(config):
             named.form.preview(named.value)

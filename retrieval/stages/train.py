@@ -15,7 +15,6 @@ from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.shards import prepared_corpus
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import is_done, read_own_record
@@ -102,7 +101,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
             begins = int(state.step) if resumed else -1  # the line of step 0 is written again
-            writer = metric_writers.open_writer(run.folder, begins, config.loop.wandb, config.to_json())
+            writer = metric_writers.open_writer(run.folder, begins)
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:
@@ -192,7 +191,7 @@ def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
     before = (record or {}).get("before")
     if not before:
         return []
-    steps = before.get("steps", before["step"])  # a record may be older than the field
+    steps = before["steps"]
     _log.warning(
         "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
         "steps in one go give",
@@ -264,7 +263,6 @@ def check_data(run: Run) -> None:
                 f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
-        prepared_corpus.check_layout(run.corpus)
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:
         recipe_of(config).check_labelled(writer)
@@ -340,7 +338,6 @@ STAGES.register(
             of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
             initial_parameters.check_step,
             refresh.check,
-            of_fields(metric_writers.check, "loop.wandb"),
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),

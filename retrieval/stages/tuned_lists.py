@@ -90,7 +90,7 @@ def check(trainer: Run) -> None:
     Raises:
       UserError: it has none.
     """
-    if not trainer.config.train.get("early"):
+    if not trainer.config.train.early:
         raise UserError(
             f"config.answer.systems names '{TUNED}', what a reader's own question tower retrieves, and {trainer.place} "
             "trains none: set config.train.early=True there, or name another system"

@@ -77,19 +77,14 @@ class Turn:
         return len(scores) - 1 - scores.index(max(scores)) >= self._patience
 
 
-def check(patience: int, validate_every: int, refresh_lag: int) -> None:
+def check(patience: int, validate_every: int) -> None:
     """Checks that a run in two phases notices the end of the first one.
 
     Raises:
-      UserError: it is never validated, or a second process is to refresh.
+      UserError: it is never validated.
     """
     if not validate_every:
         raise UserError(
             f"config.mine.patience={patience} counts validations, and config.loop.validate_every=0 makes none: set "
             "the steps from one to the next, or config.mine.patience=0"
-        )
-    if refresh_lag:
-        raise UserError(
-            f"config.mine.refresh_lag={refresh_lag}: with config.mine.patience the training mesh refreshes; set one "
-            "of the two to 0"
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -87,12 +86,10 @@ class Schedule(NamedTuple):
     Attributes:
       first: the step after which the first one is made.
       every: steps from one to the next.
-      lag: steps from the making of one to the first batch of it, less one.
     """
 
     first: int
     every: int
-    lag: int = 0
 
     def newest(self, step: int) -> int:
         """The newest version that is made after this step or one before it; 0 before the first one."""
@@ -101,11 +98,6 @@ class Schedule(NamedTuple):
     def made_after(self, version: int) -> int:
         """The step after which a version is made."""
         return self.first + (version - 1) * self.every
-
-
-def schedule(mine: ConfigDict) -> Schedule:
-    """The schedule of refreshes that come by steps alone, by the group `mine` of the config."""
-    return Schedule(mine.refresh_every, mine.refresh_every, mine.refresh_lag)
 
 
 def make(
@@ -150,11 +142,8 @@ def drop_unneeded(folder: Path, version: int, when: Schedule, checkpoint_steps: 
     """
     place = folder / FOLDER
     files.remove_temporaries(place)
-    # The batch of step s was of the newest version after step s - 1 - lag. While they lag, the next one may be there
-    # already. The version before may be read by others at this moment.
-    needed = {version - 1, version} | {
-        when.newest(step - 1 - behind) for step in checkpoint_steps for behind in (0, when.lag)
-    }
+    # The batch of step s was of the newest version after step s - 1. The version before may be read by others now.
+    needed = {version - 1, version} | {when.newest(step - 1) for step in checkpoint_steps}
     for path in place.glob("*"):
         if path.name.isdecimal() and int(path.name) not in needed:
             files.remove(path)

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,8 @@ from retrieval.pipeline.records import verify_written
 from retrieval.studies.claims import MILLISECONDS, Cell
 
 # What is read of a run.
-_READ = (
-    *(result_files.NAME, result_files.RERANKED, result_files.ANSWERED, result_files.LATENCY),
-    *(per_query.FOLDER, "metrics", "similarity.json"),
-)
+_READ = (result_files.NAME, result_files.RERANKED, result_files.ANSWERED, per_query.FOLDER, "metrics")
 KEY = ("system", "dataset", "split", "metric")
-COSINE = "cosine"
 _VALIDATED = ("training", "validation", "best")  # system, dataset and split of what chooses among rivals
 BM25 = "bm25"  # also the beginning of the names of a second one
 _DIGITS = 6  # what lies beyond is the noise of adding floats
@@ -166,11 +162,10 @@ class Results:
         at, value = (self._load(run) or {}).get(cell.key, ("", None))
         if cell.is_time:
             return value
-        lowest = -1 if cell.metric == COSINE else 0
-        if value is not None and not lowest <= round(value, _DIGITS) <= 1:
+        if value is not None and not 0 <= round(value, _DIGITS) <= 1:
             raise UserError(
-                f"{at}, {', '.join(cell.key)}: {value} is not a fraction from {lowest} to 1, so a study cannot show it "
-                "in percent"
+                f"{at}, {', '.join(cell.key)}: {value} is not a fraction from 0 to 1, so a study cannot show it in "
+                "percent"
             )
         return None if value is None else round(100 * value, _DIGITS)
 
@@ -235,12 +230,7 @@ def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
     """(system, dataset, split, metric) -> where it stands, and the fraction; of all that a run measured."""
     values, finished = {}, verify_written(folder, _READ)
     results = (_results(place / result_files.NAME) for place in result_files.folders(folder))
-    others = (
-        _training(folder),
-        _similarities(folder / "similarity.json"),
-        _consistency(folder / "stages/rerank.json", finished.get("rerank", {})),
-        _latency(folder / result_files.LATENCY),
-    )
+    others = _training(folder), _consistency(folder / "stages/rerank.json", finished.get("rerank", {}))
     for at, key, value in itertools.chain(*results, *others):
         if values.setdefault(key, (at, value))[1] != value:
             raise UserError(f"{at}: {value} is a second value of {', '.join(key)}; remove one")
@@ -254,6 +244,7 @@ def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
     for number, row in enumerate(rows):
         at = f"{path}, row {number}"
         yield at, *_key_and_value(row, at)
+    yield from _milliseconds(str(path), rows)
 
 
 def _training(folder: Path) -> Iterator[tuple[str, tuple, float]]:
@@ -273,13 +264,6 @@ def _training(folder: Path) -> Iterator[tuple[str, tuple, float]]:
     yield from ((str(path), ("training", "validation", "best", metric), value) for metric, value in best.items())
 
 
-def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
-    """The mean cosines of random texts, as ('trained', 'corpus', '64 tokens', 'cosine')."""
-    for system, by_length in (read_json(path) if path.is_file() else {}).items():
-        for length, value in by_length.items():
-            yield str(path), (system, "corpus", f"{length} tokens", COSINE), value
-
-
 def _consistency(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[str, tuple, float]]:
     """The consistency factors of reranked lists, as ('TAS-B', SET, 'test', 'consistency with BM25@10')."""
     for row in (record.get("details") or {}).get("consistency", ()):
@@ -287,10 +271,12 @@ def _consistency(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[str, t
             yield str(path), (row["system"], row["set"], "test", f"consistency with {row['trained on']}@{depth}"), value
 
 
-def _latency(path: Path) -> Iterator[tuple[str, tuple, float]]:
-    """How long a question takes, as ('bm25', SET, 'latency', 'ms'): the mean."""
-    for row in read_json(path) if path.is_file() else ():
-        yield str(path), (row["system"], row["dataset"], "latency", MILLISECONDS), row["mean"]
+def _milliseconds(at: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple, float]]:
+    """The time of a search per query, as ('bm25', SET, 'latency', 'ms'). Some rules of a set judge fewer queries."""
+    timed = [row for row in rows if row.get("seconds") and row.get("queries")]
+    whole = {(row["system"], row["dataset"]): row for row in sorted(timed, key=lambda row: row["queries"])}
+    for key, row in whole.items():
+        yield at, (*key, "latency", MILLISECONDS), 1000 * row["seconds"] / row["queries"]
 
 
 def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:

@@ -123,19 +123,6 @@ def read(folder: Path, step: int, like: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _NewestMultiple(PreservationPolicy):
-    """Keeps the newest step that is a multiple of `every`."""
-
-    every: int
-
-    def should_preserve(
-        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
-    ) -> Sequence[bool]:
-        newest = max((saved.step for saved in checkpoints if saved.step % self.every == 0), default=None)
-        return [saved.step == newest for saved in checkpoints]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Named(PreservationPolicy):
     """Keeps the steps that are named."""
 
@@ -161,21 +148,18 @@ class Checkpointer:
         folder: Path,
         keep: int = 2,
         best: str = "",
-        every: int = 0,
         follower: Follower | None = None,
         *,
         named: Collection[int] = (),
         alone: bool = False,
     ):
-        """Keeps also the newest multiple of `every`, unless that is 0, and the `named` steps.
+        """Keeps also the `named` steps.
 
         Args:
           follower: copies what is saved.
           alone: this process does it by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), _Named(frozenset(named))]
-        if every:
-            policies.append(_NewestMultiple(every))
         if best:
             policies.append(
                 BestN(get_metric_fn=lambda scores: scores[best], n=1, keep_checkpoints_without_metrics=False)

@@ -179,7 +179,7 @@ def train(
       stops_at: asked after every step whether the machine is about to go away.
       refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on the batches may be
         others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
-        had not ended. It may raise `PreemptedError` where the machine is about to go away.
+        had not ended.
       turn: step, state and scores of a validation to the state that training goes on from. The checkpoint of the step
         has that state.
 
@@ -202,11 +202,8 @@ def train(
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
         if refresh and step > 1:
-            try:
-                with window.pause():
-                    numbers = refresh(step - 1, state.params)
-            except PreemptedError:
-                _stop(step - 1, state, progress, checkpointer)
+            with window.pause():
+                numbers = refresh(step - 1, state.params)
             if numbers:
                 write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():

@@ -33,7 +33,6 @@ class PodCheckpointer:
         folder: Path,
         keep: int,
         best: str,
-        every: int,
         follower: Follower | None,
         fetch: Fetch,
         *,
@@ -48,9 +47,7 @@ class PodCheckpointer:
         """
         self.folder = folder.absolute()
         self._fetch = fetch
-        self._writer = (
-            Checkpointer(folder, keep, best, every, follower, named=named, alone=True) if hosts.is_first() else None
-        )
+        self._writer = Checkpointer(folder, keep, best, follower, named=named, alone=True) if hosts.is_first() else None
         self._newest: int | None = hosts.on_first(lambda: self._first.latest_step())
 
     @property

@@ -129,7 +129,7 @@ def _opened(
         verbose=False,
         trim_output_features=False,  # the tasks cut, and keep the last [SEP]
     )
-    return _Lane(lane_name(number), dataset, rows, _position_suffix(task))
+    return _Lane(lane_name(number), dataset, rows)
 
 
 def as_written(function: Callable) -> Callable:
@@ -143,10 +143,9 @@ def as_written(function: Callable) -> Callable:
 class _Lane:
     """The examples of one shard of the files, as rows of a batch."""
 
-    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int, suffix: str = ""):
-        """The file of the position is the name and the suffix."""
+    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int):
+        """The file of the position has this name."""
         self.name = name
-        self._position = name + suffix
         self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
 
     def __next__(self) -> Arrays:
@@ -161,31 +160,20 @@ class _Lane:
 
     def save(self, folder: Path) -> None:
         try:
-            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self._position))
+            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
         except tf.errors.OpError as error:  # of a full disk, for one
             raise OSError(first_line(error)) from error
 
     def restore(self, folder: Path) -> None:
-        if not (folder / f"{self._position}.index").exists():
-            if (folder / f"{self.name}.index").exists():
-                raise UserError(
-                    f"{folder}: a position of an older version, in which all tasks drew by one seed; delete the "
-                    "checkpoints and train again, or go on with that version"
-                )
+        if not (folder / f"{self.name}.index").exists():
             raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
         try:
-            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self._position)).assert_consumed()
+            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UserError(
-                f"{folder / self._position}: not a position in this data ({first_line(error)}); delete the checkpoint "
+                f"{folder / self.name}: not a position in this data ({first_line(error)}); delete the checkpoint "
                 "and train again"
             ) from error
-
-
-def _position_suffix(task: str) -> str:
-    """What tells a mixture's position from that of an older version, whose tasks had one seed in common."""
-    is_mixture = task in seqio.MixtureRegistry.names()
-    return "-seeds" if is_mixture else ""
 
 
 def lane_name(number: int) -> str:

@@ -26,7 +26,7 @@ def _features() -> Mapping[str, Any]:
 
 
 def _optional() -> Mapping[str, Any]:
-    return {"positive_ids": _numbers(tf.int64), "teacher": _numbers(tf.float32)}
+    return {"teacher": _numbers(tf.float32)}
 
 
 LABELLED = Shards(pair_shards.PATTERN, _features, _optional)
@@ -56,11 +56,9 @@ class LabelledTask(TaskKind):
 
 
 def known_ids(folder: Path | None) -> Callable[[Record], tf.Tensor]:
-    """What gives the ids of all known positives of a record's query."""
-    rows = known_positives.read(folder) if folder else None
-    if rows is None:
-        return lambda record: record["positive_ids"]
-    ids, starts = map(tf.constant, rows)
+    """What gives the ids of all known positives of a record's query, of the folder of the labelled examples."""
+    assert folder, "a task without labelled examples has ended the run"
+    ids, starts = map(tf.constant, known_positives.read(folder))
     return lambda record: ids[starts[record["known"][0]] : starts[record["known"][0] + 1]]
 
 
@@ -80,10 +78,10 @@ def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials
 
 
 def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
-    """Says how many pairs and positives are not trained on. Pairs of an older version tell less."""
+    """Says how many pairs and positives are not trained on."""
     if without := written["pairs"] - size:
         _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
-    if behind := written.get("positives left out"):
+    if behind := written["positives left out"]:
         known = written["pairs"] + behind
         _log.warning(
             "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
@@ -93,8 +91,8 @@ def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
 
 
 def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
-    """Says which queries have negatives, but fewer than an example draws. Pairs of an older version do not tell."""
-    by_count = written.get("queries by negatives", {}).items()
+    """Says which queries have negatives, but fewer than an example draws."""
+    by_count = written["queries by negatives"].items()
     if few := [(int(count), *of_these) for count, of_these in by_count if 0 < int(count) < negatives]:
         count, _, first = few[0]
         _log.warning(

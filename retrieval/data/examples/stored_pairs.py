@@ -99,8 +99,7 @@ class StoredPairs:
         finally:
             for file in opened:
                 file.close()
-        if (known := self.folder / known_positives.NAME).exists():
-            files.copy(known, folder / known_positives.NAME)
+        files.copy(self.folder / known_positives.NAME, folder / known_positives.NAME)
         statistics = files.read_json(self.folder / "stats.json")
         files.write_json(folder / "stats.json", statistics | {"shards": lanes, pair_shards.IN_ORDER: True})
 

@@ -36,15 +36,11 @@ class KnownPositives:
             np.savez(file, ids=self._ids_M, starts=self._starts)
 
 
-def read(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+def read(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """The ids [M] int32 of all rows, and where each row begins and the last one ends [W + 1].
 
-    None where there are none: records of an older version have the ids themselves.
-
     Raises:
-      UserError: the file is damaged.
+      UserError: the file is missing or damaged.
     """
-    if not (folder / NAME).exists():
-        return None
     rows = files.read_arrays(folder / NAME, "--stage=pairs makes it again")
     return rows["ids"], rows["starts"]

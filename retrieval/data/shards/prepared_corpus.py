@@ -54,26 +54,11 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
             f"no passage came out of config.corpus ({_told(counts)}): give longer texts, or lower "
             f"config.prepare.least_passage={settings.limits.least}"
         )
-    for work in folder.glob("work*"):  # that of another layout, too
-        shutil.rmtree(work, ignore_errors=True)
-    statistics = _statistics(counts) | {"shards": settings.num_shards, "layout": shard_steps.LAYOUT}
+    shutil.rmtree(folder / shard_steps.WORK, ignore_errors=True)
+    statistics = _statistics(counts) | {"shards": settings.num_shards}
     statistics["examples"] = dict(sorted(examples.items()))
     files.write_json(folder / "stats.json", statistics)
     return statistics
-
-
-def check_layout(folder: Path) -> None:
-    """Checks that the records of a prepared corpus are those of this version.
-
-    Raises:
-      UserError: they are older, and do not say which sentences are held out.
-    """
-    statistics = folder / "stats.json"
-    if statistics.exists() and files.read_json(statistics).get("layout") != shard_steps.LAYOUT:
-        raise UserError(
-            f"{folder}: prepared by another version of this program, whose records do not say which sentences are held "
-            "out of training: prepare and train again with another --workdir"
-        )
 
 
 def _remove_articles_of(folder: Path, names: str) -> None:

@@ -40,9 +40,7 @@ REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "pas
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
 EXAMPLE = "example"  # of what is counted under a name; the first in order stays
 
-# Of records and of what is written on the way to them; raised whenever either changes.
-LAYOUT = 2
-WORK = f"work-{LAYOUT}"  # the folder of what is written on the way
+WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
 

@@ -29,7 +29,7 @@ class Prefixes(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
-        """The prefixes of the group `data` of a config; one of an older version has none.
+        """The prefixes of the group `data` of a config.
 
         Raises:
           UserError: there is one, and the vocabulary begins a text unlike what follows, as byte pairs do.

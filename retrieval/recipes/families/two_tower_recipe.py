@@ -159,7 +159,7 @@ def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
 
 def _check_counted(rates: ConfigDict) -> None:
     """Checks that log Q of the tasks that are drawn is known: counts of negatives do not tell simple from hard ones."""
-    if rates.get("quadruplets"):
+    if rates.quadruplets:
         raise UserError(
             f"config.{_LOG_Q}=True corrects for how often a document is drawn, and config.data.rates.quadruplets="
             f"{rates.quadruplets:g} does not know that of its negatives: set config.{_LOG_Q}=False, or draw 'pairs'"

@@ -66,9 +66,8 @@ class ClustersRefresh(RefreshKind):
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
         """Checks that there are as many paragraphs as clusters, and as rows of a batch."""
         path = pairs / "stats.json"
-        count = files.read_json(path).get("paragraphs") if path.exists() else None  # older pairs do not tell
-        if count is not None:
-            _check_enough(count, config.cluster.count, _group_size(config.train))
+        if path.exists():
+            _check_enough(files.read_json(path)["paragraphs"], config.cluster.count, _group_size(config.train))
 
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that the clusters are of the run's pairs."""
