@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
+from retrieval.config import removed_fields
 from retrieval.errors import UserError, listed, unknown_name
 
 
@@ -165,6 +166,8 @@ def check(values: Mapping[str, Any]) -> None:
     given = dict(flatten(values))
     for path in given:
         if path not in _FIELDS:
+            if message := removed_fields.explained(path):
+                raise UserError(message)
             raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in _FIELDS])
     for path, field in _FIELDS.items():
         if path not in given:
