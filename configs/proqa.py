@@ -46,7 +46,6 @@ def _paper() -> ConfigDict:
     config.train.update(warmup_ratio=0.0, schedule_steps=100_000_000, weight_decay=0.0, adam_epsilon=1e-8)
     config.mine.refresh_every = 20_000
     config.loop.update(checkpoint_every=5000, validate_every=5000)
-    config.plan.passages = 12_494_770  # of the paper's corpus, for --stage=plan
     return config
 
 

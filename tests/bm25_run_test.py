@@ -11,7 +11,6 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.index_kind import INDEXES, Planned
 from retrieval.stage_outputs import Run
 
 
@@ -98,14 +97,3 @@ def test_other_words_rebuild_the_index_before_a_search(tmp_path, folder):
     run = make_run(tmp_path, folder)
     execute(run, "index", "evaluate")  # the second one goes when it is no longer asked for
     assert found(run) == {"bm25": 1}
-
-
-@pytest.mark.parametrize(("passages", "bytes_each"), [(10**7, (27, 8)), (10**9, (39, 12))])
-def test_more_entries_than_32_bits_count_take_more_each(monkeypatch, passages, bytes_each):
-    kind = INDEXES["bm25"]
-    three_passages = Bm25Index.build(
-        ["a fox", "a dog", "owls of woods"], "text"
-    )  # 4 entries: "a" and "of" are left out
-    monkeypatch.setattr(type(kind), "build", lambda *_: three_passages)
-    cost = kind.cost(Planned(3 * passages, 8, 10, sample=kind), {})
-    assert (cost.building, cost.held) == tuple(4 * passages * count for count in bytes_each)

@@ -32,6 +32,7 @@ def test_a_field_is_declared_once():
     ("values", "message"),
     [
         ({"sed": 0}, r"unknown field 'config.sed': did you mean config.seed or"),
+        ({"plan": {"tune": True}}, "^config.plan.tune is gone: Plan each setting by itself"),
         ({"seed": -1}, "config.seed=-1: a whole number from 0 to 4294967295 is needed"),
         ({"seed": True}, "config.seed=True"),
         ({"seed": 0}, "config.train.adam.beta is missing"),

@@ -169,6 +169,8 @@ FIELDS = mistakes(
   'config.train.step': did you mean config.train.steps or
 --config.data.batch_size=5
   'config.data.batch_size' | did you mean | config.train.batch_size
+--config.plan.tune=True
+  config.plan.tune is gone: Plan each setting by itself
 --config.train=5
   config.train is a group of fields | config.train.batch_size
 --config.stages=train,encode

@@ -10,9 +10,8 @@ import pytest
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search import exact, kmeans, scann, scann_kind, scann_tree, tuning
+from retrieval.search import exact, kmeans, scann, scann_tree, tuning
 from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import INDEXES, Planned
 from retrieval.search.scann import ScannIndex, available
 
 needs_scann = pytest.mark.skipif(not available(), reason="ScaNN cannot be imported here")
@@ -234,11 +233,3 @@ def test_bad_embeddings_are_refused():
         index.search(np.full((1, 4), np.inf, np.float32), 1)
     with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
         index.search(np.ones((1, 3), np.float32), 1)
-
-
-@needs_scann
-def test_a_plan_builds_two_small_ones(monkeypatch):
-    monkeypatch.setattr(scann_kind, "_PLANNED", (6000, 5000))
-    options = {"index.tune_queries": 20, "index.recall_target": 0.9}
-    cost = INDEXES["scann"].cost(Planned(100_000, 8, 10, None), options)
-    assert cost.seconds > 0 and cost.building > cost.held > 4 * 8 * 100_000

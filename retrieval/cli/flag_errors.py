@@ -11,7 +11,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from retrieval.cli import config_files
-from retrieval.config.fields import removed
+from retrieval.config import removed_fields
 from retrieval.errors import UserError, listed, near, unknown_name
 
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
@@ -82,9 +82,9 @@ def explained(message: str) -> str:
 
 
 def unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
-    """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
-    if gone := removed(".".join(names)):
-        return gone
+    """For a field that is not in its group `parent`: it may be gone, or in another, or the parent no group."""
+    if message := removed_fields.explained(".".join(names)):
+        return UserError(message)
     field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
     beside = list(parent.keys()) if isinstance(parent, ConfigDict) else []
     alike = difflib.get_close_matches(names[-1], beside, n=1, cutoff=0.85)  # step: steps

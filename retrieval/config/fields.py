@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
-from retrieval.config.removed_fields import REMOVED
+from retrieval.config import removed_fields
 from retrieval.errors import UserError, listed, unknown_name
 
 
@@ -131,7 +131,9 @@ def check(values: Mapping[str, Any]) -> None:
     given = dict(flatten(values))
     for path in given:
         if path not in declared():
-            raise removed(path) or unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
+            if message := removed_fields.explained(path):
+                raise UserError(message)
+            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
     for path, field in declared().items():
         if path not in given:
             raise UserError(
@@ -139,11 +141,6 @@ def check(values: Mapping[str, Any]) -> None:
                 "fields"
             )
         check_value(path, given[path], field.kind)
-
-
-def removed(path: str) -> UserError | None:
-    """The error for a field that there was once, which says what took its place; None for any other name."""
-    return UserError(f"config.{path} is gone: {REMOVED[path]}") if path in REMOVED else None
 
 
 def check_value(path: str, value: Any, kind: Kind) -> None:

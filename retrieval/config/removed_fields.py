@@ -1,11 +1,20 @@
-"""Fields that a config no longer has, each with a sentence that says what took its place."""
+"""Fields that configs no longer have, and what took the place of each."""
 
+# Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
-    "latency.questions": "reports have the milliseconds a query of every search; leave it out.",
-    "latency.reranked": "reports have the milliseconds a query of every search and reranker; leave it out.",
+    "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
-    "mine.refresh_env": "training refreshes on its own devices, and waits meanwhile; leave it out.",
-    "mine.refresh_lag": "training refreshes on its own devices, and waits meanwhile; leave it out.",
-    "similarity.lengths": "the stage that measured how alike random texts are is gone too; leave it out.",
-    "similarity.pairs": "the stage that measured how alike random texts are is gone too; leave it out.",
+    "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
+    "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
+    "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
+    "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
+    "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
 }
+
+
+def explained(field: str) -> str:
+    """An error's message for a field that is gone, alone or with its group; empty for any other."""
+    for name, sentence in REMOVED.items():
+        if f"{field}.".startswith(f"{name}."):
+            return f"config.{field} is gone: {sentence}"
+    return ""

@@ -780,6 +780,4 @@ declare(
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
-    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried"),
-    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none"),
 )

@@ -102,10 +102,10 @@ def useful_flops(
     """
     model = config.model
     if step and not config.train.chunk_size and remat_for(model.remat, model.num_layers, model.hidden_size) == "none":
-        return work.of(step.trace(state, batch).jaxpr).flops
+        return work.flops(step.trace(state, batch).jaxpr)
     once = config.copy_and_resolve_references()
     once.model.remat, once.train.chunk_size = "none", 0
-    return work.of(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr).flops
+    return work.flops(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr)
 
 
 def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:

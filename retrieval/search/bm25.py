@@ -136,11 +136,6 @@ class Bm25Index:
         return self._weights.shape[1]
 
     @property
-    def entries(self) -> int:
-        """The distinct words of every passage, added up."""
-        return self._weights.nnz
-
-    @property
     def k1(self) -> float:
         """How soon more occurrences of a word stop to matter."""
         return self._parameters.k1

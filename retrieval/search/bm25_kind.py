@@ -3,20 +3,13 @@
 A kind of one's own that indexes other words of a passage inherits from `Bm25Kind`.
 """
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.index_kind import Cost, IndexKind, Options, Passage, Planned, Texts, register
+from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
 from retrieval.search.words import Words
-
-# Of an entry, a distinct word of a passage: of the process that builds, at its peak (docs/scale.md), and of the index.
-_BYTES_BUILDING, _BYTES_HELD = 27, 8
-_WIDER_BUILDING, _WIDER_HELD = 12, 4  # the same, more, where SciPy counts entries with 64 bits
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
 
@@ -51,18 +44,6 @@ class Bm25Kind(IndexKind):
             return Bm25Index.build(texts, self.document, k1, b, words(contents, options))
         except UserError as error:
             raise UserError(f"the collection '{contents.name}': {error}") from error
-
-    def cost(self, planned: Planned, options: Options) -> Cost | None:
-        if planned.sample is None:
-            return None
-        began = time.perf_counter()
-        index = self.build(planned.sample, options)
-        times = planned.passages / len(index)
-        entries = times * index.entries
-        building, held = _BYTES_BUILDING, _BYTES_HELD
-        if entries >= np.iinfo(np.int32).max:
-            building, held = building + _WIDER_BUILDING, held + _WIDER_HELD
-        return Cost(times * (time.perf_counter() - began), building * entries, held * entries)
 
     def load(self, folder: Path) -> Bm25Index:
         return Bm25Index.load(folder)

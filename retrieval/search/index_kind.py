@@ -82,43 +82,6 @@ class Share(NamedTuple):
     mesh: Mesh
 
 
-class Planned(NamedTuple):
-    """A collection that an index is planned for.
-
-    Attributes:
-      passages: how many there will be.
-      dimensions: of their embeddings.
-      depth: results that a query will ask for.
-      sample: some texts like those that will come; None where there are none yet.
-      windows: of a passage, each with an embedding, at most.
-    """
-
-    passages: int
-    dimensions: int
-    depth: int
-    sample: Texts | None
-    windows: int = 1
-
-    @property
-    def embeddings(self) -> int:
-        """How many there will be, at most."""
-        return self.passages * self.windows
-
-
-class Cost(NamedTuple):
-    """What an index of a planned collection takes on one host, in proportion to a small one that was built here.
-
-    Attributes:
-      seconds: to build it on this machine.
-      building: bytes at the peak of that.
-      held: bytes of the finished index in memory.
-    """
-
-    seconds: float
-    building: float
-    held: float
-
-
 class SavedIndex(Protocol):
     """An index that can be written to a folder."""
 
@@ -207,14 +170,6 @@ class IndexKind:
           UserError: there are no candidates, a text without any word among them, or an embedding that is not finite.
         """
         raise NotImplementedError(f"the kind of index '{self.name}' has no build()")
-
-    def cost(self, planned: Planned, options: Options) -> Cost | None:
-        """What an index of a planned collection will take; None where nothing is said of it.
-
-        Raises:
-          UserError: as `build`, for what it builds of the sample.
-        """
-        return None
 
     def build_share(self, share: Share, options: Options) -> SavedIndex:
         """Builds a host's shard of the index. All hosts do it at once.

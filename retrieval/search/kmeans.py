@@ -106,25 +106,6 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
     return Clusters(cluster_PTR.reshape(-1)[: len(points_NE)], np.asarray(centroid_KE), inertia)
 
 
-def traced(count: int, dimensions: int, rule: Rule, mesh: jax.sharding.Mesh) -> tuple[Any, Any]:
-    """The programs of an iteration and of the last step, which gives every point a cluster, without a point.
-
-    To be lowered and compiled for a mesh that may not be there.
-    """
-    sampled = min(count, rule.sample * rule.clusters) if rule.sample else count
-    centroid_KE = jax.ShapeDtypeStruct((rule.clusters, dimensions), np.float32)
-    with jax.set_mesh(mesh):
-        iteration = _improved.trace(_abstract(sampled, dimensions, mesh), centroid_KE, rule.spherical)
-        return iteration, _assigned.trace(_abstract(count, dimensions, mesh), centroid_KE)
-
-
-def _abstract(count: int, dimensions: int, mesh: jax.sharding.Mesh) -> _Points:
-    """The shapes and shardings of `_placed`."""
-    shape, sharding = _layout(count, mesh.size), NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    arrays: Any = [jax.ShapeDtypeStruct(size, np.float32, sharding=sharding) for size in ((*shape, dimensions), shape)]
-    return _Points(*arrays)
-
-
 def _layout(count: int, devices: int) -> tuple[int, int, int]:
     """Parts, tiles of each, and rows of a tile, for so many points."""
     parts = math.lcm(_PARTS, devices)

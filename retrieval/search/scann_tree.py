@@ -43,17 +43,8 @@ def build(
 
 def partition(embeddings_NE: np.ndarray, partitions: int) -> kmeans.Clusters:
     """The partitions of the embeddings, as many as asked for."""
-    return kmeans.cluster(embeddings_NE, _rule(partitions), [0], local_mesh())
-
-
-def distances(N: int, partitions: int) -> int:
-    """How many distances `partition` takes for N embeddings, one iteration counted as two: it adds points up, too."""
-    rule = _rule(partitions)
-    return (2 * rule.iterations * min(N, rule.sample * partitions) + N) * partitions
-
-
-def _rule(partitions: int) -> kmeans.Rule:
-    return kmeans.Rule(partitions, _ITERATIONS, sample=-(-_SAMPLE // partitions))
+    rule = kmeans.Rule(partitions, _ITERATIONS, sample=-(-_SAMPLE // partitions))
+    return kmeans.cluster(embeddings_NE, rule, [0], local_mesh())
 
 
 def _config(scann: ModuleType, embeddings_NE: np.ndarray, partitions: int, reordered: int) -> bytes:

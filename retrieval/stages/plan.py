@@ -1,50 +1,106 @@
-"""The stage `plan`: the real train step, compiled ahead of time for machines that are not there.
+"""The stage `plan`: what a train step takes on devices that need not be here.
 
-Nothing is allocated: parameters, optimizer state and batches are shapes. For a TPU topology the package libtpu
-compiles, which needs no TPU.
+The real step is compiled ahead of time, with shapes in place of parameters and batches, so nothing is allocated. For a
+TPU topology the package libtpu compiles, which needs no TPU. The plan has the memory of a device, operations, the
+compiler's estimate by kind of operation, and hours.
 """
 
 import dataclasses
-import json
+import importlib.util
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files
-from retrieval.config.fields import values_of
-from retrieval.errors import UserError
+from retrieval import extras, files
+from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
-from retrieval.models.transformer import remat_for
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import (
-    plan_collection,
-    plan_devices,
-    plan_indexes,
-    plan_tuning,
-    step_time,
-    training_steps,
-    training_time,
-)
-from retrieval.stages.plan_collection import gib
-from retrieval.stages.plan_tuning import Outcome
-from retrieval.stages.step_plan import Plan
-from retrieval.training import chips, collectives, cycles, sharding, step_memory, work
+from retrieval.stages import training_steps, training_time
+from retrieval.training import chips, sharding, step_plan, work
+from retrieval.training.chips import Chip
+from retrieval.training.step_plan import CompiledStep
 
 _log = logging.getLogger(__name__)
 
-_LONGEST = 20.0  # seconds of a step that is run to see how long it takes
-_BATCH = 2.0  # the same of a batch that is encoded
+_STEPS = 1000  # where train.epochs counts examples that are not there yet
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
+# libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
+_NO_TPU_HERE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A train step on some devices.
+
+    Attributes:
+      kind: of the devices, as JAX names it.
+      chip: None where it is not in the table of chips, such as a CPU.
+      data, fsdp: sizes of the mesh.
+      steps: of the run.
+      step: what the compiler says, of a device.
+      flops: operations of a device in a step.
+      useful_flops: the same, if nothing were computed twice.
+      rate: operations per second of all devices together, at most.
+    """
+
+    kind: str
+    chip: Chip | None
+    data: int
+    fsdp: int
+    parameters: int
+    steps: int
+    step: CompiledStep
+    flops: float
+    useful_flops: float
+    rate: float
+
+    @property
+    def devices(self) -> int:
+        """Devices as JAX counts them: of some chips each core is one."""
+        return self.data * self.fsdp
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes that a device has, by its maker."""
+        return self.chip and self.chip.memory // self.chip.cores
+
+    @property
+    def room(self) -> int | None:
+        """Bytes of it that the step may take; what is set aside is known where a compiler or a device says so."""
+        return self.step.limit or self.memory
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a device can hold the step; None where its memory is not known."""
+        if self.step.refusal:
+            return False
+        return None if self.room is None or self.step.peak is None else self.step.peak <= self.room
+
+    @property
+    def least(self) -> float:
+        """Seconds of a step, at least: those of its matrix products at the devices' peak."""
+        return self.devices * self.flops / self.rate
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds of a step by the compiler's estimate, without its kernels; None without an estimate or a clock."""
+        clock = self.chip and self.chip.clock
+        return sum(self.step.cycles.values()) / clock if clock and self.step.cycles else None
 
 
 def plan(run: Run) -> dict[str, Any]:
@@ -54,30 +110,52 @@ def plan(run: Run) -> dict[str, Any]:
       UserError: the topology does not exist, libtpu is missing, the mesh does not divide the batch, or a device cannot
         hold the step; the message says what would make it fit.
     """
-    devices = plan_devices.of_topology(run.config.plan.topology)
+    topology = run.config.plan.topology
+    devices = devices_of(topology)
     if "train" not in run.config.stages:
         _log.warning("plan: config.stages has no 'train': the run trains nothing, and this is what training would take")
     run = _packed(run, len(devices))
     config = _with_steps(run.config, lambda: examples.drawn(run, run.load_vocabulary())[1])
-    if config.plan.tune:
-        config = _tuned(config, run.vocab_size, devices, run.folder / plan_tuning.KEPT)
-    result = make_plan(config, run.vocab_size, devices)
-    if not config.plan.topology:
-        result = _timed(result, config, run.vocab_size, devices)
-    if config.plan.passages:
-        result = dataclasses.replace(result, indexes=plan_indexes.indexes(run, _dimensions(config, run.vocab_size)))
-    rows = result.table()
-    print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
-    files.write_json(
-        run.folder / "plan.json",
-        dataclasses.asdict(result) | {"topology": config.plan.topology, "fits": result.fits, "seconds": result.seconds},
-    )
-    if result.fits is False:
-        tips = advice(
-            result, config.model.remat, config.train.chunk_size, recipe_of(config).chunk_sizes(result.devices)
-        )
-        raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(tips))
+    planned = make_plan(config, run.vocab_size, devices)
+    rows = list(table(planned))
+    print(display.markdown(["plan", topology or "the devices here"], rows))
+    more = {"topology": topology, "fits": planned.fits, "least": planned.least, "estimate": planned.estimate}
+    files.write_json(run.folder / "plan.json", dataclasses.asdict(planned) | more)
+    if planned.fits is False:
+        what_helps = "\n  ".join(advice(planned, config))
+        raise UserError(f"{_shortage(planned)}; what would help:\n  {what_helps}")
     return dict(rows)
+
+
+def devices_of(topology: str) -> Sequence[sharding.Device]:
+    """The devices of a TPU topology such as 'v5e:4x8', for compilation alone; of '' the devices of this machine.
+
+    Raises:
+      UserError: there is no such chip or topology, or libtpu is not installed.
+    """
+    if not topology:
+        return jax.devices()
+    name, tpus = topology.partition(":")[0], [chip.name for chip in chips.CHIPS if chip.is_tpu]
+    if name not in tpus:
+        raise unknown_name("chip in config.plan.topology", name, tpus)
+    if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
+        raise UserError(
+            f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
+            f"{extras.install('plan')} (or pip install libtpu==0.0.52)"
+        )
+    for variable, value in _NO_TPU_HERE.items():
+        os.environ.setdefault(variable, value)
+    jax.config.update("jax_platforms", "cpu")  # no search for a TPU here
+    from jax.experimental import topologies
+
+    options = {"chip_config_name": "megacore"} if name == "v4" else {}  # both cores as one device, as a v4 runs
+    try:
+        return topologies.get_topology_desc(topology, "tpu", **options).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(
+            f"config.plan.topology={topology}: {error}; chips have to be as they are sold, such as "
+            f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
+        ) from error
 
 
 def _packed(run: Run, devices: int) -> Run:
@@ -93,36 +171,8 @@ def _packed(run: Run, devices: int) -> Run:
         return run
 
 
-def _dimensions(config: ConfigDict, size: int) -> int | None:
-    """Of the embeddings of `plan.passages`; None, which is said, where the recipe has no towers."""
-    recipe = recipe_of(config)
-    if recipe.has_towers:
-        return plan_collection.dimensions(config, size)
-    _log.warning(
-        "plan: %s gives no embeddings, so of config.plan.passages the indexes of words alone are planned; encoding, "
-        "exact search and the index of embeddings are left out",
-        recipe.label,
-    )
-    return None
-
-
-def _timed(planned: Plan, config: ConfigDict, size: int, devices: Sequence[sharding.Device]) -> Plan:
-    """The plan with what the devices here do in a second at most, and how long a step takes if that is not long."""
-    rate = training_time.operations_per_second(devices)
-    planned = dataclasses.replace(planned, rate=rate)
-    if planned.collection:
-        collection = plan_collection.timed(planned.collection, config, size, devices, _BATCH * rate)
-        planned = dataclasses.replace(planned, collection=collection)
-    if planned.fits is False or planned.devices * planned.work.flops > _LONGEST * rate:
-        return planned
-    if any(device.process_index != jax.process_index() for device in devices):  # the others wait for this stage
-        _log.info("plan: a step is measured where one host has all devices; here it has not")
-        return planned
-    return dataclasses.replace(planned, measured=step_time.measure(config, size, devices))
-
-
 def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
-    """The config with the steps that `train.epochs` is; 1,000 where the data that says so is not there yet.
+    """The config with the steps that `train.epochs` is, as far as the data that says so is there.
 
     Args:
       epoch: gives the examples of one.
@@ -132,170 +182,115 @@ def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
     try:
         return training_steps.with_steps(config, epoch())
     except UserError as error:
-        steps = 1000
         _log.warning(
             "plan: the steps of config.train.epochs=%g are not known yet, so hours are of %d steps: %s",
-            *(config.train.epochs, steps, error),
+            *(config.train.epochs, _STEPS, error),
         )
     config = config.copy_and_resolve_references()
-    config.train.steps = steps
+    config.train.steps = _STEPS
     return config
 
 
-def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tried_before: Path) -> ConfigDict:
-    """The config with the fastest settings that fit, which are printed with what else was tried."""
-
-    def changed(settings: plan_tuning.Settings) -> ConfigDict:
-        other = config.copy_and_resolve_references()
-        other.update_from_flattened_dict(settings)
-        return other
-
-    def measure(settings: plan_tuning.Settings) -> Outcome:
-        try:
-            # A collection is planned once, with the settings that are taken.
-            planned = make_plan(changed(settings | {"plan.passages": 0}), size, devices)
-        except UserError as error:
-            return Outcome(False, None, None, str(error))
-        return Outcome(planned.fits, planned.memory.peak, planned.cost, planned.memory.refusal, planned.cost_by)
-
-    apart = ("plan", "loop", "stages")
-    values = {name: value for name, value in config.to_dict().items() if name not in apart}
-    device = devices[0]
-    compiler = jax.__version__, device.client.platform_version  # of a TPU libtpu's build
-    of = json.dumps(
-        [
-            *(values, config.plan.topology, device.device_kind, len(devices), size),
-            *(compiler, step_memory.program_limit(device)),
-        ],
-        default=str,
-    )
-    pack = config.data.pack
-    tried_fields = plan_tuning.choices(
-        values_of(config, plan_tuning.FIELDS)
-        | {"model.remat": remat_for(config.model.remat, config.model.num_layers, config.model.hidden_size)},
-        recipe_of(config).chunk_sizes(len(devices)),
-        config.train.batch_size,
-        config.model.num_layers,
-        len(devices),
-        packs=bool(pack.query or pack.document),
-    )
-    tuning = plan_tuning.tune(measure, tried_fields, plan_tuning.batches(config.train.batch_size), tried_before, of)
-    speed = f"examples per second by {tuning.first.cost_by or 'none'}, times the first that fits"
-    header = ["settings", "fits", "GiB of a device", speed, ""]
-    print(display.markdown(header, list(plan_tuning.rows(tuning))))
-    print(f"\nthe fastest that fits: {plan_tuning.shown(tuning.best) or 'the config as it is'}\n")
-    return changed(tuning.best)
-
-
-def make_plan(
-    config: ConfigDict,
-    size: int,
-    devices: Sequence[sharding.Device],
-) -> Plan:
-    """Compiles the config's train step for `devices`, which need not exist, and a vocabulary of `size` tokens."""
+def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.Device]) -> Plan:
+    """Compiles the config's train step for `devices`, which need not exist."""
     mesh = make_mesh(config, devices)
-    model = abstract_model(config, size)
+    model = abstract_model(config, vocab_size)
     state = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
     recipe_of(config).check_chunks(mesh.size)
-    chip = chips.of(devices[0])
+    platform = "cuda" if devices[0].platform == "gpu" else devices[0].platform
     with jax.set_mesh(mesh):
         traced = train_state.make_step(config, model).trace(state, batch)
-        useful = train_state.useful_flops(config, size, state, batch)
+        useful_flops = train_state.useful_flops(config, vocab_size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
-        lowered = traced.lower(lowering_platforms=(plan_devices.platform(devices[0]),))
-        memory, text = step_memory.compile_step(
-            lowered, step_memory.bytes_of(state), step_memory.bytes_of(batch), step_memory.program_limit(devices[0])
+        step = step_plan.compile_step(
+            traced.lower(lowering_platforms=(platform,)),
+            step_plan.bytes_of(state),
+            step_plan.bytes_of(batch),
+            step_plan.program_limit(devices[0]),
         )
-    has_collection = config.plan.passages > 0 and recipe_of(config).has_towers
     return Plan(
-        devices[0].device_kind,
-        chip,
-        mesh.shape[sharding.DATA],
-        mesh.shape[sharding.FSDP],
-        sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        config.train.batch_size,
-        config.train.steps,
-        memory,
-        work.of(traced.jaxpr),
-        collectives.received(text, _chips(mesh.devices.flat)) if text else None,
-        useful,
-        cycles.estimated(text) if text else {},
-        cycles.kernels(text) if text else 0,
-        plan_collection.parts(config, size, devices, chip) if has_collection else (),
+        kind=devices[0].device_kind,
+        chip=chips.of(devices[0]),
+        data=mesh.shape[sharding.DATA],
+        fsdp=mesh.shape[sharding.FSDP],
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        steps=config.train.steps,
+        step=step,
+        flops=work.flops(traced.jaxpr),
+        useful_flops=useful_flops,
+        rate=training_time.operations_per_second(devices),
     )
 
 
-def advice(plan: Plan, remat: str, chunk_size: int, possible_chunks: Sequence[int]) -> Iterator[str]:
-    """Settings that would make a step fit which does not, with what they would bring where that can be told.
+def table(planned: Plan) -> Iterator[tuple[str, Any]]:
+    """Name and value, for people, of what is known."""
+    return ((name, value) for name, value in _rows(planned) if value is not None)
 
-    Args:
-      remat: of `config.model`, as the plan has it.
-      chunk_size: the same of `config.train`.
-      possible_chunks: values that it may have on the plan's devices.
-    """
-    if remat != "full" and not chunk_size:
-        yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
-    rows = chunk_size or plan.batch_size  # that are computed at a time
-    chunk_sizes = [size for size in possible_chunks if size < rows]
-    peak, room = plan.memory.peak, plan.room
-    if peak is None or room is None:
-        yield from _general_advice(plan, chunk_sizes)
+
+def _rows(planned: Plan) -> Iterator[tuple[str, Any]]:
+    chip, step, steps = planned.chip, planned.step, f"{planned.steps:,}"
+    cores = f", {chip.cores} per chip" if chip and chip.cores > 1 else ""
+    yield "devices", f"{planned.devices} x {planned.kind}{cores}"
+    yield "mesh", f"data {planned.data} x fsdp {planned.fsdp}"
+    yield "parameters", planned.parameters
+    yield "a device: parameters and optimizer state", _gib(step.state)
+    yield "a device: arguments of the step", _gib(step.arguments)
+    yield "a device: temporaries", _gib(step.temporaries)
+    yield "a device: peak", _gib(step.peak)
+    yield "a device: memory", _gib(planned.memory)
+    yield "a device: memory that a program may use", _gib(step.limit)
+    yield "fits", {True: "yes", False: "no", None: None}[planned.fits]
+    yield "operations of a step", f"{planned.devices * planned.flops:.4g}"
+    yield "of these computed a second time", f"{1 - planned.useful_flops / planned.flops:.1%}"
+    yield "a step at the peak of matrix products", f"{planned.least:.3f} s"
+    yield f"hours to step {steps}, at least", f"{planned.steps * planned.least / 3600:.1f}"
+    if planned.estimate is None:
+        return
+    yield "a step by the compiler's estimate", f"{planned.estimate:.3f} s"
+    for kind, cycles in step.cycles.items():
+        yield f"of it {kind}", f"{cycles / sum(step.cycles.values()):.1%}"
+    if step.kernels:
+        yield "calls of kernels (fused attention) that it leaves out", f"{step.kernels}: a step takes longer"
     else:
-        yield from _measured_advice(plan, peak, _ROOM * room, rows, chunk_sizes)
+        yield f"hours to step {steps} by the estimate", f"{planned.steps * planned.estimate / 3600:.1f}"
 
 
-def _measured_advice(plan: Plan, peak: int, room: float, rows: int, chunk_sizes: Sequence[int]) -> Iterator[str]:
-    rest = peak - plan.memory.state
-    sizes = _fsdp_sizes(plan)
-    if plan.memory.state > rest and sizes:
-        enough = next((s for s in sizes if plan.memory.state * plan.fsdp / s + rest <= room), sizes[-1])
-        state = plan.memory.state * plan.fsdp / enough
-        yield (
-            f"config.mesh.fsdp={enough}: parameters and optimizer state would take about {gib(state)} of a device in "
-            f"place of {gib(plan.memory.state)}"
-        )
-    smaller = [size for size in chunk_sizes if plan.memory.state + rest * size / rows <= room]
-    if smaller:
-        share = smaller[-1] / rows
-        yield (
-            f"config.train.chunk_size={smaller[-1]}: what depends on the rows that are computed at a time, now at most "
-            f"{gib(rest)}, would be about {gib(share * rest)}"
-        )
-    times = math.ceil(peak / room)
-    yield (
-        f"more chips: {times} times as many, each with {1 / times:.0%} of the rows (and of parameters and optimizer "
-        f"state, with mesh.fsdp {times} times as large); or a smaller config.train.batch_size, which trains otherwise"
-    )
+def advice(planned: Plan, config: ConfigDict) -> Iterator[str]:
+    """Settings that would make a step fit which does not: those that are enough, where the compiler gives numbers."""
+    step, rows = planned.step, config.train.chunk_size or config.train.batch_size  # that are computed at a time
+    shards = [n for n in range(planned.fsdp + 1, planned.devices + 1) if planned.devices % n == 0]
+    chunks = [size for size in reversed(recipe_of(config).chunk_sizes(planned.devices)) if size < rows]
+    times = "more"
+    if step.peak is not None and planned.room is not None:
+        room, rest = _ROOM * planned.room, step.peak - step.state
+        enough_shards = [n for n in shards if step.state * planned.fsdp / n + rest <= room]
+        enough_chunks = [size for size in chunks if step.state + rest * size / rows <= room]
+        if enough_shards or enough_chunks:
+            shards, chunks = enough_shards, enough_chunks
+        else:  # the most that each can do
+            shards, chunks = shards[-1:], chunks[-1:]
+        times = f"{math.ceil(step.peak / room)} times as many"
+    if config.model.remat != "full" and not config.train.chunk_size:
+        yield "config.model.remat=full: of a layer only its input is kept, and the rest computed again"
+    if shards:
+        state = _gib(step.state)
+        yield f"config.mesh.fsdp={shards[0]}: devices share parameters and optimizer state, now {state} of each"
+    if chunks:
+        yield f"config.train.chunk_size={chunks[0]}: fewer rows are computed at a time"
+    yield f"{times} chips; or a smaller config.train.batch_size, which trains otherwise"
 
 
-def _general_advice(plan: Plan, chunk_sizes: Sequence[int]) -> Iterator[str]:
-    """Advice without numbers, where the compiler does not say how much the step needs."""
-    if sizes := _fsdp_sizes(plan):
-        yield f"config.mesh.fsdp={sizes[0]}, or more: devices would share parameters and optimizer state"
-    if chunk_sizes:
-        yield f"config.train.chunk_size={chunk_sizes[-1]}, or less: fewer rows would be computed at a time"
-    yield "more chips; or a smaller config.train.batch_size, which trains otherwise"
-
-
-def _fsdp_sizes(plan: Plan) -> list[int]:
-    """Larger values of config.mesh.fsdp."""
-    return [size for size in range(plan.fsdp + 1, plan.devices + 1) if plan.devices % size == 0]
-
-
-def _shortage(plan: Plan) -> str:
+def _shortage(planned: Plan) -> str:
     """What a step needs that does not fit, and what there is; in the compiler's words where it gives no numbers."""
-    if plan.memory.peak is None:
-        return f"the step does not fit, the compiler says: {plan.memory.refusal}"
-    return f"the step needs {gib(plan.memory.peak)} on a device that has {gib(plan.room)} for it"
+    if planned.step.peak is None:
+        return f"the step does not fit, the compiler says: {planned.step.refusal}"
+    return f"the step needs {_gib(planned.step.peak)} on a device that has {_gib(planned.room)} for it"
 
 
-def _chips(devices: Iterable[sharding.Device]) -> list[int]:
-    """The number of the chip of each device; the cores of a TPU's chip have the same coordinates."""
-    places = [getattr(device, "coords", None) for device in devices]
-    known = {place: number for number, place in enumerate(dict.fromkeys(map(str, places)))}
-    return list(range(len(places))) if None in places else [known[str(place)] for place in places]
+def _gib(count: float | None) -> str | None:
+    return None if count is None else f"{count / 2**30:.2f} GiB"
 
 
 STAGES.register(
@@ -303,10 +298,10 @@ STAGES.register(
     Stage(
         plan,
         check_settings=(examples.check, check_recipe),
-        reads="the config; lengths of the data for `data.pack.auto`, some texts for `plan.passages`",
+        reads="the config; lengths of the data for `data.pack.auto`",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
-        leaves=("plan.json", plan_tuning.KEPT),
+        leaves=("plan.json",),
         always=True,
     ),
 )

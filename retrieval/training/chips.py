@@ -1,7 +1,6 @@
 """What accelerators can do, as their makers publish it.
 
-TPUs: cloud.google.com/tpu/docs, "System architecture", a page per version; the links of v2 from Jouppi et al. 2020, "A
-domain-specific supercomputer for training deep neural networks", those of v3 and v4 from Jouppi et al. 2023, "TPU v4".
+TPUs: cloud.google.com/tpu/docs, "System architecture", a page per version.
 GPUs: NVIDIA's data sheets, rates without sparsity, of the SXM boards where there are several.
 """
 
@@ -19,10 +18,7 @@ class Chip:
       kind: `device_kind` of JAX's devices.
       peak_flops: bfloat16 operations per second.
       memory: bytes of HBM.
-      bandwidth: bytes per second from HBM.
-      interconnect: bytes per second to the other chips over all links, in one direction; None for a GPU, where it
-        depends on the machine.
-      clock: cycles of a core per second; None where nothing counts them.
+      clock: cycles of a core per second; None where libtpu's estimate is not read.
     """
 
     name: str
@@ -30,8 +26,6 @@ class Chip:
     cores: int
     peak_flops: float
     memory: int
-    bandwidth: float
-    interconnect: float | None = None
     clock: float | None = None
 
     @property
@@ -43,19 +37,19 @@ class Chip:
 _GIB = 2**30
 
 CHIPS = (
-    Chip("v2", "TPU v2", 2, 46e12, 16 * _GIB, 700e9, 4 * 62e9, 700e6),
-    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 4 * 70e9, 940e6),
-    Chip("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1228e9, 6 * 50e9, 1050e6),
-    Chip("v5e", "TPU v5 lite", 1, 197e12, 16 * _GIB, 819e9, 200e9, 1500e6),
-    Chip("v5p", "TPU v5", 1, 459e12, 95 * _GIB, 2765e9, 600e9),
-    Chip("v6e", "TPU v6 lite", 1, 918e12, 32 * _GIB, 1638e9, 400e9),
-    Chip("V100", "Tesla V100-SXM2-16GB", 1, 125e12, 16 * _GIB, 900e9),  # float16: it has no bfloat16
-    Chip("T4", "Tesla T4", 1, 65e12, 16 * _GIB, 320e9),  # float16
-    Chip("L4", "NVIDIA L4", 1, 121e12, 24 * _GIB, 300e9),
-    Chip("A100-40", "NVIDIA A100-SXM4-40GB", 1, 312e12, 40 * _GIB, 1555e9),
-    Chip("A100-80", "NVIDIA A100-SXM4-80GB", 1, 312e12, 80 * _GIB, 2039e9),
-    Chip("H100", "NVIDIA H100 80GB HBM3", 1, 989e12, 80 * _GIB, 3350e9),
-    Chip("H200", "NVIDIA H200", 1, 989e12, 141 * 10**9, 4800e9),
+    Chip("v2", "TPU v2", 2, 46e12, 16 * _GIB, 700e6),
+    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 940e6),
+    Chip("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1050e6),
+    Chip("v5e", "TPU v5 lite", 1, 197e12, 16 * _GIB, 1500e6),
+    Chip("v5p", "TPU v5", 1, 459e12, 95 * _GIB),
+    Chip("v6e", "TPU v6 lite", 1, 918e12, 32 * _GIB),
+    Chip("V100", "Tesla V100-SXM2-16GB", 1, 125e12, 16 * _GIB),  # float16: it has no bfloat16
+    Chip("T4", "Tesla T4", 1, 65e12, 16 * _GIB),  # float16
+    Chip("L4", "NVIDIA L4", 1, 121e12, 24 * _GIB),
+    Chip("A100-40", "NVIDIA A100-SXM4-40GB", 1, 312e12, 40 * _GIB),
+    Chip("A100-80", "NVIDIA A100-SXM4-80GB", 1, 312e12, 80 * _GIB),
+    Chip("H100", "NVIDIA H100 80GB HBM3", 1, 989e12, 80 * _GIB),
+    Chip("H200", "NVIDIA H200", 1, 989e12, 141 * 10**9),
 )
 
 

@@ -1,62 +1,36 @@
-"""What a program has to do, counted where XLA's own count is wrong: XLA counts the body of a loop once."""
+"""Operations of a traced program, counted here because XLA's own count takes the body of a loop once."""
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
-class Work(NamedTuple):
-    """What one device does.
+def flops(program: ClosedJaxpr | Jaxpr) -> float:
+    """Operations of matrix products, two for a multiplication and an addition.
 
-    Attributes:
-      flops: operations of matrix products, two for a multiplication and an addition. The rest of a Transformer
-        (softmax, LayerNorm, GELU, dropout) is less than a hundredth of them.
-      bytes: operands and results of matrix products. The rest is at best done on the way from one to the next.
-    """
-
-    flops: float = 0.0
-    bytes: float = 0.0
-
-
-def of(program: ClosedJaxpr | Jaxpr) -> Work:
-    """The work of a traced function; of one for a mesh with Explicit axes, that on a device's shards.
+    The rest of a Transformer (softmax, LayerNorm, GELU, dropout) is less than a hundredth of them.
 
     Args:
-      program: the `jaxpr` of the traced function. `jax.lax.scan` and `jax.lax.map` count as often as they turn; a
-        `while` loop, whose turns nobody knows, counts once.
+      program: the `jaxpr` of a traced function. For a mesh with Explicit axes, the count is that of a device's shards.
+        `jax.lax.scan` and `jax.lax.map` count once for each iteration; a `while` loop of unknown length counts once.
     """
     jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-    return _sum(map(_equation, jaxpr.eqns))
+    return sum(map(_flops, jaxpr.eqns))
 
 
-def _equation(equation: Any) -> Work:
-    inner = [of(value) for value in _programs(equation.params)]
-    if equation.primitive.name == "cond":
+def _flops(equation: Any) -> float:
+    params, name = equation.params, equation.primitive.name
+    inner = [flops(each) for each in _programs(params)]
+    if name == "cond":
         return max(inner)
-    if equation.primitive.name == "pallas_call":
-        return _kernel(equation, inner)
-    if inner:
-        return _sum(inner * equation.params.get("length", 1))
-    ins, outs = ([variable.aval for variable in side] for side in (equation.invars, equation.outvars))
-    if equation.primitive.name != "dot_general":
-        return Work()
-    contracted = equation.params["dimension_numbers"][0][0]
-    operand, out = _shard(ins[0]), _shard(outs[0])
-    flops = 2.0 * math.prod(out) * math.prod(operand[axis] for axis in contracted)
-    return Work(flops, _bytes(ins + outs))
-
-
-def _kernel(equation: Any, inner: list[Work]) -> Work:
-    """That of a kernel, whose program runs at each place of its grid; from memory come its operands alone."""
-    steps = math.prod(equation.params["grid_mapping"].grid)
-    avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
-    return Work(steps * _sum(inner).flops, _bytes(avals))
-
-
-def _bytes(avals: list[Any]) -> int:
-    return sum(math.prod(_shard(aval)) * aval.dtype.itemsize for aval in avals)
+    if name == "pallas_call":  # its program runs at each place of the grid
+        return math.prod(params["grid_mapping"].grid) * sum(inner)
+    if name != "dot_general":
+        return params.get("length", 1) * sum(inner) if inner else 0.0
+    contracted = params["dimension_numbers"][0][0]
+    operand, result = _shard(equation.invars[0].aval), _shard(equation.outvars[0].aval)
+    return 2.0 * math.prod(result) * math.prod(operand[axis] for axis in contracted)
 
 
 def _shard(aval: Any) -> tuple[int, ...]:
@@ -64,10 +38,6 @@ def _shard(aval: Any) -> tuple[int, ...]:
     return aval.shape if is_shard else aval.sharding.shard_shape(aval.shape)
 
 
-def _sum(works: Iterable[Work]) -> Work:
-    return Work(*map(sum, zip(Work(), *works)))
-
-
-def _programs(settings: dict[str, Any]) -> list[ClosedJaxpr | Jaxpr]:
-    values = [item for value in settings.values() for item in (value if isinstance(value, tuple | list) else [value])]
+def _programs(params: dict[str, Any]) -> list[ClosedJaxpr | Jaxpr]:
+    values = [item for value in params.values() for item in (value if isinstance(value, tuple | list) else [value])]
     return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
