@@ -19,14 +19,13 @@ Every seed draws its split, its batches and pre-trainings of its own: claims are
 `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import seed_encoder
-from retrieval.configs.studies import argument, lu_2021, parts
+from retrieval.configs.studies import lu_2021, parts
 from retrieval.configs.studies import seed_encoder_runs as runs
 from retrieval.configs.studies.seed_encoder_runs import (
     ANSWERS,
@@ -41,169 +40,129 @@ from retrieval.configs.studies.seed_encoder_runs import (
     TRANSFER,
     Size,
 )
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,msmarco'."""
-    size, dataset = argument.read(size, SIZES, SETS)
+    size, dataset = parts.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.questions = ""  # files of SQuAD, or MS MARCO's passages, queries and qrels, separated by commas
     config.transfer = ""  # BEIR folders, separated by commas
     config.parallel = SIZES[size].parallel  # runs at a time
     config.runs = runs.table(config, SIZES[size], dataset)
-    config.report = ConfigDict(_Report(SIZES[size], dataset).spec())
+    config.report = _Tables(SIZES[size], dataset).report()
     return config
 
 
-class _Report:
-    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
+class _Tables:
+    """The report of a size and a dataset."""
 
     def __init__(self, size: Size, dataset: str):
-        self._size = size
-        self._dataset = dataset
-        self._set = SETS[dataset]
-        self._title = TITLES[dataset]
+        self._size, self._dataset, self._set, self._title = size, dataset, SETS[dataset], TITLES[dataset]
+        self._metrics = METRICS[dataset]
 
-    def spec(self) -> dict[str, Any]:
-        """Everything that the report shows."""
-        return {
-            "title": f"A weak decoder and refreshed negatives on {self._title} (Lu et al. 2021)",
-            "preamble": [
-                "RR: mean reciprocal rank of the first right candidate; Success@k: share of the test questions with "
-                "one among the first k; R@k: share of the right candidates that are."
-            ],
-            "tables": [self._main(), *self._coverage(), self._transfer(), self._variations()],
-            "plots": [
-                self._similarity(),
+    def report(self) -> Report:
+        """Everything that the study shows."""
+        return Report(
+            f"A weak decoder and refreshed negatives on {self._title} (Lu et al. 2021)",
+            "RR: mean reciprocal rank of the first right candidate; Success@k: share of the test questions with one "
+            "among the first k; R@k: share of the right candidates that are.",
+            [
+                *(self._main(), *self._coverage(), self._transfer(), self._variations(), self._similarity()),
                 *(self._by_step(negatives) for negatives in NEGATIVES),
-                *(self._by_labels(negatives) for negatives in NEGATIVES),
             ],
-            "claims": [claim for share in SHARES for claim in self._claims(share)],
-        }
+            [claim for share in SHARES for claim in self._claims(share)],
+        )
 
-    def _search(self, share: str, metric: str) -> dict[str, Any]:
-        return self._cell([runs.split_run(share, seed) for seed in self._size.seeds], "bm25", metric)
+    def _search(self, share: str) -> Cell:
+        return self._cell([runs.split_run(share, seed) for seed in self._size.seeds], "bm25")
 
-    def _model(self, model: str, share: str, negatives: str, metric: str = "") -> dict[str, Any]:
-        names = [runs.run_name(model, share, negatives, seed) for seed in self._size.seeds]
-        return self._cell(names, "dense", metric or METRICS[self._dataset][0])
+    def _model(self, model: str, share: str, negatives: str) -> Cell:
+        return self._cell([runs.run_name(model, share, negatives, seed) for seed in self._size.seeds], "dense")
 
-    def _cell(self, names: list[str], system: str, metric: str) -> dict[str, Any]:
-        return dict(runs=names, system=system, metric=metric, dataset=self._set, split=self._rule())
+    def _cell(self, names: list[str], system: str) -> Cell:
+        return Cell(tuple(names), system, self._set, "pair" if self._set == "reqa" else "test", self._metrics[0])
 
-    def _rule(self) -> str:
-        return "pair" if self._set == "reqa" else "test"
+    def _rows(self, share: str, paper: dict[Any, Sequence[float]], *labels: str, **columns: Any) -> list[Row]:
+        """BM25's row and those of every model, whose cells differ in `columns`; the rest of `columns` is for all."""
+        (name, values), *others = columns.items()
+        each = [(self._search(share), ["BM25 alone", ""], paper.get("search", ()))]
+        for negatives, label in NEGATIVES.items():
+            for model in MODELS[negatives]:
+                cell = self._model(model, share, negatives)
+                each.append((cell, [LABELS[model], label], paper.get((negatives, model), ())))
+        return [Row([*labels, *more], cell.at(**dict(others)).each(**{name: values}), of) for cell, more, of in each]
 
-    def _main(self) -> dict[str, Any]:
-        metrics, rows = METRICS[self._dataset], []
-        for share in SHARES:
-            label = f"{share} %"
-            cells = [self._search(share, metric) for metric in metrics]
-            rows.append(parts.row([label, "BM25 alone", ""], cells, self._paper(lu_2021.SEARCH, share)))
-            for negatives, name in NEGATIVES.items():
-                for model in MODELS[negatives]:
-                    cells = [self._model(model, share, negatives, metric) for metric in metrics]
-                    paper = self._paper(lu_2021.TABLE_1.get((negatives, model), ()), share)
-                    rows.append(parts.row([label, LABELS[model], name], cells, paper))
-        header = ["labels", "pre-training", "negatives", *metrics]
+    def _main(self) -> Table:
+        taken = len(METRICS["msmarco"]) if self._dataset == "msmarco" else 1  # of the paper's MRR@10 and Recall@1k
+        paper = {key: of[:taken] for key, of in {**lu_2021.TABLE_1, "search": lu_2021.SEARCH}.items()}
+        rows = [
+            row
+            for share in SHARES
+            for row in self._rows(share, paper if share == "100" else {}, f"{share} %", metric=self._metrics)
+        ]
         shares = " and ".join(f"{100 * share:g} %" for share in SHARES.values())
         notes = (
             "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10. Of all questions "
             f"{' and '.join(SHARES)} % of the labels are {shares}, of which a tenth chooses the checkpoint."
         )
-        return dict(title=f"Table 1: {self._title}", header=header, rows=rows, notes=notes)
+        return Table(f"Table 1: {self._title}", ["labels", "pre-training", "negatives", *self._metrics], rows, notes)
 
-    def _coverage(self) -> list[dict[str, Any]]:
+    def _coverage(self) -> list[Table]:
         """Table 4, where the answers are known."""
         if self._dataset != "squad":
             return []
-
-        def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
-            return [cell | dict(metric=metric, split="answers") for metric in ANSWERS]
-
-        rows = [parts.row(["BM25 alone", ""], cells(self._search("100", "")), lu_2021.TABLE_4["search"])]
-        for negatives, name in NEGATIVES.items():
-            for model in MODELS[negatives]:
-                paper = lu_2021.TABLE_4.get((negatives, model), ())
-                rows.append(parts.row([LABELS[model], name], cells(self._model(model, "100", negatives)), paper))
+        rows = self._rows("100", lu_2021.TABLE_4, metric=ANSWERS, split="answers")
         notes = "In brackets the paper's numbers on Natural Questions, over 21 million passages of Wikipedia."
-        header = ["pre-training", "negatives", *ANSWERS]
-        return [dict(title="Table 4: passages that hold the answer", header=header, rows=rows, notes=notes)]
+        return [Table("Table 4: passages that hold the answer", ["pre-training", "negatives", *ANSWERS], rows, notes)]
 
-    def _paper(self, numbers: Sequence[float], share: str) -> Sequence[float]:
-        """What of the paper's MRR@10 and Recall@1k belongs beside ours."""
-        return numbers[: len(METRICS["msmarco"]) if self._dataset == "msmarco" else 1] if share == "100" else ()
-
-    def _transfer(self) -> dict[str, Any]:
-        def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
-            return [cell | dict(dataset=name, split="test") for name in TRANSFER]
-
-        rows = [parts.row(["BM25 alone", ""], cells(self._search("100", "nDCG@10")))]
-        for negatives, name in NEGATIVES.items():
-            for model in MODELS[negatives]:
-                rows.append(parts.row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
+    def _transfer(self) -> Table:
+        rows = self._rows("100", {}, dataset=TRANSFER, split="test", metric="nDCG@10")
         notes = f"Nothing was learned from these collections: the labels are {self._title}'s."
-        header = ["pre-training", "negatives", *TRANSFER]
-        return dict(title="Transfer: nDCG@10", header=header, rows=rows, notes=notes)
+        return Table("Transfer: nDCG@10", ["pre-training", "negatives", *TRANSFER], rows, notes)
 
-    def _variations(self) -> dict[str, Any]:
-        metrics, rows = METRICS[self._dataset], []
-        for model in dict.fromkeys(("bert", *self._size.variations)):
-            cells = [self._model(model, "100", "bm25", metric) for metric in metrics]
-            rows.append(parts.row([LABELS[model]], cells))
+    def _variations(self) -> Table:
+        models = dict.fromkeys(("bert", *self._size.variations))
+        rows = [Row([LABELS[model]], self._model(model, "100", "bm25").each(metric=self._metrics)) for model in models]
         notes = "Fine-tuned on all labels with BM25's negatives."
-        return dict(title="Figure 3: decoders", header=["pre-training", *metrics], rows=rows, notes=notes)
+        return Table("Figure 3: decoders", ["pre-training", *self._metrics], rows, notes)
 
-    def _similarity(self) -> dict[str, Any]:
-        """Figure 5."""
+    def _similarity(self) -> Table:
         longest = runs.sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
-        lines = []
+        lengths = [f"{longest // part} tokens" for part in (8, 4, 2, 1)]
+        rows = []
         for model in MODELS["bm25"]:
-            names = [runs.pretrained(model, seed) for seed in self._size.seeds]
-            cell = dict(runs=names, system="trained", metric="cosine", dataset="corpus")
-            points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
-            lines.append(dict(label=LABELS[model], points=points))
-        title = "Figure 5: how alike random texts are to the pre-trained encoder"
-        return dict(title=title, x="tokens of a text", y="cosine, %", lines=lines)
+            names = tuple(runs.pretrained(model, seed) for seed in self._size.seeds)
+            rows.append(Row([LABELS[model]], Cell(names, "trained", "corpus", "", "cosine").each(split=lengths)))
+        title = "Figure 5: the cosine of random texts to the pre-trained encoder, %"
+        return Table(title, ["pre-training", *lengths], rows)
 
-    def _by_step(self, negatives: str) -> dict[str, Any]:
-        """Figure 6, a and b."""
+    def _by_step(self, negatives: str) -> Table:
+        """Figure 6, a and b. Its other half, by labels, is in Table 1."""
         every = runs.fine_tune(self._size, self._dataset, "weak", "100", negatives, 0).loop.validate_every
-        steps = [every * turn for turn in range(1, runs.validations(self._size, negatives) + 1)]
-        lines = []
+        steps = [f"step {every * count}" for count in range(1, runs.validations(self._size, negatives) + 1)]
+        rows = []
         for model in MODELS[negatives]:
-            cell = self._model(model, "100", negatives, "RR") | dict(system="training", dataset="validation")
-            lines.append(dict(label=LABELS[model], points=[[s, cell | dict(split=f"step {s}")] for s in steps]))
-        title = f"Figure 6: by step, {NEGATIVES[negatives]} negatives"
-        return dict(title=title, x="step", y="RR of the validation questions, %", lines=lines)
+            cell = self._model(model, "100", negatives).at(system="training", dataset="validation", metric="RR")
+            rows.append(Row([LABELS[model]], cell.each(split=steps)))
+        title = f"Figure 6: RR of the validation questions, {NEGATIVES[negatives]} negatives"
+        return Table(title, ["pre-training", *steps], rows)
 
-    def _by_labels(self, negatives: str) -> dict[str, Any]:
-        """Figure 6, c and d."""
-        lines = [
-            dict(label=LABELS[model], points=[[float(s), self._model(model, s, negatives)] for s in SHARES])
-            for model in MODELS[negatives]
-        ]
-        title = f"Figure 6: by labels, {NEGATIVES[negatives]} negatives"
-        return dict(title=title, x="labels, %", y="RR, %", lines=lines, log_x=True)
-
-    def _claims(self, share: str) -> list[dict[str, Any]]:
-        claim = functools.partial(parts.claim, share)
+    def _claims(self, share: str) -> list[Claim]:
         short, bert, weak, strong = (self._model(model, share, "bm25") for model in MODELS["bm25"])
         fixed_short, fixed_weak = (self._model(model, share, "fixed") for model in MODELS["fixed"])
         new_short, new_weak = (self._model(model, share, "ance") for model in MODELS["ance"])
-        return [
-            claim("BM25's negatives, the weak decoder beats MLM alone of as many steps", weak, short),
-            claim("BM25's negatives, the weak decoder beats MLM alone of as much compute", weak, bert),
-            claim("BM25's negatives, the weak decoder beats the strong one", weak, strong),
-            claim("BM25's negatives, MLM alone of as much compute beats the strong decoder", bert, strong),
-            claim("refreshed negatives, the weak decoder beats MLM alone of as many steps", new_weak, new_short),
-            claim("MLM alone of as many steps, refreshed negatives beat BM25's, each alone", new_short, fixed_short),
-            claim("weak decoder, refreshed negatives beat BM25's, each alone", new_weak, fixed_weak),
-            claim("weak decoder, refreshed negatives alone beat those of the batch with BM25's", new_weak, weak),
-            claim(
-                "weak decoder, refreshed, it beats BM25 itself",
-                new_weak,
-                self._search(share, METRICS[self._dataset][0]),
-            ),
+        claims = [
+            ("BM25's negatives, the weak decoder beats MLM alone of as many steps", weak, short),
+            ("BM25's negatives, the weak decoder beats MLM alone of as much compute", weak, bert),
+            ("BM25's negatives, the weak decoder beats the strong one", weak, strong),
+            ("BM25's negatives, MLM alone of as much compute beats the strong decoder", bert, strong),
+            ("refreshed negatives, the weak decoder beats MLM alone of as many steps", new_weak, new_short),
+            ("MLM alone of as many steps, refreshed negatives beat BM25's, each alone", new_short, fixed_short),
+            ("weak decoder, refreshed negatives beat BM25's, each alone", new_weak, fixed_weak),
+            ("weak decoder, refreshed negatives alone beat those of the batch with BM25's", new_weak, weak),
+            ("weak decoder, refreshed, it beats BM25 itself", new_weak, self._search(share)),
         ]
+        return [Claim(f"{share} %: {text}", better, worse) for text, better, worse in claims]
