@@ -163,7 +163,7 @@ def select(table: Mapping[str, Entry], patterns: Sequence[str]) -> dict[str, Ent
         if not (names := fnmatch.filter(table, pattern)):
             raise unknown_name("run", pattern, table)
         chosen.update(names)
-    for name in reversed(table):
+    for name in reversed(list(table)):
         if name in chosen:
             chosen.update(table[name].needs)
     return {name: entry for name, entry in table.items() if name in chosen}
