@@ -10,7 +10,7 @@ from absl import flags
 from conftest import REPOSITORY
 from support.command_flags import forget_flags
 
-from configs.studies import proqa, quadruplet, repbert, seed_encoder, seed_encoder_runs
+from configs.studies import proqa, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.cli import command_line
 from retrieval.recipes import question_tower
@@ -121,12 +121,12 @@ def test_what_repberts_report_shows_is_measured():
 
 
 def test_pre_training_with_every_decoder_takes_the_same_compute():
-    for size in seed_encoder_runs.SIZES:
+    for size in seed_encoder.SIZES:
         runs = seed_encoder.get_config(size).runs
         chosen = {name[4:-2]: of for name, of in runs.items() if name.startswith("pre-") and name.endswith("-0")}
         short = chosen.pop("short")
         assert short.train == chosen["weak"].train and short.data == chosen["bert"].data
-        totals = [config.train.steps * seed_encoder_runs.cost(config) for config in chosen.values()]
+        totals = [config.train.steps * seed_encoder.cost(config) for config in chosen.values()]
         assert max(totals) < 1.001 * min(totals), size
     # By hand, in millions for a token: 12 layers 84.93, 3 and 5 more 21.23 and 35.39, the vocabulary 25.17.
     runs = seed_encoder.get_config("paper").runs
