@@ -144,7 +144,7 @@ def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
     with pytest.raises(UserError, match=said):
         run_comparison.compare(runs)
     with pytest.raises(UserError, match=said):
-        Results(tmp_path, ["b"]).has("b")
+        Results(tmp_path, ["b"]).of_run("b")
     if name == "results.json":
         with pytest.raises(UserError, match=said):
             FinishedRun(tmp_path / "b").results  # noqa: B018

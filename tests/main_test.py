@@ -78,7 +78,6 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
     helpers = {
         f"configs/studies/{name}.py"
         for name in (
-            "argument",
             "parts",
             "chang_2020",
             "liu_2021",
@@ -86,7 +85,6 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
             "repbert_baselines",
             "repbert_published",
             "repbert_squad",
-            "seed_encoder_runs",
             "xiong_2020",
             "zhan_2020",
         )

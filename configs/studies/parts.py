@@ -1,10 +1,24 @@
-"""Rows of tables, and claims, as the studies' reports name them; and the run that most studies begin with."""
+"""What follows the colon of a study's config, ….py:local,nq; and the run that most studies begin with."""
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
+
+from retrieval.errors import unknown_name
+
+
+def read(argument: str, sizes: Collection[str], datasets: Collection[str]) -> tuple[str, str]:
+    """The size and the dataset that 'local,nq' names; without a dataset the first one.
+
+    Raises:
+      UserError: one of the two is unknown.
+    """
+    size, _, dataset = argument.partition(",")
+    dataset = dataset or next(iter(datasets))
+    for kind, name, known in (("size of a study", size, sizes), ("dataset", dataset, datasets)):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return size, dataset
 
 
 def prepared(config: ConfigDict, study: ConfigDict) -> ConfigDict:
@@ -13,13 +27,3 @@ def prepared(config: ConfigDict, study: ConfigDict) -> ConfigDict:
     config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
     config.prepare.held_out = 0.0
     return config
-
-
-def row(labels: list[str], cells: list[dict[str, Any]], paper: Sequence[float] = ()) -> dict[str, Any]:
-    """A row of a table, with the paper's numbers in its first cells."""
-    return dict(labels=labels, cells=[c | dict(paper=p) for c, p in itertools.zip_longest(cells, paper)])
-
-
-def claim(share: str, text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
-    """That one cell is higher than another, with a share of the labels, in percent."""
-    return dict(text=f"{share} %: {text}", better=better, worse=worse)

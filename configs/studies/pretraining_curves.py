@@ -24,17 +24,18 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval.configs import bow_mlp, ict_bfs_wlp, mlm, reqa
-from retrieval.configs.studies import argument, chang_2020, parts
+from retrieval.configs.studies import chang_2020, parts
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 SEEDS = (0, 1, 2)
 RATIO = 0.05  # of the labelled questions, for fine-tuning
 
 
 class Pretraining(NamedTuple):
-    """A line of the plots.
+    """A row of the tables.
 
     Attributes:
-      label: in tables and plots.
+      label: in tables.
       tasks: that it is trained on; without any it is not trained.
       encoder: of its towers.
       log_q: whether scores are corrected for how often a document is drawn.
@@ -93,7 +94,7 @@ SIZES = {
 
 def get_config(size: str = "local") -> ConfigDict:
     """The table of runs, and what is reported of them."""
-    size, _ = argument.read(size, SIZES, ("squad",))
+    size, _ = parts.read(size, SIZES, ("squad",))
     config = ConfigDict()
     config.corpus = ""  # a MediaWiki export with links
     config.vocab = ""  # as in configs/ict_bfs_wlp.py; empty trains one
@@ -101,7 +102,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.open_questions = ""  # as config.sets.qa: 'corpus,' and a file of questions with answers; empty for none
     config.parallel = 2  # runs at a time
     config.runs = _table(config, SIZES[size])
-    config.report = ConfigDict(_Report(SIZES[size]).spec())
+    config.report = _report(SIZES[size])
     return config
 
 
@@ -133,10 +134,7 @@ def _tuned(name: str, step: int, seed: int) -> str:
 
 
 def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
-    config = _sized(ict_bfs_wlp.get_config("local"), size, ROWS["all"])
-    config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
-    return config
+    return parts.prepared(_sized(ict_bfs_wlp.get_config("local"), size, ROWS["all"]), study)
 
 
 def _pretrain(size: Size, row: Pretraining, seed: int) -> ConfigDict:
@@ -195,104 +193,67 @@ def _sized(config: ConfigDict, size: Size, row: Pretraining) -> ConfigDict:
     return config
 
 
-class _Report:
-    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
-
-    def __init__(self, size: Size):
-        self._size = size
-
-    def spec(self) -> dict[str, Any]:
-        """Everything that the report shows."""
-        return {
-            "title": "Pre-training tasks by steps (Chang et al. 2020, second design)",
-            "preamble": [
-                "R@k: share of the test questions whose gold (sentence, passage) pair is among the first k.",
-                "Larger batches have as many times fewer steps; their points stand at the examples that they saw.",
-                "MLM has learned something where its loss is below 4.5: see metrics/train.jsonl of its runs.",
-            ],
-            "tables": [
-                self._table("Without labels: R@10 by steps", _zero_shot, self._reqa("Success@10"), bm25=True),
-                self._table("Without labels: the right article first", _zero_shot, self._reqa("Success@1", "article")),
-                self._table(
-                    "Without labels: the passage first within its article",
-                    _zero_shot,
-                    self._reqa("Success@1", "within-article"),
-                ),
-                self._table("Open questions: Answer@20 by steps", _zero_shot, _open("Answer@20"), bm25=True),
-                self._table("Open questions: Answer@100 by steps", _zero_shot, _open("Answer@100"), bm25=True),
-                self._table("With 5 % of the labels: R@10 by steps", _tuned, self._reqa("Success@10"), bm25=True),
-            ],
-            "plots": [
-                self._plot("Without labels", _zero_shot),
-                self._plot("With 5 % of the labels", _tuned),
-            ],
-            "claims": self._claims(),
-        }
-
-    def _reqa(self, metric: str, split: str = "pair") -> dict[str, str]:
-        return dict(metric=metric, dataset="reqa", split=split)
-
-    def _at(self, run: Callable[..., str], name: str, place: int, what: dict[str, str]) -> dict[str, Any]:
-        """The cell of a row at one of the study's points. Untrained towers are those of the run that trains them."""
-        steps, system = points(self._size, ROWS[name]), "dense"
-        if not ROWS[name].tasks and run is _zero_shot:
-            run, system = _tuned, "untrained"
-        return dict(runs=[run(name, steps[min(place, len(steps) - 1)], s) for s in SEEDS], system=system, **what)
-
-    def _table(self, title: str, run: Callable[..., str], what: dict[str, str], bm25: bool = False) -> dict[str, Any]:
-        rows, places = [], range(len(self._size.steps))
-        if bm25:
-            cell = dict(runs=[f"questions-s{seed}" for seed in SEEDS], system="bm25", **what)
-            rows.append(parts.row(["BM25"], [cell for _ in places]))
-        for name, row in ROWS.items():
-            rows.append(parts.row([row.label], [self._at(run, name, place, what) for place in places]))
-        return dict(title=title, header=["pre-training", *(f"{step:,}" for step in self._size.steps)], rows=rows)
-
-    def _plot(self, title: str, run: Callable[..., str]) -> dict[str, Any]:
-        what, lines = self._reqa("Success@10"), []
-        for name, row in ROWS.items():
-            cells = [[step, self._at(run, name, place, what)] for place, step in enumerate(self._size.steps)]
-            lines.append(dict(label=row.label, points=cells))
-        return dict(title=title, x="steps of pre-training", y="recall@10, %", lines=lines, log_x=True)
-
-    def _claims(self) -> list[dict[str, Any]]:
-        what, last = self._reqa("Success@10"), len(self._size.steps) - 1
-
-        def zero(name: str, place: int = last, what: dict[str, str] = what) -> dict[str, Any]:
-            return self._at(_zero_shot, name, place, what)
-
-        def tuned(name: str, place: int = last) -> dict[str, Any]:
-            return self._at(_tuned, name, place, what)
-
-        article, within = self._reqa("Success@1", "article"), self._reqa("Success@1", "within-article")
-        few = 0
-        return [
-            dict(text="fine-tuned: ICT+BFS+WLP beats MLM", better=tuned("all"), worse=tuned("mlm")),
-            dict(text="fine-tuned: MLM beats no pre-training", better=tuned("mlm"), worse=tuned("none")),
-            dict(text="fine-tuned: ICT beats MLM", better=tuned("ict"), worse=tuned("mlm")),
-            dict(text="fine-tuned: ICT+BFS+WLP beats BoW-MLP", better=tuned("all"), worse=tuned("bow")),
-            dict(text="ICT+BFS+WLP beats ICT", better=zero("all"), worse=zero("ict")),
-            dict(text="at first BoW-MLP beats the Transformer", better=zero("bow", few), worse=zero("all", few)),
-            dict(text="in the end the Transformer beats BoW-MLP", better=zero("all"), worse=zero("bow")),
-            dict(
-                text="the Transformer gains more by steps than BoW-MLP",
-                better=zero("all") | {"over": zero("all", few)},
-                worse=zero("bow") | {"over": zero("bow", few)},
-            ),
-            dict(text="small batches: without log Q beats with (ours)", better=zero("all-no-log-q"), worse=zero("all")),
-            dict(text="larger batches beat more steps (ours)", better=zero("all-large"), worse=zero("all")),
-            dict(
-                text="ICT+BFS+WLP finds the article more often than ICT",
-                better=zero("all", what=article),
-                worse=zero("ict", what=article),
-            ),
-            dict(
-                text="ICT finds the passage within it more often",
-                better=zero("ict", what=within),
-                worse=zero("all", what=within),
-            ),
-        ]
+def _report(size: Size) -> Report:
+    found, article, within = (
+        Cell(("",), "dense", "reqa", split, metric)
+        for split, metric in (("pair", "Success@10"), ("article", "Success@1"), ("within-article", "Success@1"))
+    )
+    answers = found.at(dataset="qa", split="answers", metric="Answer@20")
+    return Report(
+        "Pre-training tasks by steps (Chang et al. 2020, second design)",
+        "R@k: share of the test questions whose gold (sentence, passage) pair is among the first k. Larger batches "
+        "have as many times fewer steps; their points stand at the examples that they saw. MLM has learned something "
+        "where its loss is below 4.5: see metrics/train.jsonl of its runs.",
+        [
+            _table_of(size, "Without labels: R@10 by steps", _zero_shot, found),
+            _table_of(size, "Without labels: the right article first", _zero_shot, article),
+            _table_of(size, "Without labels: the passage first within its article", _zero_shot, within),
+            _table_of(size, "Open questions: Answer@20 by steps", _zero_shot, answers),
+            _table_of(size, "Open questions: Answer@100 by steps", _zero_shot, answers.at(metric="Answer@100")),
+            _table_of(size, "With 5 % of the labels: R@10 by steps", _tuned, found),
+        ],
+        _claims(size, found, article, within),
+    )
 
 
-def _open(metric: str) -> dict[str, str]:
-    return dict(metric=metric, dataset="qa", split="answers")
+def _at(size: Size, run: Callable[..., str], name: str, place: int, cell: Cell) -> Cell:
+    """The cell of a row at one of the study's points. Untrained towers are those of the run that trains them."""
+    steps, system = points(size, ROWS[name]), "dense"
+    if not ROWS[name].tasks and run is _zero_shot:
+        run, system = _tuned, "untrained"
+    step = steps[min(place, len(steps) - 1)]
+    return cell.at(runs=tuple(run(name, step, seed) for seed in SEEDS), system=system)
+
+
+def _table_of(size: Size, title: str, run: Callable[..., str], cell: Cell) -> Table:
+    """A row for BM25 and each pre-training, a column for each number of steps."""
+    bm25 = cell.at(runs=tuple(f"questions-s{seed}" for seed in SEEDS), system="bm25")
+    rows = [Row(["BM25"], [bm25] * len(size.steps))]
+    for name, row in ROWS.items():
+        rows.append(Row([row.label], [_at(size, run, name, place, cell) for place in range(len(size.steps))]))
+    return Table(title, ["pre-training", *(f"{step:,}" for step in size.steps)], rows)
+
+
+def _claims(size: Size, found: Cell, article: Cell, within: Cell) -> list[Claim]:
+    def zero(name: str, place: int = len(size.steps) - 1, cell: Cell = found) -> Cell:
+        return _at(size, _zero_shot, name, place, cell)
+
+    def tuned(name: str) -> Cell:
+        return _at(size, _tuned, name, len(size.steps) - 1, found)
+
+    all_gain, bow_gain = (zero(name).at(over=zero(name, 0)) for name in ("all", "bow"))
+    articles, passages = ([zero(name, cell=cell) for name in ("all", "ict")] for cell in (article, within))
+    return [
+        Claim("fine-tuned: ICT+BFS+WLP beats MLM", tuned("all"), tuned("mlm")),
+        Claim("fine-tuned: MLM beats no pre-training", tuned("mlm"), tuned("none")),
+        Claim("fine-tuned: ICT beats MLM", tuned("ict"), tuned("mlm")),
+        Claim("fine-tuned: ICT+BFS+WLP beats BoW-MLP", tuned("all"), tuned("bow")),
+        Claim("ICT+BFS+WLP beats ICT", zero("all"), zero("ict")),
+        Claim("at first BoW-MLP beats the Transformer", zero("bow", 0), zero("all", 0)),
+        Claim("in the end the Transformer beats BoW-MLP", zero("all"), zero("bow")),
+        Claim("the Transformer gains more by steps than BoW-MLP", all_gain, bow_gain),
+        Claim("small batches: without log Q beats with (ours)", zero("all-no-log-q"), zero("all")),
+        Claim("larger batches beat more steps (ours)", zero("all-large"), zero("all")),
+        Claim("ICT+BFS+WLP finds the article more often than ICT", articles[0], articles[1]),
+        Claim("ICT finds the passage within it more often", passages[1], passages[0]),
+    ]

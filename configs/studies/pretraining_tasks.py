@@ -13,13 +13,13 @@ Table 5 varies layers and embedding size, with one seed; Table 6 adds candidates
 one seed, and what is said of it is labelled so.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import bow_mlp, ict_bfs_wlp, mlm, reqa
-from retrieval.configs.studies import argument, chang_2020, parts
+from retrieval.configs.studies import chang_2020, parts
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
 SHARES = {"1": 0.01, "5": 0.05, "10": 0.1, "80": 0.8}  # of the labels, % -> of all questions
@@ -27,7 +27,6 @@ RATIOS = ("1", "5", "80")  # of Tables 3, 4 and 6; Table 5 has all of them
 CUTOFFS = (1, 5, 10, 50, 100)
 TASKS = {"mlm": ("mlm",), "ict": ("ict",), "bfs": ("bfs",), "wlp": ("wlp",), "all": ("ict", "bfs", "wlp")}
 LABELS = {"none": "No Pretraining", "mlm": "MLM", "ict": "ICT", "bfs": "BFS", "wlp": "WLP", "all": "ICT+BFS+WLP"}
-HYBRID = "BM25 + Transformer, ICT+BFS+WLP"
 ENCODERS = {"bow_mlp": "BoW-MLP", "transformer": "Transformer"}
 
 
@@ -133,14 +132,14 @@ class Model(NamedTuple):
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,nq'."""
-    size, dataset = argument.read(size, SIZES, SETS)
+    size, dataset = parts.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.vocab = ""  # as in configs/ict_bfs_wlp.py; empty trains one
     config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
     config.parallel = SIZES[size].parallel  # runs at a time
     config.runs = _table(config, SIZES[size], dataset)
-    config.report = ConfigDict(_Report(SIZES[size], dataset).spec())
+    config.report = _report(SIZES[size], dataset)
     return config
 
 
@@ -268,126 +267,109 @@ def _open_run(model: Model, ratio: str, size: Size) -> str:
     return f"{model.run(ratio, size.seeds[0])}-open"
 
 
-class _Report:
-    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
+def _report(size: Size, dataset: str) -> Report:
+    name = "SQuAD" if dataset == "squad" else "Natural Questions"
+    return Report(
+        f"Pre-training tasks on ReQA {name} (Chang et al. 2020)",
+        "R@k: share of the test questions whose gold (sentence, passage) pair is among the first k. Every seed of "
+        "Tables 3 and 4 has its own pre-training. Tables 5 and 6 have one seed where there is no ±.",
+        [_main_table(size, dataset), _ablation(size, dataset), _open_domain_table(size, dataset)],
+        [claim for ratio in RATIOS for claim in _claims(size, dataset, ratio)],
+    )
 
-    def __init__(self, size: Size, dataset: str):
-        self._size, self._dataset = size, dataset
-        self._set = SETS[dataset]
-        self._rows = main_rows(size)
 
-    def spec(self) -> dict[str, Any]:
-        """Everything that the report shows."""
-        names = {"squad": "SQuAD", "nq": "Natural Questions"}
-        return {
-            "title": f"Pre-training tasks on ReQA {names[self._dataset]} (Chang et al. 2020)",
-            "preamble": [
-                "R@k: share of the test questions whose gold (sentence, passage) pair is among the first k.",
-                "Every seed of Tables 3 and 4 has its own pre-training. Tables 5 and 6 have one seed where there is "
-                "no ±.",
-            ],
-            "tables": [self._main_table(), self._ablation(), self._open_domain()],
-            "plots": [*(self._curves(ratio) for ratio in RATIOS), self._by_labels()],
-            "claims": [claim for ratio in RATIOS for claim in self._claims(ratio)],
-        }
+def _cell(dataset: str, runs: list[str], system: str, k: int = 10) -> Cell:
+    return Cell(tuple(runs), system, SETS[dataset], "pair", f"Success@{k}")
 
-    def _cell(self, runs: list[str], system: str, k: int) -> dict[str, Any]:
-        return dict(runs=runs, system=system, metric=f"Success@{k}", dataset=self._set, split="pair")
 
-    def _model(self, model: Model, ratio: str, k: int, system: str = "dense") -> dict[str, Any]:
-        return self._cell([model.run(ratio, seed) for seed in seeds_of(self._size, model, ratio)], system, k)
+def _of(size: Size, dataset: str, model: Model, ratio: str, system: str = "dense") -> Cell:
+    return _cell(dataset, [model.run(ratio, seed) for seed in seeds_of(size, model, ratio)], system)
 
-    def _bm25(self, ratio: str, k: int) -> dict[str, Any]:
-        seeds = self._size.seeds if ratio in RATIOS else self._size.seeds[:1]
-        return self._cell([_split_run(ratio, seed) for seed in seeds], "bm25", k)
 
-    def _hybrid(self, ratio: str, k: int) -> dict[str, Any]:
-        return self._model(self._find("transformer", "all"), ratio, k, "hybrid")
+def _bm25(size: Size, dataset: str, ratio: str) -> Cell:
+    seeds = size.seeds if ratio in RATIOS else size.seeds[:1]
+    return _cell(dataset, [_split_run(ratio, seed) for seed in seeds], "bm25")
 
-    def _find(self, encoder: str, task: str) -> Model:
-        return next(row for row in self._rows if (row.encoder, row.task) == (encoder, task))
 
-    def _main_table(self) -> dict[str, Any]:
-        paper = chang_2020.TABLE_3 if self._dataset == "squad" else chang_2020.TABLE_4
-        rows = []
-        for ratio in RATIOS:
-            label = f"{ratio}%/{100 - int(ratio)}%"
-            numbers = paper[ratio]
-            bm25 = [self._bm25(ratio, k) for k in CUTOFFS]
-            rows.append(parts.row([label, "BM25", "none"], bm25, numbers["bm25", "none"]))
-            for model in self._rows:
-                cells = [self._model(model, ratio, k) for k in CUTOFFS]
-                labels = [label, ENCODERS[model.encoder], LABELS[model.task]]
-                rows.append(parts.row(labels, cells, numbers.get((model.encoder, model.task), ())))
-            hybrid = [self._hybrid(ratio, k) for k in CUTOFFS]
-            rows.append(parts.row([label, "BM25 + Transformer", LABELS["all"]], hybrid))
-        title = "Table 3: recall@k on SQuAD" if self._dataset == "squad" else "Table 4: recall@k on Natural Questions"
-        header = ["train/test", "encoder", "pre-training", *(f"R@{k}" for k in CUTOFFS)]
-        notes = "In brackets the paper's numbers. The BM25 here indexes sentence and passage, and is stronger than its."
-        return dict(title=title, header=header, rows=rows, notes=notes)
+def _each_k(cell: Cell) -> list[Cell]:
+    return cell.each(metric=[f"Success@{k}" for k in CUTOFFS])
 
-    def _ablation(self) -> dict[str, Any]:
-        rows = [parts.row(["", "", "BM25", ""], [self._bm25(ratio, 100) for ratio in SHARES])]
-        for index, model in enumerate(ablation_rows(self._size), 1):
-            labels = [str(index), str(model.layers), LABELS[model.task], str(model.embed_dim)]
-            paper = [chang_2020.TABLE_5[index][ratio] for ratio in SHARES]
-            rows.append(parts.row(labels, [self._model(model, ratio, 100) for ratio in SHARES], paper))
-        header = ["index", "#layer", "pre-training", "emb-dim", *(f"{ratio}%" for ratio in SHARES)]
-        few, many = self._size.layers
-        notes = (
-            f"In brackets the paper's numbers, on Natural Questions, with 4 layers for {few}, 12 for {many} and "
-            f"embeddings of 128, 256 and 512 for {', '.join(map(str, self._size.embed_dims))}."
-        )
-        return dict(title="Table 5: ablation, R@100", header=header, rows=rows, notes=notes)
 
-    def _open_domain(self) -> dict[str, Any]:
-        rows = []
-        for ratio in RATIOS:
-            label, numbers = f"{ratio}%/{100 - int(ratio)}%", chang_2020.TABLE_6[ratio]
-            runs = {model: [_open_run(model, ratio, self._size)] for model in open_domain_rows(self._size)}
-            lines = [("bm25", "none", "BM25", "bm25", next(iter(runs.values())))]
-            lines += [(m.encoder, m.task, LABELS[m.task], "dense", names) for m, names in runs.items()]
-            lines += [("", "", f"BM25 + {LABELS[m.task]}", "hybrid", names) for m, names in runs.items()]
-            for encoder, task, name, system, names in lines:
-                cells = [self._cell(names, system, k) for k in CUTOFFS]
-                rows.append(parts.row([label, name], cells, numbers.get((encoder, task), ())))
-        title = f"Table 6: with {self._size.distractors:,} more candidates from the corpus"
-        notes = "In brackets the paper's numbers, on Natural Questions with 1,000,000 more candidates."
-        return dict(title=title, header=["train/test", "system", *(f"R@{k}" for k in CUTOFFS)], rows=rows, notes=notes)
+def _label(ratio: str) -> str:
+    return f"{ratio}%/{100 - int(ratio)}%"
 
-    def _curves(self, ratio: str) -> dict[str, Any]:
-        lines = [dict(label="BM25", points=[[k, self._bm25(ratio, k)] for k in CUTOFFS])]
-        for model in self._rows:
-            label = f"{ENCODERS[model.encoder]}, {LABELS[model.task]}"
-            lines.append(dict(label=label, points=[[k, self._model(model, ratio, k)] for k in CUTOFFS]))
-        lines.append(dict(label=HYBRID, points=[[k, self._hybrid(ratio, k)] for k in CUTOFFS]))
-        title = f"Recall at k, {ratio} % of the labels"
-        return dict(title=title, x="k", y="recall@k, %", lines=lines, log_x=True)
 
-    def _by_labels(self) -> dict[str, Any]:
-        lines = [dict(label="BM25", points=[[float(ratio), self._bm25(ratio, 10)] for ratio in RATIOS])]
-        for model in self._rows:
-            label = f"{ENCODERS[model.encoder]}, {LABELS[model.task]}"
-            lines.append(dict(label=label, points=[[float(r), self._model(model, r, 10)] for r in RATIOS]))
-        lines.append(dict(label=HYBRID, points=[[float(ratio), self._hybrid(ratio, 10)] for ratio in RATIOS]))
-        return dict(title="Recall by labels", x="labelled questions, %", y="recall@10, %", lines=lines, log_x=True)
+def _find(size: Size, encoder: str, task: str) -> Model:
+    return next(row for row in main_rows(size) if (row.encoder, row.task) == (encoder, task))
 
-    def _claims(self, ratio: str) -> list[dict[str, Any]]:
-        claim = functools.partial(parts.claim, ratio)
-        none, mlm_, ict, bfs, wlp, both = (self._model(self._find("transformer", t), ratio, 10) for t in LABELS)
-        bow_none, bow = (self._model(self._find("bow_mlp", task), ratio, 10) for task in ("none", "all"))
-        hybrid = self._hybrid(ratio, 10)
-        bm25 = self._bm25(ratio, 10)
-        return [
-            claim("ICT+BFS+WLP beats MLM", both, mlm_),
-            claim("ICT+BFS+WLP beats no pre-training", both, none),
-            claim("MLM beats no pre-training", mlm_, none),
-            claim("ICT beats BFS", ict, bfs),
-            claim("ICT beats WLP", ict, wlp),
-            claim("ICT+BFS+WLP beats ICT", both, ict),
-            claim("pre-trained, the Transformer beats BoW-MLP", both, bow),
-            claim("the Transformer gains more by it than BoW-MLP", both | {"over": none}, bow | {"over": bow_none}),
-            claim("the pre-trained Transformer beats BM25", both, bm25),
-            claim("merged with BM25 it beats itself (ours)", hybrid, both),
-            claim("merged with BM25 it beats BM25 (ours)", hybrid, bm25),
-        ]
+
+def _main_table(size: Size, dataset: str) -> Table:
+    paper = chang_2020.TABLE_3 if dataset == "squad" else chang_2020.TABLE_4
+    rows = []
+    for ratio in RATIOS:
+        label, numbers = _label(ratio), paper[ratio]
+        rows.append(Row([label, "BM25", "none"], _each_k(_bm25(size, dataset, ratio)), numbers["bm25", "none"]))
+        for model in main_rows(size):
+            labels = [label, ENCODERS[model.encoder], LABELS[model.task]]
+            cells = _each_k(_of(size, dataset, model, ratio))
+            rows.append(Row(labels, cells, numbers.get((model.encoder, model.task), ())))
+        hybrid = _each_k(_of(size, dataset, _find(size, "transformer", "all"), ratio, "hybrid"))
+        rows.append(Row([label, "BM25 + Transformer", LABELS["all"]], hybrid))
+    title = "Table 3: recall@k on SQuAD" if dataset == "squad" else "Table 4: recall@k on Natural Questions"
+    header = ["train/test", "encoder", "pre-training", *(f"R@{k}" for k in CUTOFFS)]
+    return Table(title, header, rows, "The BM25 here indexes sentence and passage, and is stronger than the paper's.")
+
+
+def _ablation(size: Size, dataset: str) -> Table:
+    metric = f"Success@{CUTOFFS[-1]}"
+    rows = [Row(["", "", "BM25", ""], [_bm25(size, dataset, ratio).at(metric=metric) for ratio in SHARES])]
+    for index, model in enumerate(ablation_rows(size), 1):
+        labels = [str(index), str(model.layers), LABELS[model.task], str(model.embed_dim)]
+        cells = [_of(size, dataset, model, ratio).at(metric=metric) for ratio in SHARES]
+        rows.append(Row(labels, cells, [chang_2020.TABLE_5[index][ratio] for ratio in SHARES]))
+    header = ["index", "#layer", "pre-training", "emb-dim", *(f"{ratio}%" for ratio in SHARES)]
+    few, many = size.layers
+    notes = (
+        f"In brackets the paper's numbers, on Natural Questions, with 4 layers for {few}, 12 for {many} and embeddings "
+        f"of 128, 256 and 512 for {', '.join(map(str, size.embed_dims))}."
+    )
+    return Table("Table 5: ablation, R@100", header, rows, notes)
+
+
+def _open_domain_table(size: Size, dataset: str) -> Table:
+    rows = []
+    for ratio in RATIOS:
+        models = open_domain_rows(size)
+        runs = {model: [_open_run(model, ratio, size)] for model in models}
+        lines = [("bm25", "none", "BM25", "bm25", runs[models[0]])]
+        lines += [(m.encoder, m.task, LABELS[m.task], "dense", names) for m, names in runs.items()]
+        lines += [("", "", f"BM25 + {LABELS[m.task]}", "hybrid", names) for m, names in runs.items()]
+        for encoder, task, name, system, names in lines:
+            paper = chang_2020.TABLE_6[ratio].get((encoder, task), ())
+            rows.append(Row([_label(ratio), name], _each_k(_cell(dataset, names, system)), paper))
+    title = f"Table 6: with {size.distractors:,} more candidates from the corpus"
+    notes = "In brackets the paper's numbers, on Natural Questions with 1,000,000 more candidates."
+    return Table(title, ["train/test", "system", *(f"R@{k}" for k in CUTOFFS)], rows, notes)
+
+
+def _claims(size: Size, dataset: str, ratio: str) -> list[Claim]:
+    def of(encoder: str, task: str, system: str = "dense") -> Cell:
+        return _of(size, dataset, _find(size, encoder, task), ratio, system)
+
+    none, mlm_, ict, bfs, wlp, both = (of("transformer", task) for task in LABELS)
+    bow_none, bow, hybrid = of("bow_mlp", "none"), of("bow_mlp", "all"), of("transformer", "all", "hybrid")
+    bm25 = _bm25(size, dataset, ratio)
+    claims = [
+        ("ICT+BFS+WLP beats MLM", both, mlm_),
+        ("ICT+BFS+WLP beats no pre-training", both, none),
+        ("MLM beats no pre-training", mlm_, none),
+        ("ICT beats BFS", ict, bfs),
+        ("ICT beats WLP", ict, wlp),
+        ("ICT+BFS+WLP beats ICT", both, ict),
+        ("pre-trained, the Transformer beats BoW-MLP", both, bow),
+        ("the Transformer gains more by it than BoW-MLP", both.at(over=none), bow.at(over=bow_none)),
+        ("the pre-trained Transformer beats BM25", both, bm25),
+        ("merged with BM25 it beats itself (ours)", hybrid, both),
+        ("merged with BM25 it beats BM25 (ours)", hybrid, bm25),
+    ]
+    return [Claim(f"{ratio} %: {text}", better, worse) for text, better, worse in claims]

@@ -27,7 +27,8 @@ from ml_collections import ConfigDict
 
 from retrieval.configs import bm25, ict, question_generation, reader
 from retrieval.configs import proqa as retriever
-from retrieval.configs.studies import argument, parts, xiong_2020
+from retrieval.configs.studies import parts, xiong_2020
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 SEEDS = (0, 1, 2)
 CUTOFFS = (5, 10, 20)
@@ -68,7 +69,7 @@ READERS: dict[str, tuple[str, dict[str, bool]]] = {
 
 def get_config(size: str = "local") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size."""
-    size, _ = argument.read(size, SIZES, (TEST,))
+    size, _ = parts.read(size, SIZES, (TEST,))
     config = ConfigDict()
     config.corpus = ""  # a dump, or documents
     config.vocab = ""  # empty trains one on the corpus
@@ -84,7 +85,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.clusters = retriever.get_config(size).cluster.count  # of paragraphs, before small ones are merged
     config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_table(config, size))
-    config.report = ConfigDict(_report(size))
+    config.report = _report(size)
     return config
 
 
@@ -228,46 +229,6 @@ def _train_question_tower(config: ConfigDict, size: str) -> None:
     config.answer.systems = ("tuned",)
 
 
-def _report(size: str) -> dict[str, Any]:
-    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
-    claims = [
-        ("clusters beat batches at random (R@20)", "proqa", "plain"),
-        ("generated questions beat ICT (R@20)", "plain", "ict"),
-        ("ProQA beats ICT (R@20)", "proqa", "ict"),
-    ]
-    return {
-        "title": "ProQA: generated questions, clusters and readers (Xiong et al. 2020)",
-        "preamble": [
-            "R@k: questions with an answer in the first k passages. EM: exact match by SQuAD's rule.",
-            "The paper's R@k is of WebQuestions and its EM of NQ-open, over 12.5 million paragraphs of Wikipedia.",
-        ],
-        "tables": [_retrieval(), *map(_retrieval_of, OTHERS), _hardness(size), _answers(), _settings()],
-        "plots": [_plot_of_batches(size)],
-        "claims": [
-            *(dict(text=text, better=_recall(a, 20), worse=_recall(b, 20)) for text, a, b in claims),
-            dict(text="ProQA's reader beats BM25's (EM)", better=_match("proqa"), worse=_match("bm25")),
-            dict(text="one shared softmax beats one each (EM)", better=_match("proqa"), worse=_match("apart")),
-            dict(text="the same with the joint loss (EM)", better=_match("joint"), worse=_match("joint-apart")),
-            *(
-                dict(text=f"clustering {version} makes batches harder", better=before, worse=after)
-                for version, (before, after) in enumerate(_around_clusterings(size), 1)
-            ),
-        ],
-    }
-
-
-def _recall(name: str, k: int, dataset: str = TEST) -> dict[str, Any]:
-    system = "bm25" if name == "bm25" else "dense"
-    runs = ["bm25"] if name == "bm25" else [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=system, metric=f"Answer@{k}", dataset=dataset, split="answers")
-
-
-def _match(name: str, dataset: str = TEST) -> dict[str, Any]:
-    system = "bm25" if name == "bm25" else "tuned"
-    runs = [f"reader-{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=f"{system}+reader", metric="EM", dataset=dataset, split="read")
-
-
 RETRIEVERS = {
     "bm25": "BM25",
     "ict": "ICT, ORQA's retriever",
@@ -278,27 +239,56 @@ RETRIEVERS = {
 }
 
 
-def _retrieval() -> dict[str, Any]:
+def _report(size: str) -> Report:
+    claims = [
+        ("clusters beat batches at random (R@20)", _recall("proqa"), _recall("plain")),
+        ("generated questions beat ICT (R@20)", _recall("plain"), _recall("ict")),
+        ("ProQA beats ICT (R@20)", _recall("proqa"), _recall("ict")),
+        ("ProQA's reader beats BM25's (EM)", _match("proqa"), _match("bm25")),
+        ("one shared softmax beats one each (EM)", _match("proqa"), _match("apart")),
+        ("the same with the joint loss (EM)", _match("joint"), _match("joint-apart")),
+    ]
+    for version, (before, after) in enumerate(_around_clusterings(size), 1):
+        claims.append((f"clustering {version} makes batches harder", before, after))
+    return Report(
+        "ProQA: generated questions, clusters and readers (Xiong et al. 2020)",
+        "R@k: questions with an answer in the first k passages. EM: exact match by SQuAD's rule. The paper's R@k is of "
+        "WebQuestions and its EM of NQ-open, over 12.5 million paragraphs of Wikipedia.",
+        [
+            _retrieval("Table 3: retrieval", TEST, xiong_2020.TABLE_3),
+            *(_retrieval(f"Retrieval: {title}", name, {}) for name, title in OTHERS.items()),
+            *(_hardness(size), _accuracy(size), _answers(), _settings()),
+        ],
+        [Claim(*claim) for claim in claims],
+    )
+
+
+def _recall(name: str, dataset: str = TEST) -> Cell:
+    if name == "bm25":
+        return Cell(("bm25",), "bm25", dataset, "answers", "Answer@20")
+    return Cell(tuple(f"{name}-{seed}" for seed in SEEDS), "dense", dataset, "answers", "Answer@20")
+
+
+def _match(name: str) -> Cell:
+    system = "bm25" if name == "bm25" else "tuned"
+    return Cell(tuple(f"reader-{name}-{seed}" for seed in SEEDS), f"{system}+reader", TEST, "read", "EM")
+
+
+def _retrieval(title: str, dataset: str, paper: dict[str, tuple[float, ...]]) -> Table:
+    metrics = [f"Answer@{k}" for k in CUTOFFS]
     rows = [
-        parts.row([label], [_recall(name, k) for k in CUTOFFS], xiong_2020.TABLE_3.get(name, ()))
+        Row([label], _recall(name, dataset).each(metric=metrics), paper.get(name, ()))
         for name, label in RETRIEVERS.items()
     ]
-    return dict(title="Table 3: retrieval", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
+    return Table(title, ["system", *(f"R@{k}" for k in CUTOFFS)], rows)
 
 
-def _retrieval_of(dataset: str) -> dict[str, Any]:
-    """The same on another set, which the paper has not."""
-    rows = [parts.row([label], [_recall(name, k, dataset) for k in CUTOFFS]) for name, label in RETRIEVERS.items()]
-    return dict(title=f"Retrieval: {OTHERS[dataset]}", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
-
-
-def _in_batch(name: str, step: int) -> dict[str, Any]:
+def _in_batch(name: str, step: int) -> Cell:
     """The accuracy in the batches of the steps up to one, since the line of the log before."""
-    runs = [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system="training", metric="recall@1", dataset="batch", split=f"step {step}")
+    return Cell(tuple(f"{name}-{seed}" for seed in SEEDS), "training", "batch", f"step {step}", "recall@1")
 
 
-def _around_clusterings(size: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _around_clusterings(size: str) -> list[tuple[Cell, Cell]]:
     """The accuracy of ProQA before each clustering, and after it."""
     steps, logged = SIZES[size].retriever, retriever.get_config(size).loop.log_every
     every = _steps_of_clusters(size)
@@ -308,41 +298,37 @@ def _around_clusterings(size: str) -> list[tuple[dict[str, Any], dict[str, Any]]
     ]
 
 
-def _hardness(size: str) -> dict[str, Any]:
-    rows = [
-        parts.row([f"clustering {version}"], list(cells)) for version, cells in enumerate(_around_clusterings(size), 1)
-    ]
+def _hardness(size: str) -> Table:
+    rows = [Row([f"clustering {version}"], cells) for version, cells in enumerate(_around_clusterings(size), 1)]
     header = ["ProQA", "accuracy in the batch before", "after"]
-    return dict(title="How hard the batches of clusters are", header=header, rows=rows)
+    return Table("How hard the batches of clusters are", header, rows)
 
 
-def _plot_of_batches(size: str) -> dict[str, Any]:
+def _accuracy(size: str) -> Table:
     steps, logged = SIZES[size].retriever, retriever.get_config(size).loop.log_every
-    every = -(-steps // (40 * logged)) * logged  # about 40 points
-    lines = [
-        dict(label=label, points=[[step, _in_batch(name, step)] for step in range(every, steps + 1, every)])
-        for name, label in (("proqa", "batches of clusters"), ("plain", "batches at random"))
-    ]
-    return dict(title="Accuracy in the batch", x="step", y="accuracy, %", lines=lines)
-
-
-def _answers() -> dict[str, Any]:
-    of = {
-        "bm25": ("BM25 and a reader", xiong_2020.SPARSE),
-        "orqa": ("ORQA: ICT and its reader", xiong_2020.TABLE_1["orqa"]),
-        "proqa": ("ProQA", xiong_2020.TABLE_1["proqa"]),
-    }
+    every = -(-steps // (40 * logged)) * logged  # about 40 rows
     rows = [
-        parts.row([label], [_match(name, dataset) for dataset in (TEST, *OTHERS)], (paper,))
-        for name, (label, paper) in of.items()
+        Row([str(step)], [_in_batch(name, step) for name in ("proqa", "plain")])
+        for step in range(every, steps + 1, every)
     ]
-    header = ["system", "EM", *(f"EM, {title}" for title in OTHERS.values())]
-    return dict(title="Tables 1 and 2: answers", header=header, rows=rows)
+    return Table("Accuracy in the batch, by step", ["step", "batches of clusters", "batches at random"], rows)
 
 
-def _settings() -> dict[str, Any]:
+def _answers() -> Table:
     rows = [
-        parts.row([label], [_match("proqa" if name == "alone" else name)], (xiong_2020.TABLE_4[name],))
+        Row([label], _match(name).each(dataset=(TEST, *OTHERS)), (paper,))
+        for name, label, paper in (
+            ("bm25", "BM25 and a reader", xiong_2020.SPARSE),
+            ("orqa", "ORQA: ICT and its reader", xiong_2020.TABLE_1["orqa"]),
+            ("proqa", "ProQA", xiong_2020.TABLE_1["proqa"]),
+        )
+    ]
+    return Table("Tables 1 and 2: answers", ["system", "EM", *(f"EM, {title}" for title in OTHERS.values())], rows)
+
+
+def _settings() -> Table:
+    rows = [
+        Row([label], [_match("proqa" if name == "alone" else name)], (xiong_2020.TABLE_4[name],))
         for name, (label, _) in READERS.items()
     ]
-    return dict(title="Table 4: the reader's loss, on ProQA's passages", header=["setting", "EM"], rows=rows)
+    return Table("Table 4: the reader's loss, on ProQA's passages", ["setting", "EM"], rows)

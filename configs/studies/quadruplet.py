@@ -15,14 +15,15 @@ Every row has as many steps. Rows with hard negatives turn to them when validati
 pre-training, the division of the questions, the negatives and the batches.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import bert
 from retrieval.configs import quadruplet as phases
-from retrieval.configs.studies import argument, liu_2021, parts
+from retrieval.configs.studies import liu_2021, parts
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 SEEDS = (0, 1, 2)
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
@@ -86,7 +87,7 @@ def _softmax_with_hard(config: ConfigDict) -> None:
     config.mine.update(patience=3, turn_rate=rate, refresh_every=config.train.steps)
 
 
-class Row(NamedTuple):
+class Model(NamedTuple):
     """A row of Table 1: its label, how it differs from QuadrupletBERT, and how the name of its questions' run ends."""
 
     label: str
@@ -95,14 +96,14 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "emb": Row("Three-T Emb: word pieces, triplet loss", _emb),
-    "emb-trigrams": Row("Three-T Emb: letter trigrams, triplet loss", _trigrams, "-trigrams"),
-    "triplet": Row("Three-T BERT: triplet loss", _triplet),
-    "quadruplet": Row("QuadrupletBERT"),
-    "triplet-hard": Row("triplet loss, hard negatives in the second phase (control)", _triplet_of_hard),
-    "triplets": Row("triplet losses with simple and hard negatives (control)", _triplets),
-    "softmax": Row("in-batch softmax (control)", _softmax),
-    "softmax-hard": Row("in-batch softmax, hard negatives in the second phase (control)", _softmax_with_hard),
+    "emb": Model("Three-T Emb: word pieces, triplet loss", _emb),
+    "emb-trigrams": Model("Three-T Emb: letter trigrams, triplet loss", _trigrams, "-trigrams"),
+    "triplet": Model("Three-T BERT: triplet loss", _triplet),
+    "quadruplet": Model("QuadrupletBERT"),
+    "triplet-hard": Model("triplet loss, hard negatives in the second phase (control)", _triplet_of_hard),
+    "triplets": Model("triplet losses with simple and hard negatives (control)", _triplets),
+    "softmax": Model("in-batch softmax (control)", _softmax),
+    "softmax-hard": Model("in-batch softmax, hard negatives in the second phase (control)", _softmax_with_hard),
 }
 
 
@@ -116,14 +117,14 @@ GAINS = (
 
 def get_config(size: str = "local") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,nq'."""
-    size, dataset = argument.read(size, SIZES, SETS)
+    size, dataset = parts.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # documents to pre-train on, as in configs/bert.py
     config.vocab = ""  # empty trains one on the corpus
     config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
     config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_table(config, SIZES[size], dataset))
-    config.report = ConfigDict(_Report(dataset).spec())
+    config.report = _report(dataset)
     return config
 
 
@@ -204,7 +205,7 @@ def _asked(config: ConfigDict, study: ConfigDict, dataset: str, share: str, seed
     return config
 
 
-def _train(study: ConfigDict, size: Size, dataset: str, share: str, seed: int, row: Row) -> ConfigDict:
+def _train(study: ConfigDict, size: Size, dataset: str, share: str, seed: int, row: Model) -> ConfigDict:
     config = _asked(phases.get_config(size.base), study, dataset, share, seed)
     config.stages, config.seed = ("train", "encode", "evaluate", "report"), seed
     config.base = _divided(share, seed) + row.questions
@@ -215,108 +216,90 @@ def _train(study: ConfigDict, size: Size, dataset: str, share: str, seed: int, r
     return config
 
 
-class _Report:
-    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
+def _report(dataset: str) -> Report:
+    name = "SQuAD" if dataset == "squad" else "Natural Questions"
+    return Report(
+        f"QuadrupletBERT on ReQA {name} (Liu et al. 2021)",
+        "R@k: the share of a question's gold sentences among the first k. Candidates are sentences alone, but in the "
+        "row of BM25 that says otherwise. The paper searches a quantised index. The row through ScaNN is such a "
+        "search; the others are exact. Where ScaNN cannot be imported, that row is missing. Every row has as many "
+        "steps, and the paper's margin.",
+        [part(dataset, share) for part in (_main, _gains, _margins) for share in SHARES],
+        [claim for share in SHARES for claim in _claims(dataset, share)],
+    )
 
-    def __init__(self, dataset: str):
-        self._dataset, self._set = dataset, SETS[dataset]
 
-    def spec(self) -> dict[str, Any]:
-        """Everything that the report shows."""
-        names = {"squad": "SQuAD", "nq": "Natural Questions"}
-        return {
-            "title": f"QuadrupletBERT on ReQA {names[self._dataset]} (Liu et al. 2021)",
-            "preamble": [
-                "R@k: the share of a question's gold sentences among the first k. Candidates are sentences alone, "
-                "but in the row of BM25 that says otherwise.",
-                "The paper searches a quantised index. The row through ScaNN is such a search; the others are exact. "
-                "Where ScaNN cannot be imported, that row is missing.",
-                "Every row has as many steps. Margins are the paper's, but in the row that says otherwise: there "
-                "validation chooses one of six for each seed. Table 2 shows what it says of them.",
-            ],
-            "tables": [part(share) for part in (self._main, self._gains, self._margins) for share in SHARES],
-            "plots": [],
-            "claims": [claim for share in SHARES for claim in self._claims(share)],
-        }
+def _cell(dataset: str, runs: Iterable[str], system: str = "dense") -> Cell:
+    return Cell(tuple(runs), system, SETS[dataset], "pair", "R@10")
 
-    def _cell(self, runs: list[str], system: str, k: int) -> dict[str, Any]:
-        return dict(runs=runs, system=system, metric=f"R@{k}", dataset=self._set, split="pair")
 
-    def _of(self, name: str, share: str, k: int = 10, system: str = "dense") -> dict[str, Any]:
-        return self._cell([_run(name, share, seed) for seed in SEEDS], system, k)
+def _of(dataset: str, name: str, share: str, system: str = "dense") -> Cell:
+    return _cell(dataset, (_run(name, share, seed) for seed in SEEDS), system)
 
-    def _words(self, share: str, ending: str, k: int, system: str = "bm25") -> dict[str, Any]:
-        return self._cell([f"{_divided(share, seed)}{ending}" for seed in SEEDS], system, k)
 
-    def _main(self, share: str) -> dict[str, Any]:
-        paper = liu_2021.TABLE_1[self._dataset][share]
-        rows = [
-            parts.row(["chance"], [self._words(share, "", k, "random") for k in CUTOFFS]),
-            parts.row(["BM25, sentence"], [self._words(share, "", k) for k in CUTOFFS]),
-            parts.row(["BM25, sentence and passage"], [self._words(share, "-passages", k) for k in CUTOFFS]),
-        ]
-        for name, row in ROWS.items():
-            rows.append(parts.row([row.label], [self._of(name, share, k) for k in CUTOFFS], paper.get(name, ())))
-        rows.append(
-            parts.row(["QuadrupletBERT, margin by validation"], [self._by_validation(share, k) for k in CUTOFFS])
-        )
-        through = [self._of("quadruplet", share, k, "dense (ScaNN)") for k in CUTOFFS]
-        rows.append(parts.row(["QuadrupletBERT, through ScaNN"], through))
-        title = f"Table 1: {share} % of the questions to train on"
-        return dict(title=title, header=["model", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
+def _words(dataset: str, share: str, ending: str = "", system: str = "bm25") -> Cell:
+    return _cell(dataset, (f"{_divided(share, seed)}{ending}" for seed in SEEDS), system)
 
-    def _by_validation(self, share: str, k: int) -> dict[str, Any]:
-        """Of each seed the run with the margin that validation likes best; one that failed is none of them."""
-        margins = other_margins(self._dataset)
-        rivals = [[_of_margin(margin, share, seed) for margin in margins] for seed in SEEDS]
-        return self._of("quadruplet", share, k) | dict(rivals=rivals, chosen_by="Success@10")
 
-    def _gains(self, share: str) -> dict[str, Any]:
-        """What the paper's gain is made of: the same hard negatives in both losses part it."""
-        paper = liu_2021.TABLE_1[self._dataset][share]
-        whole = [round(a - b, 2) for a, b in zip(paper["quadruplet"], paper["triplet"])]
-        rows = [parts.row([label], self._gain(share, *names)) for label, *names in GAINS[1:]]
-        label, *names = GAINS[0]
-        rows.insert(0, parts.row([label], self._gain(share, *names), whole))
-        header = ["gain over the triplet loss, in points", *(f"R@{k}" for k in CUTOFFS)]
-        notes = "The second and the third row add up to the first where all runs are done."
-        return dict(title=f"Where the gain comes from: {share} %", header=header, rows=rows, notes=notes)
+def _each_k(cell: Cell) -> list[Cell]:
+    return cell.each(metric=[f"R@{k}" for k in CUTOFFS])
 
-    def _gain(self, share: str, better: str, worse: str) -> list[dict[str, Any]]:
-        return [self._of(better, share, k) | dict(over=self._of(worse, share, k)) for k in CUTOFFS]
 
-    def _margins(self, share: str) -> dict[str, Any]:
-        rows = []
-        for margin, paper in liu_2021.TABLE_2[self._dataset][share].items():
-            names = [
-                _run("quadruplet", share, seed) if margin == MARGINS[self._dataset] else _of_margin(margin, share, seed)
-                for seed in SEEDS
-            ]
-            cells = [self._cell(names, "dense", k) for k in CUTOFFS]
-            best = dict(runs=names, system="training", dataset="validation", split="best", metric="Success@10")
-            rows.append(parts.row([f"{margin:g}"], [*cells, best], paper))
-        header = ["margin", *(f"R@{k}" for k in CUTOFFS), "validation, Success@10"]
-        return dict(title=f"Table 2: margins, {share} %", header=header, rows=rows)
+def _main(dataset: str, share: str) -> Table:
+    paper = liu_2021.TABLE_1[dataset][share]
+    rows = [
+        Row(["chance"], _each_k(_words(dataset, share, system="random"))),
+        Row(["BM25, sentence"], _each_k(_words(dataset, share))),
+        Row(["BM25, sentence and passage"], _each_k(_words(dataset, share, "-passages"))),
+    ]
+    for name, row in ROWS.items():
+        rows.append(Row([row.label], _each_k(_of(dataset, name, share)), paper.get(name, ())))
+    through = _each_k(_of(dataset, "quadruplet", share, "dense (ScaNN)"))
+    rows.append(Row(["QuadrupletBERT, through ScaNN"], through))
+    title = f"Table 1: {share} % of the questions to train on"
+    return Table(title, ["model", *(f"R@{k}" for k in CUTOFFS)], rows)
 
-    def _claims(self, share: str) -> list[dict[str, Any]]:
-        quadruplet, triplet, emb, of_hard, both, softmax, with_hard = (
-            self._of(name, share)
-            for name in ("quadruplet", "triplet", "emb", "triplet-hard", "triplets", "softmax", "softmax-hard")
-        )
-        return [
-            parts.claim(share, "QuadrupletBERT beats the triplet loss", quadruplet, triplet),
-            parts.claim(share, "Three-T BERT beats Three-T Emb", triplet, emb),
-            parts.claim(share, "hard negatives help the triplet loss (ours)", of_hard, triplet),
-            parts.claim(
-                share, "the loss: QuadrupletBERT beats triplets of the same negatives (ours)", quadruplet, both
-            ),
-            parts.claim(share, "in-batch softmax beats QuadrupletBERT (ours)", softmax, quadruplet),
-            parts.claim(share, "hard negatives help in-batch softmax (ours)", with_hard, softmax),
-            parts.claim(share, "QuadrupletBERT beats BM25 on sentences (ours)", quadruplet, self._words(share, "", 10)),
-            *(self._over_questions(share, seed, *names) for names in GAINS for seed in SEEDS),
-        ]
 
-    def _over_questions(self, share: str, seed: int, label: str, better: str, worse: str) -> dict[str, Any]:
-        """A claim of one seed, whose p is of a paired randomisation test over the questions."""
-        one, other = (self._cell([_run(name, share, seed)], "dense", 10) for name in (better, worse))
-        return parts.claim(share, f"{label}, seed {seed} over its questions", one, other)
+def _gains(dataset: str, share: str) -> Table:
+    """What the paper's gain is made of: the same hard negatives in both losses part it."""
+    paper = liu_2021.TABLE_1[dataset][share]
+    whole = [round(a - b, 2) for a, b in zip(paper["quadruplet"], paper["triplet"])]
+    rows = []
+    for label, better, worse in GAINS:
+        pairs = zip(*(_each_k(_of(dataset, name, share)) for name in (better, worse)))
+        cells = [cell.at(over=other) for cell, other in pairs]
+        rows.append(Row([label], cells, () if rows else whole))
+    header = ["gain over the triplet loss, in points", *(f"R@{k}" for k in CUTOFFS)]
+    notes = "The second and the third row add up to the first where all runs are done."
+    return Table(f"Where the gain comes from: {share} %", header, rows, notes)
+
+
+def _margins(dataset: str, share: str) -> Table:
+    rows = []
+    for margin, paper in liu_2021.TABLE_2[dataset][share].items():
+        is_best = margin == MARGINS[dataset]
+        names = (_run("quadruplet", share, s) if is_best else _of_margin(margin, share, s) for s in SEEDS)
+        cell = _cell(dataset, names)
+        best = Cell(cell.runs, "training", "validation", "best", "Success@10")
+        rows.append(Row([f"{margin:g}"], [*_each_k(cell), best], paper))
+    header = ["margin", *(f"R@{k}" for k in CUTOFFS), "validation, Success@10"]
+    return Table(f"Table 2: margins, {share} %", header, rows)
+
+
+def _claims(dataset: str, share: str) -> list[Claim]:
+    of = {name: _of(dataset, name, share) for name in ROWS}
+    quadruplet, triplet = of["quadruplet"], of["triplet"]
+    claims = [
+        ("QuadrupletBERT beats the triplet loss", quadruplet, triplet),
+        ("Three-T BERT beats Three-T Emb", triplet, of["emb"]),
+        ("hard negatives help the triplet loss (ours)", of["triplet-hard"], triplet),
+        ("the loss: QuadrupletBERT beats triplets of the same negatives (ours)", quadruplet, of["triplets"]),
+        ("in-batch softmax beats QuadrupletBERT (ours)", of["softmax"], quadruplet),
+        ("hard negatives help in-batch softmax (ours)", of["softmax-hard"], of["softmax"]),
+        ("QuadrupletBERT beats BM25 on sentences (ours)", quadruplet, _words(dataset, share)),
+    ]
+    for label, *names in GAINS:  # of one seed, whose p is of a paired randomisation test over the questions
+        for seed in SEEDS:
+            better, worse = (_cell(dataset, [_run(name, share, seed)]) for name in names)
+            claims.append((f"{label}, seed {seed} over its questions", better, worse))
+    return [Claim(f"{share} %: {text}", better, worse) for text, better, worse in claims]

@@ -16,14 +16,14 @@ start from a published encoder in place of a pre-training: `--only='*-published-
 """
 
 import functools
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_published, repbert_squad, zhan_2020
-from retrieval.configs.studies.repbert_baselines import MEASURED, METRICS, SEEDS, cell
+from retrieval.configs.studies import parts, repbert_baselines, repbert_published, repbert_squad, zhan_2020
+from retrieval.configs.studies.repbert_baselines import MEASURED, METRICS, SEEDS, cell, depths_table
+from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
 PUBLISHED_DL = ("RR(rel=2)@10", "R(rel=2)@100", "nDCG@10")  # of passages that TREC counts as relevant
@@ -31,12 +31,14 @@ DEV = ("bm25", "monobert", "monot5")
 DL = ("BM25", "BM25+RM3", "TAS-B", "ADA2", "RepLLaMA", "SPLADE++")
 DL_DEPTHS = (5, 10, 50, 100)  # the lists have 100 results
 DEPTHS = (5, 10, 50, 100)  # of our own rerankers, which only get worse with depth
+OWN = {"bm25": "BM25", "dense": "RepBERT"}
+RERANKERS = {"reranker-bm25": "bm25", "reranker-dense": "dense"}  # run -> negatives of
 METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
 
 
 def get_config(size: str = "local") -> ConfigDict:
     """The table of runs, and what is reported of them. 'local' is the only size."""
-    argument.read(size, ("local",), ("pool",))
+    parts.read(size, ("local",), ("pool",))
     config = ConfigDict()
     config.corpus = ""  # documents to pre-train on, separated by commas
     config.vocab = ""  # empty trains one on the corpus
@@ -49,7 +51,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
     config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_published(config) | _trained(config))
-    config.report = ConfigDict(_report())
+    config.report = _report()
     return config
 
 
@@ -163,31 +165,35 @@ def _reranker_of_dense(study: ConfigDict, seed: int) -> ConfigDict:
     return config
 
 
-def _list(name: str, system: str, metric: str) -> dict[str, Any]:
-    return dict(runs=[f"published-{name}"], system=system, metric=metric, dataset="judgements", split="test")
+def _dev(system: str, metric: str = "RR@10") -> Cell:
+    return Cell(("published-dev",), system, "judgements", "test", metric)
 
 
-def _report() -> dict[str, Any]:
-    return {
-        "title": "RepBERT (Zhan et al. 2020): first stages, rerankers, consistency, fusion",
-        "preamble": [
-            "Published lists are of 105 dev queries of MS MARCO and of TREC DL 2019. The paper has 6,980 dev queries, "
-            "so its numbers in brackets stand beside other questions.",
-            "RepBERT above BM25 is not to be expected here: its encoder saw no large pre-training.",
+def _dl(system: str, metric: str = "nDCG@10") -> Cell:
+    return Cell(("published-dl",), system, "judgements", "test", metric)
+
+
+def _report() -> Report:
+    return Report(
+        "RepBERT (Zhan et al. 2020): first stages, rerankers, consistency, fusion",
+        "Published lists are of 105 dev queries of MS MARCO and of TREC DL 2019. The paper has 6,980 dev queries, so "
+        "its numbers in brackets stand beside other questions. RepBERT above BM25 is not to be expected here: its "
+        "encoder saw no large pre-training.",
+        [
+            *(_first_stages(), depths_table("Table 2: RR@10 of our rerankers by depth", RERANKERS, DEPTHS)),
+            *(_published_depths(), *_consistency(), *_recall_by_depth(), *_fusions()),
+            *(*repbert_baselines.tables(DEPTHS[-1]), *repbert_squad.tables(DEPTHS), *repbert_published.tables()),
         ],
-        "tables": [
-            *(_first_stages(), _depths(), _published_depths(), _consistency(), _own_consistency()),
-            *(*_fusions(), *repbert_baselines.tables(DEPTHS[-1]), *repbert_squad.tables(DEPTHS)),
-            *repbert_published.tables(),
+        [
+            *(*_claims_of_lists(), *_claims(), *repbert_baselines.claims()),
+            *(*repbert_squad.claims(DEPTHS), *repbert_published.claims()),
         ],
-        "plots": [*_plots_of_recall(), _plot_of_depths(), _plot_of_consistency()],
-        "claims": _claims(),
-    }
+    )
 
 
-def _first_stages() -> dict[str, Any]:
+def _first_stages() -> Table:
     rows = [
-        parts.row([label], [cell(name, system, metric) for metric in METRICS], zhan_2020.TABLE_1[paper])
+        Row([label], cell(name, system).each(metric=METRICS), zhan_2020.TABLE_1[paper])
         for label, name, system, paper in (
             ("BM25, k1 0.82, b 0.68", "questions", "bm25", "BM25"),
             ("BM25, k1 0.9, b 0.4", "questions", "bm25 (0.9, 0.4)", "BM25"),
@@ -195,64 +201,64 @@ def _first_stages() -> dict[str, Any]:
         )
     ]
     rows += repbert_baselines.first_stages()
-    reranked = [cell("reranker-bm25", f"bm25+rerank@{DEPTHS[-1]}", metric) for metric in METRICS]
-    rows.append(parts.row([f"BM25 + reranker, first {DEPTHS[-1]}"], reranked, zhan_2020.TABLE_1["BM25 + BERT Large"]))
+    reranked = cell("reranker-bm25", f"bm25+rerank@{DEPTHS[-1]}").each(metric=METRICS)
+    rows.append(Row([f"BM25 + reranker, first {DEPTHS[-1]}"], reranked, zhan_2020.TABLE_1["BM25 + BERT Large"]))
     cited = "; ".join(
         f"{name} has {dev} RR@10 on dev, {test} on test, and {recall} R@1000"
         for name, (dev, test, recall) in zhan_2020.CITED.items()
     )
     notes = f"The paper reranks BM25's first 1,000 with BERT Large. It also cites what is not built here: {cited}."
-    return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows, notes=notes)
+    return Table("Table 1: first stages", ["system", *METRICS], rows, notes)
 
 
-def _depths() -> dict[str, Any]:
-    rows = []
-    for system, paper in (("bm25", "BM25"), ("dense", "RepBERT")):
-        for name in ("reranker-bm25", "reranker-dense"):
-            cells = [cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in DEPTHS]
-            numbers = zhan_2020.TABLE_2[paper][:3] if name == "reranker-bm25" else ()
-            rows.append(parts.row([paper, name.partition("-")[2]], cells, numbers))
-    header = ["list", "negatives of", *(f"first {depth}" for depth in DEPTHS)]
-    return dict(title="Table 2: RR@10 of our rerankers by depth", header=header, rows=rows)
+def _by_depth(title: str, rows: list[Row], depths: tuple[int, ...], notes: str = "") -> Table:
+    return Table(title, ["list", *(f"first {depth}" for depth in depths)], rows, notes)
 
 
-def _published_depths() -> dict[str, Any]:
-    cells = [_list("dev", f"bm25+rerank@{depth}", "RR@10") for depth in zhan_2020.DEPTHS]
-    header = ["list", *(f"first {depth}" for depth in zhan_2020.DEPTHS)]
-    rows = [parts.row(["BM25, by monoBERT"], cells, zhan_2020.TABLE_2["BM25"])]
-    return dict(title="Table 2: RR@10 of published lists by depth", header=header, rows=rows)
+def _reranked(cell: Cell, depths: tuple[int, ...]) -> list[Cell]:
+    return cell.each(system=[f"{cell.system}+rerank@{depth}" for depth in depths])
 
 
-def _factor(system: str, depth: int) -> dict[str, Any]:
-    return _list("dl", system, f"consistency with BM25@{depth}")
+def _published_depths() -> Table:
+    row = Row(["BM25, by monoBERT"], _reranked(_dev("bm25"), zhan_2020.DEPTHS), zhan_2020.TABLE_2["BM25"])
+    return _by_depth("Table 2: RR@10 of published lists by depth", [row], zhan_2020.DEPTHS)
 
 
-def _consistency() -> dict[str, Any]:
-    rows = [parts.row([name], [_factor(name, depth) for depth in DL_DEPTHS]) for name in DL]
-    header = ["system", *(f"first {depth}" for depth in DL_DEPTHS)]
+def _factors(cell: Cell, reference: str, depths: tuple[int, ...]) -> list[Cell]:
+    return cell.each(metric=[f"consistency with {reference}@{depth}" for depth in depths])
+
+
+def _own_factors(system: str) -> list[Cell]:
+    return _factors(cell("reranker-bm25", system), "bm25", DEPTHS)
+
+
+def _consistency() -> list[Table]:
+    rows = [Row([name], _factors(_dl(name), "BM25", DL_DEPTHS)) for name in DL]
     notes = "The share of a list that is in BM25's first 100 (equation 5). The paper gives no numbers, only a plot."
-    return dict(title="Figure 2: consistency factors on DL 2019", header=header, rows=rows, notes=notes)
-
-
-def _own_factor(system: str, depth: int) -> dict[str, Any]:
-    return cell("reranker-bm25", system, f"consistency with bm25@{depth}")
-
-
-def _own_consistency() -> dict[str, Any]:
-    rows = [
-        parts.row([label], [_own_factor(system, depth) for depth in DEPTHS])
-        for system, label in (("bm25", "BM25"), ("dense", "RepBERT"))
+    own = [Row([label], _own_factors(system)) for system, label in OWN.items()]
+    more = "The share of a list that is in BM25's first 1,000. BM25's own is below 100 where it finds fewer."
+    return [
+        _by_depth("Figure 2: consistency factors on DL 2019", rows, DL_DEPTHS, notes),
+        _by_depth("Figure 2: consistency factors of our own systems", own, DEPTHS, more),
     ]
-    header = ["system", *(f"first {depth}" for depth in DEPTHS)]
-    notes = (
-        "The share of a list that is in BM25's first 1,000 (equation 5). BM25's own is below 100 where it finds fewer."
-    )
-    return dict(title="Figure 2: consistency factors of our own systems", header=header, rows=rows, notes=notes)
 
 
-def _fusions() -> list[dict[str, Any]]:
+def _recall_by_depth() -> list[Table]:
+    """Recall of n results: no other results are in the list of which the first n were reranked."""
+    title = "Figure 1 (a): recall by depth"
+    published = Row(["BM25 (published, dev)"], _reranked(_dev("bm25", "R@1000"), zhan_2020.DEPTHS))
+    own = [Row([label], _reranked(cell("reranker-bm25", system, "R@1000"), DEPTHS)) for system, label in OWN.items()]
+    lists = [Row([name], _reranked(_dl(name, PUBLISHED_DL[1]), DL_DEPTHS)) for name in DL]
+    return [
+        _by_depth(f"{title}, published", [published], zhan_2020.DEPTHS),
+        _by_depth(title, own, DEPTHS),
+        _by_depth(f"{title}, DL 2019, grade 2", lists, DL_DEPTHS),
+    ]
+
+
+def _fusions() -> list[Table]:
     ours = [
-        parts.row([label], [cell("repbert", system, metric) for metric in METRICS], paper)
+        Row([label], cell("repbert", system).each(metric=METRICS), paper)
         for label, system, paper in (
             ("BM25", "bm25", zhan_2020.FUSED["BM25", ""]),
             ("RepBERT", "dense", zhan_2020.FUSED["RepBERT", ""]),
@@ -262,13 +268,12 @@ def _fusions() -> list[dict[str, Any]]:
             ("weighted sum", "weighted_sum(bm25+dense)", ()),
         )
     ]
-    dev = [parts.row([name], [_list("dev", name, metric) for metric in METRICS]) for name in _fused(DEV)]
-    names = _fused(("BM25", "TAS-B"))
-    dl = [parts.row([name], [_list("dl", name, metric) for metric in PUBLISHED_DL]) for name in names]
+    dev = [Row([name], _dev(name).each(metric=METRICS)) for name in _fused(DEV)]
+    dl = [Row([name], _dl(name).each(metric=PUBLISHED_DL)) for name in _fused(("BM25", "TAS-B"))]
     return [
-        dict(title="Tables 3 and 4: fusion", header=["system", *METRICS], rows=ours),
-        dict(title="Fusion of published lists, dev", header=["system", *METRICS], rows=dev),
-        dict(title="Fusion of published lists, DL 2019", header=["system", *PUBLISHED_DL], rows=dl),
+        Table("Tables 3 and 4: fusion", ["system", *METRICS], ours),
+        Table("Fusion of published lists, dev", ["system", *METRICS], dev),
+        Table("Fusion of published lists, DL 2019", ["system", *PUBLISHED_DL], dl),
     ]
 
 
@@ -282,90 +287,37 @@ def _fused(systems: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _plots_of_recall() -> list[dict[str, Any]]:
-    """Recall of n results: no other results are in the list of which the first n were reranked."""
-    own, dl = "reranker-bm25", PUBLISHED_DL[1]
-    published = [[depth, _list("dev", f"bm25+rerank@{depth}", "R@1000")] for depth in zhan_2020.DEPTHS]
-    lines = [dict(label="BM25 (published, dev)", points=published)]
-    for system, label in (("bm25", "BM25"), ("dense", "RepBERT")):
-        points = [[depth, cell(own, f"{system}+rerank@{depth}", "R@1000")] for depth in DEPTHS]
-        lines.append(dict(label=label, points=points))
-    lists = [
-        dict(label=name, points=[[depth, _list("dl", f"{name}+rerank@{depth}", dl)] for depth in DL_DEPTHS])
-        for name in DL
+def _claims_of_lists() -> list[Claim]:
+    at_5, at_50, at_1000 = (_dev(f"bm25+rerank@{depth}") for depth in (5, 50, 1000))
+    sparse, dense = (_factors(_dl(name), "BM25", DL_DEPTHS)[-1] for name in ("SPLADE++", "TAS-B"))
+    both = _dl("interleave(TAS-B+BM25)")
+    found, found_by_one = (_dl(system, PUBLISHED_DL[1]) for system in (both.system, "TAS-B"))
+    claims = [
+        ("monoBERT beats BM25", _dev("monobert"), _dev("bm25")),
+        ("1,000 reranked beat 50", at_1000, at_50),
+        ("reranking gains more from 5 to 50 than from 50 to 1,000", at_50.at(over=at_5), at_1000.at(over=at_50)),
+        ("the dense TAS-B has a lower consistency than SPLADE++", sparse, dense),
+        ("the weighted sum of monoBERT and monoT5 beats monoBERT", _dev("weighted_sum(monobert+monot5)"), _dev(DEV[1])),
+        ("TAS-B and BM25 interleaved beat BM25 (nDCG@10)", both, _dl("BM25")),
+        ("TAS-B and BM25 interleaved beat TAS-B (nDCG@10)", both, _dl("TAS-B")),
+        ("TAS-B and BM25 interleaved beat TAS-B (R(rel=2)@100)", found, found_by_one),
     ]
-    return [
-        dict(title="Figure 1 (a): recall by depth", x="depth", y="recall, %", lines=lines, log_x=True),
-        dict(title="Figure 1 (a), DL 2019", x="depth", y="recall of grade 2, %", lines=lists, log_x=True),
-    ]
+    return [Claim(f"published: {text}", better, worse) for text, better, worse in claims]
 
 
-def _plot_of_depths() -> dict[str, Any]:
-    points = [[depth, _list("dev", f"bm25+rerank@{depth}", "RR@10")] for depth in zhan_2020.DEPTHS]
-    lines = [dict(label="BM25, by monoBERT (published)", points=points)]
-    for system in ("bm25", "dense"):
-        for name in ("reranker-bm25", "reranker-dense"):
-            points = [[depth, cell(name, f"{system}+rerank@{depth}", "RR@10")] for depth in DEPTHS]
-            lines.append(dict(label=f"{system}, negatives of {name.partition('-')[2]}", points=points))
-    return dict(title="Figure 1 (b): RR@10 by depth", x="depth", y="RR@10, %", lines=lines, log_x=True)
-
-
-def _plot_of_consistency() -> dict[str, Any]:
-    lines = [dict(label=name, points=[[depth, _factor(name, depth)] for depth in DL_DEPTHS]) for name in DL]
-    return dict(title="Figure 2: consistency by depth", x="depth", y="consistency, %", lines=lines, log_x=True)
-
-
-def _claims() -> list[dict[str, Any]]:
-    bm25, dense = (cell("repbert", system, "RR@10") for system in ("bm25", "dense"))
+def _claims() -> list[Claim]:
+    bm25, dense, fused = (cell("repbert", system) for system in ("bm25", "dense", "interleave(dense+bm25)"))
     shallow, deep, own_shallow, own_deep = (
-        cell(name, f"dense+rerank@{depth}", "RR@10")
-        for name in ("reranker-bm25", "reranker-dense")
-        for depth in (DEPTHS[0], DEPTHS[-1])
+        cell(name, f"dense+rerank@{depth}") for name in RERANKERS for depth in (DEPTHS[0], DEPTHS[-1])
     )
-    fused = cell("repbert", "interleave(dense+bm25)", "RR@10")
-    dev, dl = functools.partial(_list, "dev", metric="RR@10"), functools.partial(_list, "dl", metric="nDCG@10")
-    both = "interleave(TAS-B+BM25)"
-    found, found_by_one = (_list("dl", system, PUBLISHED_DL[1]) for system in (both, "TAS-B"))
+    lost, own_lost = deep.at(over=shallow), own_deep.at(over=own_shallow)
+    of_bm25, of_dense = (_own_factors(system)[-1] for system in OWN)
+    shrinks = f"the gain of reranking RepBERT's list shrinks after the first {DEPTHS[0]}"
     return [
-        dict(text="published: monoBERT beats BM25", better=dev("monobert"), worse=dev("bm25")),
-        dict(text="published: 1,000 reranked beat 50", better=dev("bm25+rerank@1000"), worse=dev("bm25+rerank@50")),
-        dict(
-            text="published: reranking gains more from 5 to 50 than from 50 to 1,000",
-            better=dev("bm25+rerank@50") | {"over": dev("bm25+rerank@5")},
-            worse=dev("bm25+rerank@1000") | {"over": dev("bm25+rerank@50")},
-        ),
-        dict(
-            text="published: the dense TAS-B has a lower consistency than SPLADE++",
-            better=_factor("SPLADE++", DL_DEPTHS[-1]),
-            worse=_factor("TAS-B", DL_DEPTHS[-1]),
-        ),
-        dict(
-            text="published: the weighted sum of monoBERT and monoT5 beats monoBERT",
-            better=dev("weighted_sum(monobert+monot5)"),
-            worse=dev("monobert"),
-        ),
-        dict(text="published: TAS-B and BM25 interleaved beat BM25 (nDCG@10)", better=dl(both), worse=dl("BM25")),
-        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (nDCG@10)", better=dl(both), worse=dl("TAS-B")),
-        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (R(rel=2)@100)", better=found, worse=found_by_one),
-        dict(text="RepBERT beats BM25", better=dense, worse=bm25),
-        dict(text="fused, RepBERT and BM25 beat RepBERT", better=fused, worse=dense),
-        dict(text="fused, RepBERT and BM25 beat BM25", better=fused, worse=bm25),
-        dict(
-            text="the dense model has the lowest consistency, of BM25 and RepBERT",
-            better=_own_factor("bm25", DEPTHS[-1]),
-            worse=_own_factor("dense", DEPTHS[-1]),
-        ),
-        dict(
-            text=f"the gain of reranking RepBERT's list shrinks after the first {DEPTHS[0]}",
-            better=shallow | {"over": dense},
-            worse=deep | {"over": shallow},
-        ),
-        dict(
-            text="the reranker that saw RepBERT's negatives loses less at depth (ours)",
-            better=own_deep | {"over": own_shallow},
-            worse=deep | {"over": shallow},
-        ),
-        *repbert_baselines.claims(),
-        *repbert_squad.claims(DEPTHS),
-        *repbert_published.claims(),
+        Claim("RepBERT beats BM25", dense, bm25),
+        Claim("fused, RepBERT and BM25 beat RepBERT", fused, dense),
+        Claim("fused, RepBERT and BM25 beat BM25", fused, bm25),
+        Claim("the dense model has the lowest consistency, of BM25 and RepBERT", of_bm25, of_dense),
+        Claim(shrinks, shallow.at(over=dense), lost),
+        Claim("the reranker that saw RepBERT's negatives loses less at depth (ours)", own_lost, lost),
     ]

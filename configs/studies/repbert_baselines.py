@@ -5,14 +5,14 @@ docTTTTTquery is missing: it is a published T5, which `generate.model` reads.
 """
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import deepct, doc2query, evaluate
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import parts, zhan_2020
+from retrieval.configs.studies import zhan_2020
+from retrieval.studies.claims import Cell, Claim, Row, Table
 
 SEEDS = (0, 1, 2)
 POOL, DL19, ELSEWHERE = "pool", "dl19", "nfcorpus"  # the names of the sets
@@ -98,16 +98,15 @@ def _elsewhere(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
     return config
 
 
-def cell(name: str, system: str, metric: str, dataset: str = POOL) -> dict[str, Any]:
+def cell(name: str, system: str, metric: str = "RR@10", dataset: str = POOL) -> Cell:
     """A cell of a report: the test of all seeds of a run."""
-    runs = [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
+    return Cell(tuple(f"{name}-{seed}" for seed in SEEDS), system, dataset, "test", metric)
 
 
-def first_stages() -> list[dict[str, Any]]:
+def first_stages() -> list[Row]:
     """The rows of Table 1."""
     return [
-        parts.row([label], [cell(name, system, metric) for metric in METRICS], paper)
+        Row([label], cell(name, system).each(metric=METRICS), paper)
         for label, name, system, paper in (
             ("doc2query", "expanded", "doc2query", zhan_2020.TABLE_1["doc2query"]),
             ("DeepCT", "expanded", "deepct", zhan_2020.TABLE_1["DeepCT"]),
@@ -116,7 +115,7 @@ def first_stages() -> list[dict[str, Any]]:
     ]
 
 
-def tables(reranked: int) -> list[dict[str, Any]]:
+def tables(reranked: int) -> list[Table]:
     """Table 1's times, Tables 3 and 4 with all first stages, and another collection.
 
     Args:
@@ -124,9 +123,9 @@ def tables(reranked: int) -> list[dict[str, Any]]:
     """
     labels = dict(zip(SYSTEMS, ("BM25", "doc2query", "DeepCT", "RepBERT")))
     fused = [
-        parts.row(
+        Row(
             [f"{labels[a]}, {labels[b]}"],
-            [cell("expanded", f"interleave({a}+{b})", metric) for metric in METRICS],
+            cell("expanded", f"interleave({a}+{b})").each(metric=METRICS),
             zhan_2020.FUSED[labels[a], labels[b]],
         )
         for a, b in itertools.permutations(SYSTEMS, 2)
@@ -134,13 +133,13 @@ def tables(reranked: int) -> list[dict[str, Any]]:
     systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
     systems["weighted_sum(bm25+dense)"] = "weighted sum"
     other = [
-        parts.row([label], [cell("elsewhere", system, metric, ELSEWHERE) for metric in METRICS])
+        Row([label], cell("elsewhere", system, dataset=ELSEWHERE).each(metric=METRICS))
         for system, label in systems.items()
     ]
     times = [(label, "expanded", system) for system, label in labels.items()]
     times.append(("BM25 + BERT Large", "reranker-bm25", f"bm25+rerank@{reranked}"))
     latencies = [
-        parts.row([label], [cell(name, system, "ms") | dict(split="latency")], [zhan_2020.LATENCY[label]])
+        Row([label], [cell(name, system, "ms").at(split="latency")], [zhan_2020.LATENCY[label]])
         for label, name, system in times
     ]
     notes = (
@@ -150,18 +149,37 @@ def tables(reranked: int) -> list[dict[str, Any]]:
     )
     header = ["system", *METRICS]
     return [
-        dict(title="Table 1: latency", header=["system", "ms"], rows=latencies, notes=notes),
-        dict(title="Tables 3 and 4: interleaved, the first named goes first", header=header, rows=fused),
-        dict(title=f"{ELSEWHERE}, which nothing was trained on", header=header, rows=other),
+        Table("Table 1: latency", ["system", "ms"], latencies, notes),
+        Table("Tables 3 and 4: interleaved, the first named goes first", header, fused),
+        Table(f"{ELSEWHERE}, which nothing was trained on", header, other),
     ]
 
 
-def claims() -> list[dict[str, Any]]:
+def claims() -> list[Claim]:
     """That expansion beats BM25, and a teacher helps."""
-    bm25, expanded, weighed = (cell("expanded", system, "RR@10") for system in WORDS)
-    taught, alone = (cell(name, "dense", "RR@10") for name in ("distilled", "repbert"))
+    bm25, expanded, weighed = (cell("expanded", system) for system in WORDS)
+    taught, alone = (cell(name, "dense") for name in ("distilled", "repbert"))
     return [
-        dict(text="doc2query beats BM25", better=expanded, worse=bm25),
-        dict(text="DeepCT beats BM25", better=weighed, worse=bm25),
-        dict(text="a reranker as the teacher makes RepBERT better (ours)", better=taught, worse=alone),
+        Claim("doc2query beats BM25", expanded, bm25),
+        Claim("DeepCT beats BM25", weighed, bm25),
+        Claim("a reranker as the teacher makes RepBERT better (ours)", taught, alone),
     ]
+
+
+def systems_table(title: str, name: str, systems: Mapping[str, str], dataset: str, more: Sequence[Row] = ()) -> Table:
+    """What some systems of a run measure on the pool, or on DL 2019 by TREC's rule."""
+    metrics = METRICS if dataset == POOL else DL_METRICS
+    rows = [Row([label], cell(name, system, dataset=dataset).each(metric=metrics)) for system, label in systems.items()]
+    return Table(f"{title}, {dataset}", ["system", *metrics], [*rows, *more])
+
+
+def depths_table(title: str, rerankers: Mapping[str, str], depths: Sequence[int], start: str = "") -> Table:
+    """RR@10 of rerankers, run -> whose negatives it saw, by depth; and of the lists of the run `start` as they were."""
+    rows = []
+    for system, paper in (("bm25", "BM25"), ("dense", "RepBERT")):
+        for name, negatives in rerankers.items():
+            cells = cell(name, "").each(system=[f"{system}+rerank@{depth}" for depth in depths])
+            theirs = [*([None] if start else []), *zhan_2020.TABLE_2[paper][:3]] if negatives == "bm25" else []
+            rows.append(Row([paper, negatives], [*([cell(start, system)] if start else []), *cells], theirs))
+    columns = [*(["not reranked"] if start else []), *(f"first {depth}" for depth in depths)]
+    return Table(title, ["list", "negatives of", *columns], rows)

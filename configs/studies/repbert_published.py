@@ -8,14 +8,13 @@ All seeds have the same encoder, which is one pre-training.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import monobert
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import parts, zhan_2020
-from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, cell
+from retrieval.configs.studies.repbert_baselines import DL19, POOL, cell, depths_table, systems_table
+from retrieval.studies.claims import Claim, Table
 
 ENCODER = "hf:sentence-transformers/all-MiniLM-L6-v2"
 SIZES = dict(num_layers=6, hidden_size=384, num_heads=12, mlp_size=1536)
@@ -73,51 +72,25 @@ def _started(config: ConfigDict, study: ConfigDict) -> ConfigDict:
     return config
 
 
-def tables() -> list[dict[str, Any]]:
+def tables() -> list[Table]:
     """First stages and fused lists on both sets, and the rerankers by depth."""
-    first = [
-        dict(
-            title=f"From a published encoder, {dataset}",
-            header=["system", *metrics],
-            rows=[
-                parts.row([label], [cell(REPBERT, system, metric, dataset) for metric in metrics])
-                for system, label in SYSTEMS.items()
-            ],
-        )
-        for dataset, metrics in ((POOL, METRICS), (DL19, DL_METRICS))
-    ]
-    rows = [
-        parts.row(
-            [paper, negatives],
-            [cell(REPBERT, system, "RR@10"), *(cell(name, f"{system}+rerank@{n}", "RR@10") for n in DEPTHS)],
-            [None, *zhan_2020.TABLE_2[paper][:3]] if negatives == "bm25" else (),
-        )
-        for system, paper in (("bm25", "BM25"), ("dense", "RepBERT"))
-        for name, negatives in RERANKERS.items()
-    ]
-    header = ["list", "negatives of", "not reranked", *(f"first {depth}" for depth in DEPTHS)]
-    return [*first, dict(title="From a published encoder: RR@10 of rerankers by depth", header=header, rows=rows)]
+    first = [systems_table("From a published encoder", REPBERT, SYSTEMS, dataset) for dataset in (POOL, DL19)]
+    return [*first, depths_table("From a published encoder: RR@10 of rerankers by depth", RERANKERS, DEPTHS, REPBERT)]
 
 
-def claims() -> list[dict[str, Any]]:
+def claims() -> list[Claim]:
     """What the paper says of RepBERT, of its lists merged with BM25's, and of rerankers at depth."""
-    bm25, dense = (cell(REPBERT, system, "RR@10") for system in ("bm25", "dense"))
-    fused = cell(REPBERT, "weighted_sum(bm25+dense)", "RR@10")
-    start = "from a published encoder"
-    shallow, deep = (
-        [cell(name, f"dense+rerank@{depth}", "RR@10") for name in RERANKERS] for depth in (DEPTHS[0], DEPTHS[-1])
-    )
-    on_bm25, deeper = (cell("reranker-published-bm25", f"bm25+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
-    of_bm25, of_dense = (later | {"over": first} for first, later in zip(shallow, deep))
-    return [
-        dict(text=f"{start}, RepBERT beats BM25", better=dense, worse=bm25),
-        dict(text=f"{start}, the weighted sum beats RepBERT", better=fused, worse=dense),
-        dict(text=f"{start}, the weighted sum beats BM25", better=fused, worse=bm25),
-        dict(text=f"{start}, reranking makes RepBERT's list better", better=shallow[1], worse=dense),
-        dict(
-            text=f"{start}, the gain of reranking BM25's list shrinks after the first {DEPTHS[0]}",
-            better=on_bm25 | {"over": bm25},
-            worse=deeper | {"over": on_bm25},
-        ),
-        dict(text=f"{start}, the reranker of RepBERT's negatives loses less", better=of_dense, worse=of_bm25),
+    bm25, dense, fused = (cell(REPBERT, system) for system in ("bm25", "dense", "weighted_sum(bm25+dense)"))
+    shallow, deep = ([cell(name, f"dense+rerank@{depth}") for name in RERANKERS] for depth in (DEPTHS[0], DEPTHS[-1]))
+    on_bm25, deeper = (cell("reranker-published-bm25", f"bm25+rerank@{n}") for n in (DEPTHS[0], DEPTHS[-1]))
+    of_bm25, of_dense = (later.at(over=first) for first, later in zip(shallow, deep))
+    gain, later_gain = on_bm25.at(over=bm25), deeper.at(over=on_bm25)
+    claims = [
+        ("RepBERT beats BM25", dense, bm25),
+        ("the weighted sum beats RepBERT", fused, dense),
+        ("the weighted sum beats BM25", fused, bm25),
+        ("reranking makes RepBERT's list better", shallow[1], dense),
+        (f"the gain of reranking BM25's list shrinks after the first {DEPTHS[0]}", gain, later_gain),
+        ("the reranker of RepBERT's negatives loses less", of_dense, of_bm25),
     ]
+    return [Claim(f"from a published encoder, {text}", better, worse) for text, better, worse in claims]

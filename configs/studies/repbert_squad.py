@@ -5,14 +5,21 @@ the pool's questions from there.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.configs import monobert
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import parts, zhan_2020
-from retrieval.configs.studies.repbert_baselines import DL19, DL_METRICS, METRICS, POOL, cell
+from retrieval.configs.studies.repbert_baselines import (
+    DL19,
+    DL_METRICS,
+    METRICS,
+    POOL,
+    cell,
+    depths_table,
+    systems_table,
+)
+from retrieval.studies.claims import Claim, Row, Table
 
 SQUAD = "squad"
 REPBERT, TAUGHT = "repbert-squad", "taught-squad"
@@ -92,50 +99,28 @@ def _taught(config: ConfigDict, seed: int) -> ConfigDict:
     return config
 
 
-def tables(depths: Sequence[int]) -> list[dict[str, Any]]:
+def tables(depths: Sequence[int]) -> list[Table]:
     """First stages and fused lists on both sets, and the rerankers by depth."""
-    systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
+    title, systems = "SQuAD before the pool", {"bm25": "BM25", "dense": "RepBERT"}
+    systems |= {"interleave(bm25+dense)": "interleaved, BM25 first"}
     systems |= {"interleave(dense+bm25)": "interleaved, RepBERT first", "weighted_sum(bm25+dense)": "weighted sum"}
-    first = [
-        dict(
-            title=f"SQuAD before the pool, {dataset}",
-            header=["system", *metrics],
-            rows=[
-                *(
-                    parts.row([label], [cell(REPBERT, system, metric, dataset) for metric in metrics])
-                    for system, label in systems.items()
-                ),
-                parts.row(["RepBERT, taught by the reranker"], [cell(TAUGHT, "dense", m, dataset) for m in metrics]),
-            ],
-        )
-        for dataset, metrics in ((POOL, METRICS), (DL19, DL_METRICS))
-    ]
-    rows = [
-        parts.row(
-            [paper, negatives],
-            [cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in depths],
-            zhan_2020.TABLE_2[paper][:3] if negatives == "bm25" else (),
-        )
-        for system, paper in (("bm25", "BM25"), ("dense", "RepBERT"))
-        for name, negatives in RERANKERS.items()
-    ]
-    header = ["list", "negatives of", *(f"first {depth}" for depth in depths)]
-    return [*first, dict(title="SQuAD before the pool: RR@10 of rerankers by depth", header=header, rows=rows)]
+    first = []
+    for dataset, metrics in ((POOL, METRICS), (DL19, DL_METRICS)):
+        taught = cell(TAUGHT, "dense", dataset=dataset).each(metric=metrics)
+        more = [Row(["RepBERT, taught by the reranker"], taught)]
+        first.append(systems_table(title, REPBERT, systems, dataset, more))
+    return [*first, depths_table(f"{title}: RR@10 of rerankers by depth", RERANKERS, depths)]
 
 
-def claims(depths: Sequence[int]) -> list[dict[str, Any]]:
+def claims(depths: Sequence[int]) -> list[Claim]:
     """That SQuAD helps, that reranking does, and that the negatives of the list do."""
-    more, fewer = cell(REPBERT, "dense", "RR@10"), cell("repbert", "dense", "RR@10")
-    taught = cell(TAUGHT, "dense", "RR@10")
-    shallow, deep = depths[0], depths[-1]
-    reranked = cell("reranker-squad-dense", f"dense+rerank@{shallow}", "RR@10")
-    lost = [
-        cell(name, f"dense+rerank@{deep}", "RR@10") | {"over": cell(name, f"dense+rerank@{shallow}", "RR@10")}
-        for name in RERANKERS
-    ]
+    more, fewer, taught = (cell(name, "dense") for name in (REPBERT, "repbert", TAUGHT))
+    first, last = (f"dense+rerank@{depth}" for depth in (depths[0], depths[-1]))
+    lost_by_bm25, lost_by_dense = (cell(name, last).at(over=cell(name, first)) for name in RERANKERS)
+    reranked = cell("reranker-squad-dense", first)
     return [
-        dict(text="SQuAD before the pool makes RepBERT better (ours)", better=more, worse=fewer),
-        dict(text=f"reranking RepBERT's first {shallow} makes the list better", better=reranked, worse=more),
-        dict(text="with SQuAD, the reranker of RepBERT's negatives loses less", better=lost[1], worse=lost[0]),
-        dict(text="with SQuAD, a reranker as the teacher makes RepBERT better (ours)", better=taught, worse=more),
+        Claim("SQuAD before the pool makes RepBERT better (ours)", more, fewer),
+        Claim(f"reranking RepBERT's first {depths[0]} makes the list better", reranked, more),
+        Claim("with SQuAD, the reranker of RepBERT's negatives loses less", lost_by_dense, lost_by_bm25),
+        Claim("with SQuAD, a reranker as the teacher makes RepBERT better (ours)", taught, more),
     ]

@@ -53,11 +53,8 @@ def take_run(run: WorkDirectory) -> None:
     open_run(run)
 
 
-def check_run(run: WorkDirectory, fixed: Collection[str] = ()) -> None:
+def check_run(run: WorkDirectory) -> None:
     """Checks that the work directory, where there is one, is of the same experiment.
-
-    Args:
-      fixed: stages that are to be fixed, too: others stand on them.
 
     Raises:
       UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
@@ -71,7 +68,7 @@ def check_run(run: WorkDirectory, fixed: Collection[str] = ()) -> None:
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
         return
-    if changes := _refused_changes(run, fixed):
+    if changes := _refused_changes(run):
         raise UserError(
             f"{run.place} is the work directory of another config:\n  "
             + "\n  ".join(changes[:3])
@@ -212,13 +209,13 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
     write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"]), "noted": sums})
 
 
-def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[str]:
+def _refused_changes(run: WorkDirectory) -> list[str]:
     """The settings of fixed stages that are not what they were when those began."""
     old, new = files.read_json(run.folder / CONFIG), json.loads(run.config.to_json())
     started = {
         name: stage
         for name, stage in STAGES.items()
-        if (stage.fixed or name in fixed) and _has_begun(run, name, stage) and not _is_made_so(run, name)
+        if stage.fixed and _has_begun(run, name, stage) and not _is_made_so(run, name)
     }
     settings = sorted({field for stage in started.values() for field in stage.settings})
     may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}

@@ -2,10 +2,11 @@
 
 import contextlib
 import fnmatch
+import graphlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -14,6 +15,7 @@ from retrieval.config import experiment
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.stage_outputs import Run
 
@@ -21,11 +23,9 @@ _PATHS = (  # fields in which a run names another
     *("base", "train.init_from", "teacher.model", "rerank.model"),
     *("pairs.files", "pairs.collection", "index.expansions", "index.term_weights"),
 )
-_QUESTIONS = ("sets", "mine", "pairs")  # stages that others are trained on the output of
 
 
-@dataclass
-class Entry:
+class Entry(NamedTuple):
     """A run of the table, and the names of the runs that must be finished before it."""
 
     name: str
@@ -34,10 +34,10 @@ class Entry:
 
 
 def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
-    """The runs of a study's config, in an order in which they can be done.
+    """The runs of a study's config, each after those that it needs.
 
-    They name each other by whole paths: the folder may be written otherwise the next time, and from elsewhere. A run
-    is named in `base` and `train.init_from`, and what it wrote in the fields of `_PATHS`: 'RUN/generated/corpus.jsonl'.
+    A run is named in `base` and `train.init_from`, what it wrote in others of `_PATHS`: 'RUN/generated/corpus.jsonl'.
+    These become whole paths: the folder may be written otherwise the next time, and from elsewhere.
 
     Raises:
       UserError: a field of a run is missing, unknown or has a value that it may not have, or runs need each other in a
@@ -53,13 +53,14 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
         needs = tuple(dict.fromkeys(path.partition("/")[0] for path in named.values()))
         run_config.update_from_flattened_dict({field: str(folder / path) for field, path in named.items()})
         entries[name] = Entry(name, Run(run_config, folder / name, LOCK), needs)
-    ordered: dict[str, Entry] = {}
-    for name in entries:
-        _add(entries, name, (), ordered)
-    return ordered
+    try:
+        order = list(graphlib.TopologicalSorter({name: entry.needs for name, entry in entries.items()}).static_order())
+    except graphlib.CycleError as error:
+        raise UserError(f"runs that need each other: {' -> '.join(error.args[1])}") from error
+    return {name: entries[name] for name in order}
 
 
-def check_table(table: dict[str, Entry]) -> None:
+def check_table(table: Mapping[str, Entry]) -> None:
     """Checks the config of every run: the last one of a study starts after days.
 
     Raises:
@@ -67,21 +68,29 @@ def check_table(table: dict[str, Entry]) -> None:
         start from.
     """
     trained = {str(entry.run.folder): entry.run.config for entry in table.values()}
-    for entry in table.values():
-        with _of_run(entry.name):
-            preflight.check_settings(entry.run.config, entry.run.config.stages)
-            if start := trained.get(entry.run.config.train.init_from):
-                initial_parameters.check_sizes(entry.run.config, start)
-                if step := entry.run.config.train.init_step:
+    for name, entry in table.items():
+        config = entry.run.config
+        with _of_run(name):
+            preflight.check_settings(config, config.stages)
+            if start := trained.get(config.train.init_from):
+                initial_parameters.check_sizes(config, start)
+                if step := config.train.init_step:
                     steps = (*start.loop.keep_steps, start.train.steps)
-                    initial_parameters.check_kept(step, steps, entry.run.config.train.init_from)
+                    initial_parameters.check_kept(step, steps, config.train.init_from)
 
 
-def holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
-    """The run of the table that a stage is read from; `Run.holder` says so where the folders are made."""
-    while run and stage not in run.config.stages:
-        run = runs.get(run.config.base)
-    return run
+def check_sources(study: ConfigDict, entries: Iterable[Entry]) -> None:
+    """Checks what runs read from outside, after `take_table`: the first that reads questions may come after days.
+
+    Raises:
+      UserError: a file is missing, or not what it should be.
+    """
+    empty = [f"config.{name}" for name, value in study.items() if value == ""]
+    for entry in entries:
+        with _of_run(entry.name, f"; of the study: empty {', '.join(empty)}" if empty else ""):
+            for stage in ("prepare", "sets"):
+                for check in STAGES[stage].check_inputs if stage in entry.run.config.stages else ():
+                    check(entry.run)
 
 
 def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
@@ -89,59 +98,33 @@ def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
 
     A run that is trained from scratch, or not at all, goes back to itself.
     """
-    runs, names = by_folder(table.values()), {str(entry.run.folder): name for name, entry in table.items()}
+    runs = {str(entry.run.folder): name for name, entry in table.items()}
     origins: dict[str, str] = {}
     for name, entry in table.items():  # after those that it needs
-        trained = holder(entry.run, "train", runs)
-        init_from = trained.config.train.init_from if trained else _outside(entry.run, runs)
-        start = init_from or str((trained or entry.run).folder)
-        origins[name] = origins.get(names.get(start, ""), names.get(start, start))
+        config, holder = entry.run.config, name
+        while "train" not in config.stages and config.base in runs:
+            holder = runs[config.base]
+            config = table[holder].run.config
+        is_trained = "train" in config.stages
+        start = config.train.init_from if is_trained else config.base
+        start = runs.get(start, start) or (holder if is_trained else name)
+        origins[name] = origins.get(start, start)
     return origins
 
 
-def by_folder(entries: Iterable[Entry]) -> dict[str, Run]:
-    """The runs by the folders that they name each other by."""
-    return {str(entry.run.folder): entry.run for entry in entries}
-
-
-def _outside(run: Run | None, runs: Mapping[str, Run]) -> str:
-    """The base outside of the study that a run stands on, or ''."""
-    while run and run.config.base in runs:
-        run = runs[run.config.base]
-    return run.config.base if run else ""
-
-
-def take_table(table: dict[str, Entry], folder: Path) -> None:
+def take_table(table: Mapping[str, Entry], folder: Path) -> None:
     """Makes the folders of all runs, which no other study can take until this process ends.
 
     Raises:
-      UserError: the folder has runs of another table, or another study has it; nothing is changed then.
+      UserError: a folder has a run of other settings, or another study has it; nothing is changed then.
     """
-    _check_folder(table, folder)
+    for name, entry in table.items():
+        with _of_run(name):
+            runner.check_run(entry.run)
     folder.mkdir(parents=True, exist_ok=True)
     files.lock(folder)
-    done = finished(table)
-    for name, entry in table.items():
-        if name not in done:
-            runner.open_run(entry.run)
-
-
-def _check_folder(table: dict[str, Entry], folder: Path) -> None:
-    strangers = [path.parent.name for path in folder.glob("*/config.json") if path.parent.name not in table]
-    problems = [f"{name}: not a run of this study" for name in sorted(strangers)]
-    trained_on = {name for entry in table.values() if entry.run.own_record("train").exists() for name in entry.needs}
-    trained_on = set().union(*(select(table, [name]) for name in trained_on))
-    for entry in table.values():
-        try:
-            runner.check_run(entry.run, _QUESTIONS if entry.name in trained_on else ())
-        except UserError as error:
-            problems.append(f"{entry.name}: {' '.join(str(error).split())}")
-    if problems:
-        raise UserError(
-            f"{folder} holds runs of another table:\n  "
-            + "\n  ".join([*problems[:2], *([f"and {len(problems) - 2} more"] if problems[2:] else [])])
-            + "\nuse another --workdir, or delete the folders of these runs"
-        )
+    for name in table.keys() - finished(table):
+        runner.open_run(table[name].run)
 
 
 def finished(table: Mapping[str, Entry]) -> set[str]:
@@ -167,7 +150,7 @@ def _is_current(run: Run, stage: str) -> bool:
         return records.stays(run, stage)
 
 
-def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
+def select(table: Mapping[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
     """The runs that a pattern names, and those that they need.
 
     Raises:
@@ -177,30 +160,19 @@ def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]
         raise UserError("--only is empty: name runs or patterns of them, --only='a,b*', or leave the flag out")
     chosen: set[str] = set()
     for pattern in patterns:
-        names = fnmatch.filter(table, pattern)
-        if not names:
+        if not (names := fnmatch.filter(table, pattern)):
             raise unknown_name("run", pattern, table)
         chosen.update(names)
-    for name in reversed(table):
+    for name in reversed(list(table)):
         if name in chosen:
             chosen.update(table[name].needs)
     return {name: entry for name, entry in table.items() if name in chosen}
 
 
 @contextlib.contextmanager
-def _of_run(name: str) -> Iterator[None]:
+def _of_run(name: str, hint: str = "") -> Iterator[None]:
     """Errors say which run they are about."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"run '{name}' of the study: {error}") from error
-
-
-def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: dict[str, Entry]) -> None:
-    """Appends a run to `ordered`, after those that it needs; `path` are the runs that it is needed for."""
-    if name in path:
-        raise UserError(f"runs that need each other: {' -> '.join([*path, name])}")
-    for need in entries[name].needs:
-        if need not in ordered:
-            _add(entries, need, (*path, name), ordered)
-    ordered.setdefault(name, entries[name])
+        raise UserError(f"run '{name}' of the study: {error}{hint}") from error

@@ -1,21 +1,18 @@
-"""study.md: the results of many runs side by side, beside the paper's."""
+"""study.md and study.json: the results of many runs beside those of the paper, and what becomes of its claims."""
 
-from __future__ import annotations
-
-import math
+import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrieval.evaluation import display, significance
 from retrieval.files import write_json, write_text
-from retrieval.libraries import figures
-from retrieval.studies.claims import Cell, Claim, Report, StudyPlot, StudyTable
-from retrieval.studies.study_results import KEY, Comparison, Measurement, Results, compare
+from retrieval.studies.claims import Cell, Claim, Report, Table
+from retrieval.studies.study_results import Comparison, Results, compare
 
 _LEGEND = (
-    "Values are in percent: the mean of n runs that differ by their seed alone ± their sample standard deviation "
-    "(divisor n − 1); without ± it is a single run. In brackets: the paper's value. Bold: our best of a column among "
-    "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing."
+    "Values are in percent (ms: milliseconds): the mean of runs that differ by their seed alone ± their sample "
+    "standard deviation; without ± it is a single run. In brackets: the paper's value. –: no result, see Missing."
 )
 _OUTCOMES = (
     "The unit is the pre-training (n of them; a run from scratch counts as one): what starts from the same one is "
@@ -25,99 +22,47 @@ _OUTCOMES = (
     "run: it may have been luck, so nothing is said; where there is a p, it is of a randomisation test over the same "
     "questions, which is about these two models alone, and corrected by itself."
 )
-_BARS = "Error bars: one standard deviation over the runs of a point, where there are several."
-_LACKS = 4  # rows that a run lacks, of which so many are told
-_COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
 
 
-def write_study(results: Results, report: Report) -> None:
-    """Writes `study.md`, `study.json` and `plots/*.png` into the folder of the study.
+def write_study(folder: Path, report: Report, results: Results) -> None:
+    """Writes `study.md` and `study.json`; the same input gives the same bytes.
 
-    A run that is not done, or without a row that a cell asks for, is listed under 'Missing'. A plot without any point
-    is left out. The same input gives the same bytes. study.json has an object for every cell of the tables. It has the
-    values in the order of the runs, mean, standard deviation and the paper's value, in percent.
+    A run that is not done, or without a number that a cell asks for, is listed under 'Missing'. study.json has an
+    object for every cell of the tables, with its values in the order of the runs, and one for every claim.
 
     Raises:
-      UserError: a results.json is not what `evaluate` writes.
+      UserError: a file of a run is damaged, or a value cannot be shown.
     """
-    folder = results.folder
-    parts = [f"# {report.title}", *report.preamble, _LEGEND]
+    compared = [compare(results, claim.better, claim.worse) for claim in report.claims]
+    claims = list(_judged(report.claims, compared))
+    parts = [f"# {report.title}", report.notes, _LEGEND]
     for table in report.tables:
-        parts += _table_section(table, results)
-    if report.claims:
-        parts += _claims_section(report.claims, results)
-    figures = {plot.title: figure for plot in report.plots if (figure := _figure(plot, results))}
-    missing, records = _missing_lines(report.cells, results), list(_records(report.tables, results))
-    if figures:
-        parts += ["## Plots", *(display.save(folder, figure, name) for name, figure in figures.items()), _BARS]
-    if missing:
-        parts += ["## Missing", "\n".join(missing)]
-    write_json(folder / "study.json", records)
+        rows = [[*row.labels, *_texts(row.cells, row.paper, results)] for row in table.rows]
+        left = len(table.rows[0].labels)
+        parts += [f"## {table.title}", display.markdown(table.header, rows, left), *filter(None, [table.notes])]
+    if claims:
+        header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "n", "p", "p (Holm)", "Outcome"]
+        rows = [_claim_row(claim, judged, results) for claim, judged in zip(report.claims, claims)]
+        parts += ["## Claims", display.markdown(header, rows), _OUTCOMES]
+    if missing := "\n".join(_missing(report.cells, results)):
+        parts += ["## Missing", missing]
+    write_json(folder / "study.json", {"cells": list(_records(report.tables, results)), "claims": claims})
     write_text(folder / "study.md", "\n\n".join(parts) + "\n")
 
 
-def _table_section(table: StudyTable, results: Results) -> list[str]:
-    measured = [[results.measure(cell) for cell in row.cells] for row in table.rows]
-    n = max((len(cell.runs) for row in table.rows for cell in row.cells), default=1)
-    bold = _best(table, measured)
-    rows = [
-        [*row.labels, *(_text(value, n, (i, j) in bold) for j, value in enumerate(measured[i]))]
-        for i, row in enumerate(table.rows)
-    ]
-    text = display.markdown(table.header, rows, left=len(table.rows[0].labels))
-    return [f"## {table.title}", text, *_n_line(n), *filter(None, [table.notes])]
+def _texts(cells: Sequence[Cell], paper: Sequence[float | None], results: Results) -> Iterator[display.Markup]:
+    """`33.20 ± 0.40, n=2 of 3 (37.43)`; n where a run has no value."""
+    for place, cell in enumerate(cells):
+        present = [value for value in results.values(cell) if value is not None]
+        text = f"{statistics.mean(present):.2f}" if present else "–"
+        text += f" ± {statistics.stdev(present):.2f}" if len(present) > 1 else ""
+        text += f", n={len(present)} of {len(cell.runs)}" if 0 < len(present) < len(cell.runs) else ""
+        theirs = paper[place] if place < len(paper) else None
+        yield display.Markup(text if theirs is None else f"{text} ({theirs:.2f})")
 
 
-def _n_line(n: int) -> list[str]:
-    return [f"n = {n} where a cell has ± and names no n."] if n > 1 else []
-
-
-def _best(table: StudyTable, measured: Sequence[Sequence[Measurement]]) -> set[tuple[int, int]]:
-    """(row, column) of the best value of each column and group, as shown. A value alone in its group is no best."""
-    groups: dict[tuple[str, int], dict[tuple[int, int], float]] = {}
-    for i, (row, values) in enumerate(zip(table.rows, measured)):
-        label = row.labels[0] if len(row.labels) > 1 else ""
-        for j, value in enumerate(values):
-            if value.mean is not None:
-                shown = round(value.mean, 2)
-                groups.setdefault((label, j), {})[i, j] = -shown if value.cell.is_time else shown
-    return {
-        place
-        for group in groups.values()
-        for place, value in group.items()
-        if len(group) > 1 and value == max(group.values())
-    }
-
-
-def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
-    """`33.20 ± 0.40, n=2 of 3 (37.43)`; n where it is not the `n` of the table."""
-    text = "–" if value.mean is None else f"{value.mean:.2f}"
-    text = f"**{text}**" if bold else text
-    if value.deviation is not None:
-        text += f" ± {value.deviation:.2f}"
-    asked, present = len(value.cell.runs), len(value.present)
-    if 0 < present < asked:
-        text += f", n={present} of {asked}"
-    elif present and 1 < asked < n:
-        text += f", n={asked}"
-    return display.Markup(text if value.cell.paper is None else f"{text} ({value.cell.paper:.2f})")
-
-
-def _claims_section(claims: Sequence[Claim], results: Results) -> list[str]:
-    runs = max(len(cell.runs) for claim in claims for cell in (claim.better, claim.worse))
-    compared = [compare(results, claim.better, claim.worse) for claim in claims]
-    header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "n", "p", "p (Holm)", "Outcome"]
-    rows = []
-    for claim, comparison, corrected in zip(claims, compared, _corrected(compared)):
-        means = [_text(results.measure(cell), runs) for cell in (claim.better, claim.worse)]
-        tests = ["–" if value is None else f"{value:.4f}" for value in (comparison.p_value, corrected)]
-        outcome = _outcome(comparison, corrected)
-        rows.append([claim.text, *means, _with_margin(comparison), comparison.pretrainings, *tests, outcome])
-    return ["## Claims of the paper", display.markdown(header, rows), *_n_line(runs), _OUTCOMES]
-
-
-def _corrected(compared: Sequence[Comparison]) -> list[float | None]:
-    """p-values by Holm: those over pre-trainings, and by themselves those over questions."""
+def _judged(claims: Sequence[Claim], compared: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+    """What becomes of each claim. Holm corrects p-values over pre-trainings, and by themselves those over questions."""
     corrected: dict[int, float] = {}
     for over_questions in (False, True):
         family = {
@@ -126,12 +71,9 @@ def _corrected(compared: Sequence[Comparison]) -> list[float | None]:
             if comparison.p_value is not None and bool(comparison.questions) == over_questions
         }
         corrected.update(zip(family, significance.holm(list(family.values()))))
-    return [corrected.get(number) for number in range(len(compared))]
-
-
-def _with_margin(compared: Comparison) -> str:
-    difference = "–" if compared.difference is None else f"{compared.difference:+.2f}"
-    return difference if compared.margin is None else f"{difference} ± {compared.margin:.2f}"
+    for number, (claim, comparison) in enumerate(zip(claims, compared)):
+        outcome = _outcome(comparison, corrected.get(number))
+        yield {"claim": claim.text, **comparison._asdict(), "p_holm": corrected.get(number), "outcome": outcome}
 
 
 def _outcome(compared: Comparison, corrected: float | None) -> str:
@@ -145,72 +87,36 @@ def _outcome(compared: Comparison, corrected: float | None) -> str:
     return "holds" if compared.difference > 0 else "does not hold"
 
 
-def _figure(plot: StudyPlot, results: Results) -> figures.Figure | None:
-    """The points that there are, with their standard deviations as error bars; None where there is not one."""
-    figure, axes = display.figure(plot.title, plot.x, plot.y, size=(9, 4.8))
-    drawn, lowest = set(), 0.0
-    for number, line in enumerate(plot.lines):
-        points = sorted(line.points, key=lambda point: point[0])
-        measured = [(x, results.measure(cell)) for x, cell in points]
-        measured = [(x, value) for x, value in measured if value.mean is not None]
-        if measured:
-            _draw(axes, number, line.label, measured)
-            drawn |= {x for x, _ in measured}
-            lowest = min(lowest, *((value.mean or 0) - (value.deviation or 0) for _, value in measured))
-    if not drawn:
-        return None
-    if plot.log_x:
-        display.log_ticks(axes, drawn)
-    if lowest >= 0:
-        axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small", handlelength=3.5)
-    return figure
+def _claim_row(claim: Claim, judged: dict[str, Any], results: Results) -> list[Any]:
+    difference, margin = judged["difference"], judged["margin"]
+    text = "–" if difference is None else f"{difference:+.2f}" + ("" if margin is None else f" ± {margin:.2f}")
+    tests = ["–" if judged[name] is None else f"{judged[name]:.4f}" for name in ("p_value", "p_holm")]
+    means = _texts((claim.better, claim.worse), (), results)
+    return [claim.text, *means, text, judged["pretrainings"], *tests, judged["outcome"]]
 
 
-def _draw(axes: Any, number: int, label: str, points: Sequence[tuple[float, Measurement]]) -> None:
-    """A line whose colour, marker and dashes follow from its number in the plot, also while others are missing."""
-    axes.errorbar(
-        [x for x, _ in points],
-        [value.mean for _, value in points],
-        yerr=[math.nan if value.deviation is None else value.deviation for _, value in points],
-        color=f"C{number % _COLOURS}",
-        marker=_MARKERS[number % len(_MARKERS)],
-        linestyle=_STYLES[number % len(_STYLES)],
-        markersize=5,
-        capsize=3,
-        label=display.label(label),
-    )
-
-
-def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
+def _missing(cells: Sequence[Cell], results: Results) -> Iterator[str]:
     """A line per run and what it lacks, in the order of the cells."""
-    lacks = {}
-    for cell in cells:
-        for name, (*place, metric) in results.lacking(cell):
-            lacks.setdefault(name, {}).setdefault(", ".join(place), {})[metric] = None
-    return [f"- {name}: " + (_join(rows) if results.has(name) else "not done") for name, rows in lacks.items()]
+    lacks: dict[str, list[str]] = {}
+    for name, key in dict.fromkeys((name, cell.key) for cell in cells for name in cell.runs):
+        if key not in results.of_run(name):
+            lacks.setdefault(name, []).append(", ".join(key))
+    for name, keys in lacks.items():
+        more = f", and {len(keys) - 1} more" if keys[1:] else ""
+        yield f"- {name}: no {keys[0]}{more}" if results.of_run(name) else f"- {name}: not done"
 
 
-def _join(rows: dict[str, dict[str, None]]) -> str:
-    lacks = [f"no {place}: {', '.join(metrics)}" for place, metrics in rows.items()]
-    more = [f"and {len(lacks) - _LACKS} rows more"] if len(lacks) > _LACKS else []
-    return "; ".join(lacks[:_LACKS] + more)
-
-
-def _records(tables: Sequence[StudyTable], results: Results) -> Iterator[dict[str, Any]]:
+def _records(tables: Sequence[Table], results: Results) -> Iterator[dict[str, Any]]:
     for table in tables:
         for row in table.rows:
-            for column, cell in zip(table.header[len(row.labels) :], row.cells):
-                value = results.measure(cell)
+            columns = table.header[len(row.labels) :]
+            for place, (column, cell) in enumerate(zip(columns, row.cells)):
+                values = results.values(cell)
+                present = [value for value in values if value is not None]
                 yield {
-                    "table": table.title,
-                    "labels": row.labels,
-                    "column": column,
-                    **dict(zip(KEY, cell.key)),
-                    "runs": cell.runs,
-                    "values": value.values,
-                    "mean": value.mean,
-                    "standard_deviation": value.deviation,
-                    "paper": cell.paper,
-                    "missing": list(dict.fromkeys(name for name, _ in results.lacking(cell))),
+                    **{"table": table.title, "labels": row.labels, "column": column},
+                    **dict(zip(("system", "dataset", "split", "metric"), cell.key), runs=cell.runs, values=values),
+                    "mean": statistics.mean(present) if present else None,
+                    "standard_deviation": statistics.stdev(present) if len(present) > 1 else None,
+                    "paper": row.paper[place] if place < len(row.paper) else None,
                 }

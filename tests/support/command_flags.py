@@ -11,6 +11,6 @@ def forget_flags():
         delattr(flags.FLAGS, name)
     flags.FLAGS.unparse_flags()
     sys.modules.pop("config_config", None)  # the last config file: the next is loaded into the same module
-    ours = {"config", "workdir", "scratch", "stage", "query", "queries", "json", "multihost", "only"}
+    ours = {"config", "workdir", "scratch", "stage", "query", "queries", "json", "multihost", "only", "list"}
     for name in ours & set(flags.FLAGS):
         flags.FLAGS[name].unparse()
