@@ -43,7 +43,7 @@ class Field(NamedTuple):
       help: a line.
       was: of a field that came later, the value that does what all versions before it did; None where there is none. It
         stays as it is, whatever becomes of the default: the work directories of those versions mean it.
-      in_place_of: another field that this one, where it is not 0, keeps from being read.
+      in_place_of: another field that this one, where it is not 0, keeps from being read, or limits.
       goes_with: another field and its value, without which this one makes no sense.
     """
 

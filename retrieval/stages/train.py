@@ -37,6 +37,7 @@ from retrieval.stages import (
     mine,
     prepare,
     refresh,
+    step_time,
     training_steps,
     training_time,
     versions,
@@ -77,6 +78,13 @@ declare(
     epochs=Field(
         0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", 0.0, "train.steps"
     ),
+    minutes=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "no more steps than take so long, by a few that are timed before the first; 0: all",
+        0.0,
+        "train.epochs",
+    ),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
@@ -115,6 +123,8 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
+        measure = functools.partial(step_time.measure, config, len(vocabulary), mesh.devices.flatten().tolist())
+        config = training_steps.planned(run, config, checkpointer.latest_step(), measure)
         if (tasks := unlabelled(config)) and not resumed:
             passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
             statistics = run.corpus / "stats.json"
@@ -167,6 +177,7 @@ def train(run: Run) -> dict[str, Any]:
                 step = checkpointer.best_step()
                 checkpointer.close()
                 writer.close()
+    _log.info("train: step %d of %d is the result", step, config.train.steps)
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
@@ -392,7 +403,7 @@ STAGES.register(
         exchanged=(versions.FOLDER,),
         sealed=lambda run, details: trained(run.folder, details),
         fixed=True,
-        grows=("train.steps", "train.epochs"),
+        grows=("train.steps", "train.epochs", "train.minutes"),
         everywhere=True,
         of_model=True,
         decides=initial_parameters.decided,
