@@ -53,13 +53,17 @@ def warm(tmp_path_factory):
         (["--config=dpr"], 2, "--workdir is missing"),
         (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),
         (["--config=dpr", "--workdir=/tmp/x", "--config.train.loss=nil"], 2, "unknown loss in config.train.loss 'nil'"),
-        (["--config=own", "--workdir=/tmp/x", "--config.corpus=/no/docs"], 2, "no such file or folder, in config.corp"),
         (
-            ["--config=own", "--workdir=/tmp/x", "--config.corpus=~/docs"],
+            ["--config=own:local", "--workdir=/tmp/x", "--config.corpus=/no/docs"],
+            2,
+            "no such file or folder, in config.corp",
+        ),
+        (
+            ["--config=own:local", "--workdir=/tmp/x", "--config.corpus=~/docs"],
             2,
             "in config.corpus; '~' is no folder here; ",
         ),
-        (["--config=own", "--workdir=/tmp/x", "--config.sets.beir=no/set"], 2, "no/set: no such file or folder"),
+        (["--config=own:local", "--workdir=/tmp/x", "--config.sets.beir=no/set"], 2, "no/set: no such file or folder"),
     ],
 )
 def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
