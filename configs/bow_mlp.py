@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from retrieval.configs import ict_bfs_wlp
 
-PAPER = dict(hidden_size=4096, mlp_size=640)
+PAPER = dict(hidden_size=4096, mlp_size=640, embed_dim=512)  # the paper gives the count of parameters alone
 
 
 def get_config(size: str = "paper") -> ConfigDict:

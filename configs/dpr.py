@@ -33,9 +33,12 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 def _paper() -> ConfigDict:
     config = defaults()
-    config.data.document_length = 256
-    config.model.embed_dim = 0
-    config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5, adam_epsilon=1e-8)
+    # Two BERT-base encoders, the embedding is [CLS] itself. Passages of 100 words.
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1)
+    config.model.update(pooling="cls", embed_dim=0, tied=False)
+    config.data.update(query_length=64, document_length=256)
+    # Section 5: batch 128 with one BM25 negative a question, 40 epochs, Adam, 2e-5, 1,237 steps of warm-up.
+    config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5, adam_epsilon=1e-8, weight_decay=0.0)
     config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
     return config
 

@@ -32,7 +32,20 @@ def pretraining(size: str, **rates: float) -> ConfigDict:
 
 
 def _paper() -> ConfigDict:
+    """Section 4.1. What the paper leaves open is BERT's, ORQA's or ours, as the comments say."""
     config = defaults()
+    # Each tower is BERT-base, with a linear layer on [CLS].
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1)
+    config.model.update(pooling="cls", embed_dim=512, tied=False, normalize=False, dtype="bfloat16")
+    config.data.update(query_length=64, document_length=288)
+    config.prepare.update(longest_passage=256, vocab_size=30_522)  # with a title it fits 288 tokens
+    config.data.ict_removal = 1.0  # of the query's sentence from its passage; ORQA: 0.9
+    # Sampled softmax over the batch, with the correction log Q(d).
+    config.train.update(loss="in_batch_softmax", log_q=True, symmetric=False, temperature=1.0)
+    # 32 TPU v3 chips, 100K steps of 8192, about 2.5 days. Linear decay to 0.
+    config.train.update(steps=100_000, batch_size=8192)
+    config.train.update(optimizer="adam", learning_rate=1e-4, warmup_ratio=0.1)
+    config.train.update(weight_decay=0.0, adam_epsilon=1e-6, clip_norm=1.0)
     # Pairs of Wikipedia fill 59 % of a text per row (docs/results/packing.md). A TPU computes rows in steps of 128.
     config.data.pack.update(query=0.62, query_row=128, document=0.6, document_row=384)
     return config

@@ -36,8 +36,11 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 def _paper() -> ConfigDict:
     config = defaults()
+    # Section 3.1: two BERT-base encoders, a linear layer of 768 x 128 on each [CLS].
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1)
+    config.model.update(pooling="cls", embed_dim=128, tied=False)
     config.data.update(query_length=30, document_length=482)
-    config.model.update(embed_dim=128, dropout=0.1)
+    # Section 4.1: batches of 80, 8 of them accumulated, 90K updates, Adam with 1e-5; clusters anew every 20k updates.
     config.train.update(steps=90_000, batch_size=640, groups=8, learning_rate=1e-5, clip_norm=5.0)
     # No warm-up, and as good as no decay: the learning rate is constant.
     config.train.update(warmup_ratio=0.0, schedule_steps=100_000_000, weight_decay=0.0, adam_epsilon=1e-8)

@@ -49,9 +49,11 @@ def _as_published() -> ConfigDict:
     config = on_labelled_examples(defaults())
     config.seed = 42
     config.split.shards = 13  # and as many lanes: a batch has the next 13 triples of the file
-    config.data.update(document_length=258, lanes=13)
-    config.model.dtype = "float32"
-    config.train.update(batch_size=13, accumulation=2, learning_rate=3e-6, weight_decay=0.01, adam_epsilon=1e-8)
+    # Section 4.1: BERT-base, batches of 26 with two accumulated; a triple is two rows of theirs.
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1, dtype="float32")
+    config.data.update(document_length=258, lanes=13)  # 256 word pieces, [CLS] and [SEP]
+    config.train.update(batch_size=13, accumulation=2, margin=1.0)
+    config.train.update(optimizer="adam", learning_rate=3e-6, adam_epsilon=1e-8, weight_decay=0.01, clip_norm=1.0)
     return config
 
 

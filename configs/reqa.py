@@ -25,8 +25,12 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 
 def _paper() -> ConfigDict:
+    """Section 4.1: Adam with 5e-5, 2000 steps, batch 512; sizes and lengths are those of the pre-training."""
     config = defaults()
-    config.train.update(steps=2000, batch_size=512, learning_rate=5e-5)
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, embed_dim=512, dropout=0.1)
+    config.data.update(query_length=64, document_length=288, negatives=0)
+    config.train.update(loss="in_batch_softmax", log_q=True, temperature=1.0)
+    config.train.update(steps=2000, batch_size=512, learning_rate=5e-5, warmup_ratio=0.1)
     config.loop.update(log_every=50, checkpoint_every=200, validate_every=200)
     return config
 

@@ -43,20 +43,25 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.recipe = "autoencoder"
     config.data.rates.mlm = 1.0
     config.data.held_out = 0.0
-    config.train.weight_decay = 0.01
     config.loop.validate_every = 0
     return config
 
 
 def _paper() -> ConfigDict:
     config = defaults()
-    # Documents are cut into texts that fill a row; the rest of one shares a row with others.
+    # Pre-training: 1M steps of 256 texts of 512 tokens, 15 % masked. Documents are cut into texts that fill a row; the
+    # rest of one shares a row with others.
     config.prepare.update(longest_passage=510, shortest_paragraph=510, vocab_size=32_768)
     config.data.update(document_length=512, lanes=16, shuffle_buffer=2048)
     config.data.pack.update(auto=True, document_row=512)
-    config.train.update(steps=1_000_000, batch_size=256, warmup_ratio=0.01)
-    config.model.decoder.bias = False
-    config.model.remat = "none"  # and BERT-base's 12 heads, where the paper's text says eight
+    config.train.update(steps=1_000_000, batch_size=256)
+    # Adam with epsilon 1e-6, a peak of 1e-4 after 10k steps, then linear decay.
+    config.train.update(optimizer="adam", adam_epsilon=1e-6, learning_rate=1e-4, warmup_ratio=0.01)
+    config.train.update(clip_norm=1.0, weight_decay=0.01)
+    # The encoder is BERT-base, with its 12 heads, where the paper's text says eight.
+    config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1, remat="none")
+    # The decoder: three layers that see the previous two tokens.
+    config.model.decoder.update(layers=3, span=2, wiring="cross", reach="layer", latent=0, bias=False)
     config.loop.checkpoint_every = 10_000
     return config
 
@@ -66,6 +71,6 @@ def _local() -> ConfigDict:
     config.corpus = "pydocs"
     config.prepare.update(longest_passage=126, shortest_paragraph=126, held_out=0.0)
     config.data.document_length = 128
-    config.train.update(steps=400, batch_size=32, learning_rate=1e-3)
+    config.train.update(steps=400, batch_size=32, learning_rate=1e-3, weight_decay=0.01)
     config.loop.checkpoint_every = 100
     return config

@@ -64,9 +64,8 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
 
     given = command_line.CONFIG.value
     config = _config_of(folder, workdir) if given is None else given
-    is_new = not (folder / "config.json").exists()
     names = _stages(config)
-    hosts.on_first(lambda: experiment.check_early(config, is_new, names))  # before imports that take a second
+    hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.pipeline import overrides, preflight
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked

@@ -5,7 +5,7 @@ from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
 from retrieval import text_files
-from retrieval.config import experiment, fields
+from retrieval.config import fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
@@ -14,6 +14,7 @@ from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.pipeline.stage import STAGES
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, sets
 
@@ -21,7 +22,7 @@ from retrieval.stages import evaluate, sets
 @pytest.fixture
 def tables(monkeypatch, own_table):
     """The tables as they are; what a test adds is gone after it."""
-    experiment.load_fields()  # or those that a test is the first to import would be gone, too
+    len(STAGES)  # or those that a test is the first to import would be gone, too
     for table in (SETS, LABELLED, qa.QUESTIONS):
         own_table(table)
     monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))

@@ -8,7 +8,7 @@ from absl import flags
 
 from retrieval import __version__
 from retrieval.cli import config_files
-from retrieval.config import source_cache
+from retrieval.config import fields
 
 _FIRST = """\
 retrieval {version}: trains embedding models for search, and measures them
@@ -43,7 +43,7 @@ def text(introduction: str, word: str = "") -> str:
     described = [f"{name}\n      {what}" for name, what in config_files.described().items()]
     sections = [
         _section("Experiments (--config)", described),
-        *source_cache.cached("help", _of_tables),
+        *_of_tables(),
         _section("Flags", _flags()),
     ]
     if word:
@@ -62,26 +62,22 @@ def _section(title: str, lines: Iterator[str] | list[str]) -> str:
 
 
 def _of_tables() -> list[str]:
-    """The sections that follow from tables of behaviour, whose import takes seconds."""
-    from retrieval.cli import reference
+    """The sections of corpora, sets, files and fields."""
     from retrieval.data.corpora.corpus_kind import CORPORA
     from retrieval.data.labelled.labelled_format import LABELLED
     from retrieval.data.sets.qa import QUESTIONS
     from retrieval.data.sets.set_format import all_sets
-    from retrieval.pipeline.stage import STAGES
 
-    width = max(map(len, STAGES))
     parts = {
-        "Stages (--stage=a,b), what they read and write": (
-            f"{name:{width}}  {stage.reads} -> {stage.writes}".replace("`", "") for name, stage in STAGES.items()
-        ),
         "Corpora (--config.corpus)": (f"{kind.what}\n      {kind.setting}" for kind in CORPORA.values()),
         "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in all_sets()),
         "Files of open-domain questions": (f"{form.what}\n      {form.setting}" for form in QUESTIONS.values()),
         "Labelled examples (config.pairs.format)": (
             f"{name}: {form.what}\n      {form.setting}" for name, form in LABELLED.items()
         ),
-        "Fields (--config.FIELD=VALUE)": reference.lines(),
+        "Fields (--config.FIELD=VALUE)": (
+            f"config.{path}={field.default!r}\n      {field.help}" for path, field in sorted(fields.declared().items())
+        ),
     }
     return [_section(title, lines) for title, lines in parts.items()]
 

@@ -7,13 +7,13 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from absl import flags
 
 from retrieval import REPOSITORY, files
 from retrieval.cli import command_line, config_files
-from retrieval.config import experiment, fields
+from retrieval.config import fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -26,16 +26,8 @@ FOLDER = REPOSITORY / "docs" / "reference"
 _COMMANDS = ("main", "study", "compare", "score")  # modules of this package, which import this one
 
 
-def lines() -> Iterator[str]:
-    """A line of --help for each field: its name, its default and what it is."""
-    experiment.load_fields()
-    for path, field in sorted(fields.declared().items()):
-        yield f"config.{path}={field.default!r}\n      {field.help}"
-
-
 def fields_page() -> str:
     """Every field of a config."""
-    experiment.load_fields()
     rows = (
         (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
         for path, field in sorted(fields.declared().items())
@@ -160,7 +152,8 @@ def _cell(text: str) -> str:
 def _needed(kind: fields.Kind) -> str:
     if kind.names is None:
         return kind.needed
-    return ", ".join(name or "''" for name in sorted([*kind.names, *kind.made[3:]]))  # others of `fields.one_of`
+    nothing = ["''"] if kind.fits("") else []
+    return ", ".join([*nothing, *sorted(kind.names())])
 
 
 def _needs(loss: Loss) -> str:

@@ -1,17 +1,13 @@
-"""The fields of a config. Each is declared once, beside what it configures: default, kind and a line of help.
+"""What a field of a config is: its default, what it may be, and a line of help. `tree` has all of them."""
 
-    declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
-
-Checks, `--help` and the reference page are made from the declarations. Who reads a field is what the stages say.
-"""
-
-import copy
 import dataclasses
+import functools
+import importlib
 import json
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
@@ -22,16 +18,16 @@ class Kind(NamedTuple):
     """What a field may be.
 
     Attributes:
-      needed: in words, for the error: 'a whole number of at least 1'.
+      needed: in words, for the error: 'a whole number of at least 1'. Of a field with names it is what these are.
       fits: whether a value is one.
-      names: of a field that names an entry of a table, the names that it may have; what they are is `needed`.
-      made: the function of this module that makes one, and its arguments: `as_data` keeps these.
+      names: of a field that names an entry of a table, gives the names that it may have.
+      at_once: whether it can be checked before the tables of behaviour are imported, which takes seconds.
     """
 
     needed: str
     fits: Callable[[Any], bool]
-    names: Collection[str] | None = None
-    made: tuple = ()
+    names: Callable[[], Collection[str]] | None = None
+    at_once: bool = True
 
 
 class Field(NamedTuple):
@@ -41,8 +37,6 @@ class Field(NamedTuple):
       default: its value in a config that does not set it.
       kind: what it may be.
       help: a line.
-      was: of a field that came later, the value that does what all versions before it did; None where there is none. It
-        stays as it is, whatever becomes of the default: the work directories of those versions mean it.
       in_place_of: another field that this one, where it is not 0, keeps from being read, or limits.
       goes_with: another field and its value, without which this one makes no sense.
     """
@@ -50,7 +44,6 @@ class Field(NamedTuple):
     default: Any
     kind: Kind
     help: str
-    was: Any = None
     in_place_of: str = ""
     goes_with: tuple[str, Any] | None = None
 
@@ -74,13 +67,14 @@ def declare(group: str, **fields: Field) -> None:
 
 
 def declared() -> Mapping[str, Field]:
-    """Every field that has been declared, by its dotted name."""
+    """Every field, by its dotted name: those of `tree`, and those that plugins have declared."""
+    importlib.import_module("retrieval.config.tree")
     return _FIELDS
 
 
 def defaults() -> dict[str, Any]:
-    """The default of every field that has been declared, by its dotted name."""
-    return {path: field.default for path, field in _FIELDS.items()}
+    """The default of every field, by its dotted name."""
+    return {path: field.default for path, field in declared().items()}
 
 
 def values_of(config: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -120,35 +114,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return groups
 
 
-def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config that an earlier version wrote, with `Field.was` for the fields which that did not have."""
-    result = copy.deepcopy(dict(values))
-    for path, field in _FIELDS.items():
-        *parents, name = path.split(".")
-        group: Any = result
-        for parent in parents if field.was is not None else ():
-            group = group.setdefault(parent, {}) if isinstance(group, dict) else None
-        if field.was is not None and isinstance(group, dict):
-            group.setdefault(name, field.was)
-    return result
-
-
-def beyond_before(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a config without those that say what versions before their field did anyway, `Field.was`.
-
-    So what a stage was made with is the same, whichever of the versions wrote it down.
-    """
-    result = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            group = beyond_before(value, f"{path}.")
-            result |= {name: group} if group or not value else {}
-        elif path not in _FIELDS or _FIELDS[path].was is None or value != _FIELDS[path].was:
-            result[name] = value
-    return result
-
-
 def with_tuples(value: Any) -> Any:
     """A value as it comes back from JSON, with tuples where that has lists."""
     if isinstance(value, dict):
@@ -164,13 +129,13 @@ def check(values: Mapping[str, Any]) -> None:
     """
     given = dict(flatten(values))
     for path in given:
-        if path not in _FIELDS:
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in _FIELDS])
-    for path, field in _FIELDS.items():
+        if path not in declared():
+            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
+    for path, field in declared().items():
         if path not in given:
             raise UserError(
                 f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
-                "fields; for a work directory of an older version name its config too, --config=configs/NAME.py"
+                "fields"
             )
         check_value(path, given[path], field.kind)
 
@@ -183,9 +148,9 @@ def check_value(path: str, value: Any, kind: Kind) -> None:
     """
     if kind.names is not None:
         if not isinstance(value, str):
-            raise UserError(f"config.{path}={value!r}: a text is needed, one of {listed(sorted(kind.names))}")
+            raise UserError(f"config.{path}={value!r}: a text is needed, one of {listed(sorted(kind.names()))}")
         if not kind.fits(value):
-            raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names)
+            raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names())
     shown = value if isinstance(value, str) and value else repr(value)
     if not kind.fits(value):
         raise UserError(f"config.{path}={shown}: {kind.needed} is needed")
@@ -207,19 +172,33 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, value
 
 
-def one_of(what: str, names: Collection[str], *others: str) -> Kind:
-    """The name of an entry, such as `one_of("loss", LOSSES)`. The names are looked up when a value is checked.
+def one_of(what: str, names: Collection[str] | str, *others: str) -> Kind:
+    """A name, such as `one_of("dtype", ("bfloat16", "float32"))`.
 
     Args:
+      what: they are, for the error.
+      names: the names; or where the table is that has them, `retrieval.training.loss_kind.LOSSES`, for one that grows
+        by an entry, or by a plugin's.
       others: names that are accepted beside these, such as ''.
     """
-    return Kind(what, lambda value: value in names or value in others, names, ("one_of", what, names, *others))
+    given = names if not isinstance(names, str) else None
+    named = functools.partial(_imported, names) if isinstance(names, str) else lambda: names
+    return Kind(what, lambda value: value in others or value in named(), named, given is not None)
+
+
+def checked_by(needed: str, function: str) -> Kind:
+    """What a function accepts that lies beside its use, such as `retrieval.models.tower_head.are_layers`."""
+    return Kind(needed, lambda value: _imported(function)(value), at_once=False)
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def whole(least: int) -> Kind:
     """A whole number."""
-    needed = f"a whole number of at least {least}"
-    return Kind(needed, lambda value: type(value) is int and value >= least, made=("whole", least))
+    return Kind(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
 
 
 def number(needed: str, fits: Callable[[float], bool]) -> Kind:
@@ -227,15 +206,31 @@ def number(needed: str, fits: Callable[[float], bool]) -> Kind:
     return Kind(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
 
 
-def _of_texts(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)
+def tuple_of(needed: str, fits: Callable[[Any], bool], least: int = 0) -> Kind:
+    """A tuple of at least so many values that each fit a condition."""
+    return Kind(needed, lambda value: isinstance(value, tuple | list) and len(value) >= least and all(map(fits, value)))
+
+
+def matching(needed: str, pattern: str) -> Kind:
+    """A text that a regular expression matches from its beginning to its end."""
+    return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)))
+
+
+def whole_numbers(needed: str, least: int) -> Kind:
+    """A tuple of whole numbers from `least` on."""
+    return tuple_of(needed, whole(least).fits)
+
+
+def names(needed: str, least: int = 0) -> Kind:
+    """A tuple of names, at least so many: the shell writes commas between them, so none has one in it."""
+    return tuple_of(needed, lambda value: isinstance(value, str) and "," not in value, least)
 
 
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 PATHS = Kind("a text", TEXT.fits)  # files or folders to read, with commas between several
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
-TUPLE = Kind("a tuple", lambda value: isinstance(value, tuple | list))
-TEXTS = Kind("a tuple of texts, such as \"('one', 'two')\"", _of_texts)
+TUPLE = tuple_of("a tuple", lambda value: True)
+TEXTS = tuple_of("a tuple of texts, such as \"('one', 'two')\"", TEXT.fits)
 SEED = Kind("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
 # In float32, less is as good as 0, and more is soon infinite.
 POSITIVE = number("a number above 0 (from 1e-20 to 1e15)", lambda value: 1e-20 <= value <= 1e15)
@@ -244,40 +239,8 @@ SHARE = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 SHARE_ABOVE = number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
 SHARE_BELOW = number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
 SHARE_BETWEEN = number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
-
-
-def matching(needed: str, pattern: str) -> Kind:
-    """A text that a regular expression matches from its beginning to its end."""
-    made = ("matching", needed, pattern)
-    return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)), made=made)
-
-
-def whole_numbers(needed: str, least: int) -> Kind:
-    """A tuple of whole numbers from `least` on."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, tuple | list) and all(type(item) is int and item >= least for item in value)
-
-    return Kind(needed, fits, made=("whole_numbers", needed, least))
-
-
-_CONSTANTS = {
-    **{"TEXT": TEXT, "PATHS": PATHS, "SWITCH": SWITCH, "TUPLE": TUPLE, "TEXTS": TEXTS, "SEED": SEED},
-    **{"POSITIVE": POSITIVE, "NOT_NEGATIVE": NOT_NEGATIVE, "SHARE": SHARE, "SHARE_ABOVE": SHARE_ABOVE},
-    **{"SHARE_BELOW": SHARE_BELOW, "SHARE_BETWEEN": SHARE_BETWEEN},
-}
-_MAKERS: dict[str, Callable[..., Kind]] = {maker.__name__: maker for maker in (one_of, whole, matching, whole_numbers)}
-
-
-def as_data(kind: Kind) -> list | None:
-    """A kind for JSON; None for one with a condition of its own."""
-    name = next((name for name, constant in _CONSTANTS.items() if constant is kind), None)
-    if name or not kind.made:
-        return [name] if name else None
-    return [list(part) if isinstance(part, Collection) and not isinstance(part, str) else part for part in kind.made]
-
-
-def kind_of(data: Sequence[Any]) -> Kind:
-    """The kind that `as_data` wrote."""
-    maker, *arguments = data
-    return _MAKERS[maker](*arguments) if maker in _MAKERS else _CONSTANTS[maker]
+# Without the space its last word could be of one piece with the first of the text.
+PREFIX = Kind(
+    "'' or a text that ends with a space, such as 'query: '",
+    lambda value: isinstance(value, str) and (not value or bool(value.strip() and value.endswith(" "))),
+)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
@@ -41,16 +40,6 @@ WIRINGS = ("cross", "prefix")
 # What the span is of: of each layer, so that D layers reach back D * (span - 1) + 1 tokens (the authors' code); or of
 # the decoder (equation 9), where only the first layer looks back.
 REACHES = ("layer", "decoder")
-
-declare(
-    "model.decoder",
-    layers=Field(3, whole(1), "layers of the decoder, which pre-training alone has"),
-    span=Field(2, whole(0), "tokens before each one that the decoder sees, in each layer or in all"),
-    wiring=Field("cross", one_of("wiring", WIRINGS), "how it sees [CLS]: cross (attention) or prefix (first position)"),
-    reach=Field("layer", one_of("reach", REACHES), "what the span is of: each layer, or the whole decoder"),
-    latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
-    bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from retrieval.arrays import traced_device
-from retrieval.config.fields import Field, declare, one_of
 from retrieval.errors import UserError
 
 # Queries, keys and values [R, N, D, L] and segments [R, L] to what each token sees [R, N, D, L].
@@ -25,16 +24,6 @@ _BLOCKS = (512, 384, 256, 128)  # tokens that a kernel holds at a time: the most
 _HEAD_SIZE = 64  # or a multiple
 _OLDER_TPUS = ("TPU v2", "TPU v3", "TPU v4")
 _CUDNN_HEADS = ((9.0, 256), (8.0, 128))  # compute capability from which on, and the largest head that cuDNN takes
-
-declare(
-    "model",
-    attention=Field(
-        "auto",
-        one_of("form of attention", FORMS),
-        "plain; fused: a kernel of the chip, which has no dropout on attention; auto: fused where both fit",
-        was="plain",
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)

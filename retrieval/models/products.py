@@ -17,23 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import is_on_cpu, reshape_rows
-from retrieval.config.fields import Field, declare, one_of
 
 _BLOCK = 16  # tokens that are transposed at a time: with the features of a layer they fit a core's cache
 
 AUTO = "auto"
 SAME = "dtype"
 FACTORS = (SAME, "bfloat16", AUTO)
-
-declare(
-    "model",
-    products=Field(
-        SAME,
-        one_of("format of products", FACTORS),
-        "what is multiplied: as model.dtype (dtype), in bfloat16, or so on CPUs with AMX (auto)",
-        was=SAME,
-    ),
-)
 
 
 def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:

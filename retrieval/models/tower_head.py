@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.config.fields import Kind
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.rngs import Rngs
@@ -91,15 +90,9 @@ def apply(layer: Layer, module: Any, x_BE: jax.Array) -> jax.Array:
     return ACTIVATIONS[layer.activation](module(x_BE))
 
 
-def _are_layers(value: Any) -> bool:
+def are_layers(value: Any) -> bool:
+    """Whether a value of `config.model.head` describes layers."""
     try:
         return isinstance(value, tuple | list) and all(isinstance(text, str) and layer_of(text) for text in value)
     except ValueError:
         return False
-
-
-KIND = Kind(
-    "a tuple of layers, each layer_norm, normalize or dense:SIZE, then perhaps an activation "
-    f"({', '.join(list(ACTIVATIONS)[1:])}) and no_bias: \"('dense:256:tanh', 'normalize')\"",
-    _are_layers,
-)

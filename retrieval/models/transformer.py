@@ -18,7 +18,6 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from retrieval.arrays import is_on_cpu
-from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.models import cpu_attention, fused_attention
 from retrieval.models.attention import attend
@@ -44,34 +43,6 @@ REMAT = {
 AUTO = "auto"
 # A larger encoder, in layers times hidden size, trains about as fast on a CPU with `dots`, in much less memory.
 _SMALL = 512
-
-_SHARE_OR_SAME = number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1)
-
-declare(
-    "model",
-    num_layers=Field(12, whole(1), "layers of a tower"),
-    hidden_size=Field(768, whole(1), "size of a token's vector"),
-    num_heads=Field(12, whole(1), "attention heads of a layer"),
-    mlp_size=Field(3072, whole(1), "size of a layer's MLP"),
-    type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
-    layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
-    dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
-    attention_dropout=Field(
-        -1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`", was=-1.0
-    ),
-    dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
-    remat=Field(
-        "full",
-        one_of("remat", REMAT, AUTO),
-        "what backward computes again: none, dots (all but products) or full; auto: dots, or none of a tiny model",
-    ),
-    unroll=Field(
-        1,
-        whole(0),
-        "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four",
-    ),
-    positions=Field(0, whole(0), "positions of the encoder, for later runs on longer texts; 0: the longest text's"),
-)
 
 
 @dataclasses.dataclass(frozen=True)

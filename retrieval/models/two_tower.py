@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.config.fields import SWITCH, Field, declare, one_of, whole, whole_numbers
 from retrieval.errors import UserError, unknown_name
 from retrieval.models import tower_head
 from retrieval.models.bow import BowConfig, BowMlp
@@ -188,33 +187,6 @@ def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
 
 
 ENCODERS = {"transformer": _transformer, "bow_mlp": _bow_mlp}
-
-declare(
-    "model",
-    encoder=Field("transformer", one_of("encoder", ENCODERS), "encoder of a tower"),
-    embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
-    embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
-    head=Field(
-        (),
-        tower_head.KIND,
-        "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
-        was=(),
-    ),
-    pooling=Field("cls", one_of("pooling", POOLINGS), "what an embedding is made of: [CLS], or the tokens' mean"),
-    pool_from=Field(
-        (0, 0),
-        whole_numbers("two whole numbers, such as (3, 3)", 0),
-        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
-        was=(0, 0),
-    ),
-    tied=Field(False, SWITCH, "whether both towers share their parameters"),
-    normalize=Field(False, SWITCH, "whether embeddings have length 1"),
-    token_types=Field(
-        "texts",
-        one_of("use of token types", TOKEN_TYPES),
-        "texts: 0 for a title, 1 for its text; sides: 0 for queries, 1 for documents (RepBERT)",
-    ),
-)
 
 
 def _sizes(kind: type, config: TowerConfig) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from retrieval.config import experiment, fields
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.records import field_of, get_field
 from retrieval.pipeline.stage import STAGES, is_among, readers_of
@@ -22,7 +22,6 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
 
     Such a field would keep one of these from being read, or makes no sense beside its value.
     """
-    experiment.load_fields()
     for path, field in fields.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
         if other and (value := field_of(config, path)):  # that a field is missing, the checks say

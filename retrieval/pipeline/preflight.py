@@ -59,7 +59,6 @@ def read_config(folder: Path) -> ConfigDict:
       UserError: it is not whole, or not one of this version.
     """
     check_kept_config(folder, "--workdir")
-    experiment.load_fields()
     try:
         config = kept_config(folder)
         experiment.check(config)

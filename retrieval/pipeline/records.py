@@ -230,7 +230,7 @@ def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
 
 
 def _settings(run: WorkDirectory, stage: Stage) -> str:
-    config = fields.beyond_before(fields.with_tuples(json.loads(run.config.to_json())))
+    config = fields.with_tuples(json.loads(run.config.to_json()))
     settings = ((field, field_of(config, field)) for field in stage.settings)
     return files.fingerprint({field: value for field, value in settings if value is not None})
 

@@ -217,7 +217,7 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
 def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[str]:
     """The settings of fixed stages that are not what they were when those began."""
     old, new = (
-        json.loads(json.dumps(fields.completed(config)))
+        json.loads(json.dumps(config))
         for config in (files.read_json(run.folder / CONFIG), json.loads(run.config.to_json()))
     )
     started = {

@@ -131,12 +131,10 @@ class WorkDirectory:
 def kept_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
-    Fields that an earlier version did not have are as `fields.completed` says, as far as they have been declared.
-
     Raises:
       UserError: the file is missing, or no JSON.
     """
-    return ConfigDict(fields.completed(fields.with_tuples(files.read_json(folder / CONFIG))))
+    return ConfigDict(fields.with_tuples(files.read_json(folder / CONFIG)))
 
 
 def check_kept_config(folder: Path, field: str) -> None:

@@ -12,8 +12,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config import fields
-from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
@@ -37,14 +35,6 @@ _log = logging.getLogger(__name__)
 _FIELD = "config.train.init_from"
 # Of `config.data`, what says how towers take texts.
 TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES, "titles")
-
-declare(
-    "train",
-    init_from=Field(
-        "", TEXT, "work directory of a trained run, or BERT's weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"
-    ),
-    init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last", was=0),
-)
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
@@ -317,7 +307,7 @@ def of_towers(run: Run) -> ConfigDict:
     config = run.config.copy_and_resolve_references()
     config.recipe, config.model = trained.recipe, trained.model
     for name in TEXT_FIELDS:
-        config.data[name] = trained.data.get(name, fields.declared()[f"data.{name}"].was)  # a run may be older
+        config.data[name] = trained.data[name]
     return config
 
 

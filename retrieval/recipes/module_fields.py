@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, model_folder
+from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -74,9 +75,9 @@ def prompts(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     given = settings["prompts"]
     names = (QUERY,), _DOCUMENT_PROMPTS
     texts = [next(filter(None, map(given.get, known)), "") for known in names]
-    if not all(map(prefixes.KIND.fits, texts)):
+    if not all(map(fields.PREFIX.fits, texts)):
         raise UserError(
-            f"{folder / SETTINGS}: one of its prompts is not {prefixes.KIND.needed}; mend it, or export it again"
+            f"{folder / SETTINGS}: one of its prompts is not {fields.PREFIX.needed}; mend it, or export it again"
         )
     default = settings.get("default_prompt_name")
     if default is not None and given[default] and default not in (QUERY, *_DOCUMENT_PROMPTS):

@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, declare, declared, one_of, values_of
+from retrieval.config.fields import declared, values_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, unknown_name
@@ -269,15 +269,6 @@ class Recipe(abc.ABC):
 
 
 RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.families")
-
-declare(
-    "",
-    recipe=Field(
-        "two_tower",
-        one_of("recipe", RECIPES),
-        "the family of models that is trained, such as two_tower, reranker or mlm",
-    ),
-)
 
 
 def recipe_of(config: ConfigDict) -> Recipe:

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
@@ -20,11 +19,6 @@ from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
-
-declare(
-    "loop",
-    validate_negatives=Field(20, whole(1), "candidates of BM25 that a reranker's validation puts beside the positives"),
-)
 
 
 def check(config: ConfigDict) -> None:

@@ -18,7 +18,6 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files, hashing
-from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data import holdout
 from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.batches import as_written
@@ -36,14 +35,6 @@ from retrieval.stage_outputs import Run
 _log = logging.getLogger(__name__)
 
 METRICS = ("Success@1", "Success@10", "Success@100", "RR")
-
-declare(
-    "loop",
-    validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
-    validate_queries=Field(1000, whole(1), "queries of a validation"),
-    validate_candidates=Field(4000, whole(2), "candidates of a validation"),
-    best=Field("RR", TEXT, f"metric that chooses the best step: {', '.join(METRICS)}, or one of the recipe's own"),
-)
 
 
 class Pool(NamedTuple):

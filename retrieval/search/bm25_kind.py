@@ -9,35 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import Cost, IndexKind, Options, Passage, Planned, Texts, register
-from retrieval.search.words import STEMMERS, STOP_WORDS, Words
-
-ACCENTS = ("vocabulary", "fold", "keep")
-
-_K1_B = Kind(
-    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
-    lambda value: (
-        isinstance(value, tuple | list)
-        and (not value or (len(value) == 2 and NOT_NEGATIVE.fits(value[0]) and SHARE.fits(value[1])))
-    ),
-)
-declare(
-    "index",
-    bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
-    bm25_b=Field(0.75, SHARE, "b of BM25"),
-    bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
-    bm25_stop_words=Field("english", one_of("list of stop words", STOP_WORDS), "words left out; english: Lucene's 33"),
-    bm25_stemmer=Field("none", one_of("stemmer", STEMMERS), "Snowball's stemmer of a language, or none"),
-    bm25_accents=Field(
-        "vocabulary", one_of("way with accents", ACCENTS), "whether 'café' is 'cafe': fold, keep or vocabulary"
-    ),
-    bm25_identifiers=Field(
-        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts", was=False
-    ),
-)
+from retrieval.search.words import Words
 
 # Of an entry, a distinct word of a passage: of the process that builds, at its peak (docs/scale.md), and of the index.
 _BYTES_BUILDING, _BYTES_HELD = 27, 8

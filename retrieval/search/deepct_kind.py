@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from retrieval import foreign_json, identifiers, text_files
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare
 from retrieval.errors import UserError
 from retrieval.search import passage_files
 from retrieval.search.bm25 import MOST, Bm25Index
@@ -19,13 +18,6 @@ from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register
 
 _NEEDED = 'a line such as {"_id": "d7", "frequencies": {"bomb": 6}} is needed'
-
-declare(
-    "index",
-    term_weights=Field("", TEXT, "weighted words of passages, for the index deepct: FILE.jsonl, or a folder of them"),
-    deepct_k1=Field(10.0, NOT_NEGATIVE, "k1 of the index deepct: frequencies go up to 100 there"),
-    deepct_b=Field(0.9, SHARE, "b of the index deepct"),
-)
 
 
 @register

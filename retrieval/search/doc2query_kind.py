@@ -7,23 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval import expansions
-from retrieval.config.fields import SHARE_ABOVE, TEXT, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.bm25_kind import Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register
-
-declare(
-    "index",
-    expansions=Field(
-        "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
-    ),
-    expansions_share=Field(
-        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all", was=1.0
-    ),
-    expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
-)
 
 
 @register

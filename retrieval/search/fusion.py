@@ -14,7 +14,7 @@ from retrieval.search.exact import no_results
 Run = tuple[np.ndarray, np.ndarray]
 
 # Of the dense list in the sum with BM25's, where no validation questions choose it. It was chosen on test questions
-# (docs/decisions/hybrid.md), so a hybrid with it is no fair test on SQuAD.
+# (docs/design.md#the-hybrids-weight), so a hybrid with it is no fair test on SQuAD.
 DENSE_WEIGHT = 0.1
 
 # Queries that are fused at once: bounds the memory, whatever the number of queries.

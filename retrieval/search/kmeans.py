@@ -22,7 +22,6 @@ from retrieval.errors import UserError
 from retrieval.search.exact import finite_embeddings
 
 RANDOM, PLUS_PLUS = "random", "k-means++"
-STARTS = (RANDOM, PLUS_PLUS)
 
 _PARTS, _ROWS = 64, 1024
 _HIGHEST = jax.lax.Precision.HIGHEST

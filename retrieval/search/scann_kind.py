@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
 from retrieval.search import scann, scann_shards, scann_tree, tuning, windows
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import Cost, Embeddings, IndexKind, Options, Planned, SavedIndex, Share, register
@@ -18,12 +17,6 @@ _log = logging.getLogger(__name__)
 # Times the bytes of the embeddings: at the peak of a build, and of a loaded index, as docs/scale.md measured them.
 _BUILDING, _HELD = 4.25, 1.6
 _PLANNED = (40_000, 10_000)  # embeddings of the indexes that a plan builds
-
-declare(
-    "index",
-    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
-    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
-)
 
 
 @register

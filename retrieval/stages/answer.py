@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, declare, number, of_fields, whole
+from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import reader_rows
 from retrieval.data.sets import beir
@@ -39,33 +39,6 @@ _log = logging.getLogger(__name__)
 FOLDER = result_files.ANSWERED
 SPLIT = "read"
 WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "paragraphs"
-
-declare(
-    "answer",
-    systems=Field(
-        ("bm25",),
-        TEXTS,
-        "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
-        was=("bm25",),
-    ),
-    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all", was=""),
-    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
-    paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
-    weight=Field(
-        -1.0,
-        number("a number from 0 to 1, or -1", lambda value: 0 <= value <= 1 or value == -1),
-        "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
-        was=1.0,
-    ),
-    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none", was=""),
-    sums=Field(
-        False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities", was=False
-    ),
-    spans=Field(10, whole(1), "spans of a passage that are kept", was=10),
-    shard_size=Field(
-        8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one", was=8192
-    ),
-)
 
 
 class _Read(NamedTuple):

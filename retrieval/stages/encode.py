@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
@@ -30,18 +29,6 @@ from retrieval.stages.collection import (
 )
 
 _log = logging.getLogger(__name__)
-
-declare(
-    "encode",
-    batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
-    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
-    windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
-    untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
-    start=Field(
-        False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline", was=False
-    ),
-    corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
-)
 
 
 def encode(run: Run) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXTS, Field, Kind, declare, whole
 from retrieval.data.sets import answers, beir, reqa
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -38,20 +37,6 @@ RANKING = ("nDCG@10", "R@100", "RR@10")
 LEFT_OUT = "left out"  # of what the report says about a search: why there is none
 _WITHIN = 1000  # questions that are ranked within their article
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
-
-_METRICS = Kind(
-    "a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()",
-    lambda value: TEXTS.fits(value) and not any("," in name for name in value),
-)
-declare(
-    "evaluate",
-    depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
-    metrics=Field((), _METRICS, "metrics as ir_measures writes them, such as RR@10; (): those that suit each set"),
-    runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
-    dense=Field(
-        (), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search", was=()
-    ),
-)
 
 
 class Scores(NamedTuple):

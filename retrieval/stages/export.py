@@ -9,7 +9,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, model_folder
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, matching
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
@@ -30,17 +29,6 @@ from retrieval.stage_outputs import Run
 _log = logging.getLogger(__name__)
 
 FOLDER = "export"
-
-declare(
-    "export",
-    license=Field(
-        "",
-        matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
-        "license that the model card names, such as apache-2.0; '': none was given",
-    ),
-    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none", was=""),
-    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone", was=True),
-)
 
 
 def export(run: Run) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, TEXTS, Field, Kind, declare
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import fusion
 from retrieval.stages.fused_weight import FEWEST, best_weight
@@ -17,33 +16,6 @@ from retrieval.stages.rankings import Ranking
 _log = logging.getLogger(__name__)
 
 INTERLEAVE, RECIPROCAL_RANK, WEIGHTED_SUM = METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
-
-_SYSTEMS = Kind(
-    "a tuple of two or more names, such as \"('bm25', 'dense')\", or ()",
-    lambda value: TEXTS.fits(value) and len(value) != 1 and not any("," in name for name in value),
-)
-_METHODS = Kind(
-    f"a tuple of some of {', '.join(METHODS)}",
-    lambda value: TEXTS.fits(value) and bool(value) and set(value) <= set(METHODS) and len(set(value)) == len(value),
-)
-_WEIGHTS = Kind(
-    "a tuple of numbers of 0 or more, such as 0.3,0.7, or ()",
-    lambda value: isinstance(value, tuple | list) and all(NOT_NEGATIVE.fits(weight) for weight in value),
-)
-declare(
-    "fuse",
-    systems=Field((), _SYSTEMS, "systems to fuse, as tables name them; where they interleave the first one starts"),
-    pairs=Field(False, SWITCH, "whether every two of them are fused, in both orders, instead of all together"),
-    methods=Field(METHODS, _METHODS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
-    constant=Field(60.0, NOT_NEGATIVE, "constant of reciprocal_rank: how little the first ranks stand out"),
-    weights=Field((), _WEIGHTS, "of weighted_sum, one a system; (): validation questions choose, or all count alike"),
-    dense_weight=Field(
-        fusion.DENSE_WEIGHT,
-        SHARE,
-        "weight of the dense list in the hybrid, where no validation questions choose it",
-        was=fusion.DENSE_WEIGHT,
-    ),
-)
 
 
 class Fusing(NamedTuple):

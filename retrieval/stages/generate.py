@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, of_fields, one_of, whole
+from retrieval.config.fields import of_fields
 from retrieval.data.answer_makers.answer_maker import MAKERS, chosen
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
@@ -23,7 +23,7 @@ from retrieval.recipes import published_writer, readers, rerankers, writer
 from retrieval.recipes.answer_proposer import PROPOSER, AnswerProposer
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
-from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
+from retrieval.recipes.writer import Decoding, Writer, WrittenText
 from retrieval.recipes.written_judges import READER, RERANKER, AnswerJudge, QueryJudge
 from retrieval.runtime import hub, platforms
 from retrieval.stage_outputs import Run
@@ -67,44 +67,6 @@ class Judges(NamedTuple):
 
     answers: Callable[[Sequence[str], Sequence[Candidate]], list[str]] | None = None
     scores: Callable[[Sequence[str], Sequence[Candidate]], np.ndarray] | None = None
-
-
-declare(
-    "generate",
-    model=Field(
-        "", TEXT, "folder or hf:NAME of a published T5 or BART, for transformers; '': the model of the run or its base"
-    ),
-    collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
-    answers=Field(
-        "",
-        one_of("maker of answers", MAKERS, ""),
-        "what proposes answers to ask for; '': queries, no answers",
-        was="",
-    ),
-    proposer=Field(
-        "",
-        TEXT,
-        "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
-        was="",
-    ),
-    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least", was=20),
-    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none", was=""),
-    reranker=Field(
-        "",
-        TEXT,
-        "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none",
-        was="",
-    ),
-    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
-    way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),
-    tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
-    top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
-    temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
-    beams=Field(4, whole(1), "texts that beam search keeps"),
-    length_penalty=Field(0.0, NOT_NEGATIVE, "exponent by which beam search excuses long texts; 0: not at all"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
-)
 
 
 def generate(run: Run) -> dict[str, Any]:

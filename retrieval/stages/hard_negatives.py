@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import hashing
-from retrieval.config.fields import NOT_NEGATIVE, SHARE_BELOW, Field, declare, whole
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import answers, beir, splits
 from retrieval.data.sets.answers import Answers
@@ -26,15 +25,6 @@ RULE = ("negatives", "first", "last", "margin", "relative_margin")
 # The fields of the config that decide which negatives are mined.
 SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
 _PART = 10_000  # questions whose ranked lists are held at a time
-
-declare(
-    "mine",
-    negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
-    first=Field(1, whole(1), "first rank to draw from, without the positives"),
-    last=Field(200, whole(1), "last rank to draw from, without the positives"),
-    margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive they score at least; 0: any score"),
-    relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
-)
 
 
 class Mining(NamedTuple):

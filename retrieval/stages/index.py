@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
@@ -25,16 +24,6 @@ from retrieval.stages.indexes import Built, built_by, options_of
 _log = logging.getLogger(__name__)
 
 _READ = "read"  # beside a collection's indexes: what stages take from the config of the run that has made these
-
-_NAMES = Kind(
-    "one name or more, such as \"('bm25',)\"",
-    lambda value: TEXTS.fits(value) and len(value) > 0 and not any("," in name for name in value),
-)
-declare(
-    "index",
-    words=Field(("bm25",), _NAMES, "indexes of words; the first one is merged with the dense index"),
-    dense=Field("scann", one_of("index", DENSE), "dense index: scann, or exact, which builds nothing"),
-)
 
 
 def check(config: ConfigDict) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval import files
-from retrieval.config.fields import Field, declare, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.examples import task_kind
 from retrieval.data.labelled import grouping
@@ -27,11 +26,6 @@ from retrieval.stages.seen_queries import SeenQueries
 from retrieval.stages.text_sizes import TextSizes
 
 _NAME = "inspect.json"
-
-declare(
-    "inspect",
-    texts=Field(20_000, whole(1), "passages and labelled queries that --stage=inspect looks at, the first", was=20_000),
-)
 
 
 class _Learnt(NamedTuple):

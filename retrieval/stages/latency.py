@@ -10,7 +10,6 @@ import numpy as np
 from retrieval import files
 from retrieval.api.loaded_model import of_run
 from retrieval.api.reranking import PairReranker
-from retrieval.config.fields import Field, declare, whole
 from retrieval.data.sets import beir
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
@@ -26,11 +25,6 @@ from retrieval.stages.collection import Collection, open_collection, set_names
 
 _MODEL = "config.rerank.model"
 
-declare(
-    "latency",
-    questions=Field(100, whole(1), "questions of each set that are asked one at a time", was=100),
-    reranked=Field(0, whole(0), "results of the first index of words that the reranker scores too; 0: none", was=0),
-)
 
 Ask = Callable[[str], Any]
 

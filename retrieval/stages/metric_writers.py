@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from retrieval import files
-from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError
 from retrieval.libraries import clu_writers
 from retrieval.runtime import hosts
@@ -38,8 +37,6 @@ _SHOWN = {
     "validation/LogLikelihood": ".4f",
     "validation/NextSentenceAccuracy": ".3f",
 }
-
-declare("loop", wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"))
 
 
 class Writer(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, Field, declare, of_fields, one_of
+from retrieval.config.fields import of_fields
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
@@ -31,12 +31,6 @@ from retrieval.stages.collection import Collection, open_collection
 from retrieval.stages.hard_negatives import Mining
 
 _log = logging.getLogger(__name__)
-
-declare(
-    "mine",
-    system=Field("bm25", one_of("index", INDEXES), "index to mine from: bm25, or with the base's model exact or scann"),
-    answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
-)
 
 
 def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:

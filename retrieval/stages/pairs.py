@@ -10,10 +10,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, one_of, values_of, whole
+from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards, teacher_scores
-from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, msmarco, splits
 from retrieval.errors import UserError
@@ -24,25 +23,6 @@ from retrieval.stages import findings, labelled_groups
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
-
-declare(
-    "pairs",
-    files=Field("", PATHS, "files of labelled examples, separated by commas"),
-    format=Field("", one_of("format", LABELLED, ""), "format of all of them; '': each is recognised"),
-    queries=Field("", PATHS, "TSV file with the queries of triples of ids"),
-    collection=Field(
-        "", PATHS, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
-    ),
-    positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
-    in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
-    keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others", was=False),
-    pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
-    teacher=Field(
-        "",
-        TEXT,
-        "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any",
-    ),
-)
 
 
 def write_pairs(run: Run) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, values_of, whole
+from retrieval.config.fields import values_of
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.models.transformer import remat_for
@@ -45,13 +45,6 @@ _log = logging.getLogger(__name__)
 _LONGEST = 20.0  # seconds of a step that is run to see how long it takes
 _BATCH = 2.0  # the same of a batch that is encoded
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
-
-declare(
-    "plan",
-    topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
-    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried", was=False),
-    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none", was=0),
-)
 
 
 def plan(run: Run) -> dict[str, Any]:

@@ -10,17 +10,8 @@ from ml_collections import ConfigDict
 
 from retrieval import extras
 from retrieval.config.fields import (
-    NOT_NEGATIVE,
-    SHARE_BELOW,
-    SWITCH,
-    TEXTS,
-    Field,
-    Kind,
-    declare,
     of_fields,
-    one_of,
     values_of,
-    whole,
 )
 from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
@@ -33,40 +24,6 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
-
-RUNNERS = (LOCAL, *("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner"))
-declare(
-    "prepare",
-    runner=Field(
-        LOCAL,
-        Kind("runner", lambda value: value in RUNNERS or "." in value, RUNNERS),  # Beam takes any class
-        "local, or a Beam runner, such as DataflowRunner or a class's dotted name",
-    ),
-    beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
-    workers=Field(2, whole(1), "processes of the local runner"),
-    shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
-    shard_size=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "MiB of the corpus's files for a shard at least: of few there are fewer shards, whose number divides "
-        "prepare.shards; 0: always so many",
-        was=0.0,
-        in_place_of="prepare.shards",
-    ),
-    vocab_size=Field(30522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
-    lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents", was=True),
-    vocab_kind=Field(
-        "wordpiece",
-        one_of("kind of vocabulary", vocabularies.TRAINED),
-        "what such a vocabulary has: wordpiece, or trigrams (letters, for model.encoder=bow_mlp)",
-        was="wordpiece",
-    ),
-    longest_passage=Field(256, whole(1), "tokens of a passage at most; with its title it fits data.document_length"),
-    shortest_paragraph=Field(96, whole(0), "a paragraph of fewer tokens is joined with the next"),
-    least_passage=Field(16, whole(1), "tokens of a passage at least"),
-    across_sections=Field(False, SWITCH, "whether a passage goes on behind a heading"),
-    held_out=Field(0.0, SHARE_BELOW, "pydocs: share of the functions that are kept for evaluation"),
-)
 
 
 def prepare_corpus(run: Run) -> dict[str, Any]:

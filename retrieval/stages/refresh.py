@@ -23,7 +23,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.recipes.towers import Embedder
@@ -52,14 +51,6 @@ _VARIABLES = (
 
 # The fields of the config that decide what a refresh makes, and when.
 SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag", "mine.patience", "mine.turn_rate")
-
-declare(
-    "mine",
-    refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
-    refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
-    refresh_lag=Field(0, whole(0), "steps that a second process has for it meanwhile; 0: training waits"),
-    refresh_env=Field((), TEXTS, "environment of that process, such as ('CUDA_VISIBLE_DEVICES=1',)"),
-)
 
 
 def needs(makes: str, every: int) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.recipes.towers import Embedder
 from retrieval.registry import Table
@@ -108,13 +107,6 @@ class RefreshKind:
 
 
 REFRESHES: Table[RefreshKind] = Table("kind of refresh", "retrieval.stages.refreshes")
-
-declare(
-    "mine",
-    refresh_makes=Field(
-        "negatives", one_of("kind of refresh", REFRESHES), "what a refresh makes anew", was="negatives"
-    ),
-)
 
 
 def kind_of(name: str) -> RefreshKind:

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import TEXT, TEXTS, Field, declare, of_fields, whole, whole_numbers
+from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -35,22 +35,6 @@ _log = logging.getLogger(__name__)
 
 FOLDER = result_files.RERANKED
 _MODEL = "config.rerank.model"
-
-declare(
-    "rerank",
-    systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
-    model=Field(
-        "",
-        TEXT,
-        "work directory of a reranker, which reads at its own lengths, folder or hf:NAME of a cross-encoder, or a "
-        "system whose ranks count",
-    ),
-    depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
-    measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
-    trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
-    trained_depth=Field(1000, whole(1), "results of those systems that count"),
-    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
-)
 
 
 class Reranked(NamedTuple):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from retrieval import text_files
-from retrieval.config.fields import TEXT, TEXTS, Field, declare, one_of
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
@@ -19,23 +18,6 @@ _log = logging.getLogger(__name__)
 
 _FIELD = "config.runs.files"
 REFUSE, ALLOW = "refuse", "allow"
-
-declare(
-    "runs",
-    files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
-    third=Field(
-        "",
-        one_of("kind of third column", (runs.RANK, runs.SCORE), ""),
-        "what the third column of files with three is, rank or score; '': what its numbers tell",
-        was="",
-    ),
-    set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
-    unknown=Field(
-        REFUSE,
-        one_of("way with unknown ids", (REFUSE, ALLOW)),
-        "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
-    ),
-)
 
 
 class RunFile(NamedTuple):

@@ -11,7 +11,7 @@ from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
-from retrieval.config.fields import Field, declare, of_fields, whole
+from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
@@ -25,9 +25,6 @@ _AT_ONCE = 32  # queries of a file
 _STANDARD_INPUT = "-"
 
 _AROUND = 60  # characters that are shown on either side of an answer
-
-
-declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
 
 
 def check_hits(k: int, depth: int, field: str = "config.search.k") -> None:

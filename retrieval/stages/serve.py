@@ -1,13 +1,12 @@
 """The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
 
 import logging
-import re
 
 from retrieval import extras, files
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
-from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, matching, of_fields, whole
+from retrieval.config.fields import of_fields
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
@@ -21,42 +20,8 @@ _log = logging.getLogger(__name__)
 _LOOK = 2.0  # seconds between two looks for a newer index
 _RERANKER = "config.serve.reranker"
 
-_HOST = matching("an address such as 127.0.0.1", r"\S+")  # an empty one would be all addresses of this machine
 # As requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
-_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
-_HOSTS = Kind(
-    "a tuple of names without a port, such as \"('search.example.org',)\", or ()",
-    lambda value: TEXTS.fits(value) and all(map(_NAME.fullmatch, value)),
-)
 # As browsers have it: in lower case, without a path.
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
-_ORIGINS = Kind(
-    "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
-    lambda value: TEXTS.fits(value) and all(map(_ORIGIN.fullmatch, value)),
-)
-_PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
-declare(
-    "serve",
-    host=Field(
-        "127.0.0.1",
-        _HOST,
-        "address to listen at; others reach the server at 0.0.0.0, or an address of theirs",
-        was="127.0.0.1",
-    ),
-    port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
-    hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
-    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any", was=()),
-    reranker=Field(
-        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any", was=""
-    ),
-    k=Field(100, whole(1), "most hits of a list", was=100),
-    characters=Field(1000, whole(1), "most characters of a query", was=1000),
-    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank", was=64),
-    body=Field(1 << 20, whole(1), "most bytes of a request", was=1 << 20),
-    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error", was=10.0),
-    waiting=Field(256, whole(1), "requests that may wait; further ones are refused", was=256),
-    batch=Field(32, whole(1), "queries that are searched at once, at most", was=32),
-)
 
 
 def check(k: int, depth: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, of_fields, values_of, whole
+from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
@@ -26,23 +26,6 @@ from retrieval.stages.collection import CORPUS
 _log = logging.getLogger(__name__)
 
 _PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
-
-declare(
-    "sets",
-    distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
-)
-declare(
-    "split",
-    set=Field("", TEXT, "evaluation set whose questions are divided for fine-tuning"),
-    train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all", was=""),
-    dev=Field(
-        "", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation", was=""
-    ),
-    ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
-    validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
-    seed=Field(0, whole(0), "seed of the division"),
-    shards=Field(64, whole(1), "files of labelled examples; a multiple of data.lanes"),
-)
 
 
 class NamedSets(NamedTuple):

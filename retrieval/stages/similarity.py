@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 
 from retrieval import files
-from retrieval.config.fields import Field, declare, whole, whole_numbers
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.evaluation.text_similarity import similarity_by_length
@@ -26,16 +25,6 @@ from retrieval.stages.collection import CORPUS, open_collection
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
 _TEXTS = 20_000
-
-declare(
-    "similarity",
-    lengths=Field(
-        (),
-        whole_numbers("a tuple of whole numbers of at least 3, such as 128,512, or ()", 3),
-        "lengths of the random texts, in tokens; (): the longest passages', a half, a quarter, an eighth",
-    ),
-    pairs=Field(1000, whole(1), "pairs of texts for each length"),
-)
 
 
 def check(lengths: Sequence[int], longest: int) -> None:

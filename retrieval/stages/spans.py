@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files, text_files
-from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, of_fields, one_of
+from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import span_shards
 from retrieval.data.labelled.reader_rows import RowLengths
@@ -33,30 +33,6 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "spans"
 _PART = 5_000  # questions whose lists are held at a time
-
-declare(
-    "spans",
-    questions=Field(
-        "", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's", was=""
-    ),
-    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one", was=""),
-    system=Field(
-        "bm25",
-        one_of("index", INDEXES),
-        "index that retrieves: bm25, or with the base's model exact or scann",
-        was="bm25",
-    ),
-    run=Field("", PATHS, "run file with the lists of the questions, in place of an index", was=""),
-    asked=Field(
-        True,
-        SWITCH,
-        "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
-        was=True,
-    ),
-    gold=Field(
-        True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one", was=True
-    ),
-)
 
 
 class _Question(NamedTuple):

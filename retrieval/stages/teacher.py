@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.config.fields import TEXT, Field, declare, of_fields, whole
+from retrieval.config.fields import of_fields
 from retrieval.data.labelled import teacher_scores
 from retrieval.data.labelled.grouping import Groups
 from retrieval.data.sets.beir import Candidate
@@ -26,12 +26,6 @@ FOLDER = "teacher"
 _MODEL = "config.teacher.model"
 _PAIRS = ("files", "format", "queries", "collection", "pool", "in_order")
 _LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
-
-declare(
-    "teacher",
-    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder or hf:NAME of a cross-encoder"),
-    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
-)
 
 
 def teach(run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_fields, whole
+from retrieval.config.fields import of_fields
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
@@ -63,40 +63,6 @@ _FILES = {"pairs": "files", "spans": "questions"}
 
 # Where a batch is kept whose updates were not finite.
 BAD_BATCHES = "bad_batches"
-
-_STEPS = Kind(
-    "the first and the last step, such as 10,15, or ()",
-    lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
-)
-_KEPT = Kind(
-    "a tuple of steps, such as (1000,2000), or ()",
-    lambda value: isinstance(value, tuple | list) and all(type(step) is int and step > 0 for step in value),
-)
-declare(
-    "train",
-    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
-    epochs=Field(
-        0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", 0.0, "train.steps"
-    ),
-    minutes=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "no more steps than take so long, by a few that are timed before the first; 0: all",
-        0.0,
-        "train.epochs",
-    ),
-    batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
-    accumulation=Field(1, whole(1), "batches whose gradients make one update"),
-    chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
-)
-declare(
-    "loop",
-    log_every=Field(100, whole(1), "steps between lines of the log"),
-    checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
-    keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
-    keep_steps=Field((), _KEPT, "further steps whose checkpoints stay, for curves; train.init_step reads one", was=()),
-)
-declare("profile", steps=Field((), _STEPS, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 
 
 def train(run: Run) -> dict[str, Any]:

@@ -12,28 +12,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.training.loop import TrainState
 from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
-
-declare(
-    "mine",
-    patience=Field(
-        0,
-        whole(0),
-        "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
-        was=0,
-    ),
-    turn_rate=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
-        was=0.0,
-    ),
-)
 
 
 class Turn:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets.beir import Candidate
 from retrieval.models.deepct import DeepCT
 from retrieval.pipeline.stage import STAGES, Stage
@@ -25,14 +24,6 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "term_weights"
 KEPT, WITHOUT = "words kept", "passages without a word"
-
-declare(
-    "weigh",
-    scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
-    square_root=Field(False, SWITCH, "whether the root of a weight counts: more words stay, for k1 18 and b 0.7"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
-)
 
 
 def weigh(run: Run) -> dict[str, Any]:

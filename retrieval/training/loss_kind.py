@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from retrieval.config.fields import POSITIVE, Field, declare, declared, one_of
+from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.registry import Table
 
@@ -74,12 +74,6 @@ class Loss:
 
 
 LOSSES: Table[Loss] = Table("loss", "retrieval.training.objectives")
-
-declare(
-    "train",
-    loss=Field("in_batch_softmax", one_of("loss", LOSSES), "what is minimised"),
-    temperature=Field(1.0, POSITIVE, "scores are divided by it"),
-)
 
 
 def option_names() -> set[str]:

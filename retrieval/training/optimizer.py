@@ -11,23 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, SHARE, SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 
 OPTIMIZERS = ("adam", "lamb")
-
-declare(
-    "train",
-    optimizer=Field("adam", one_of("optimizer", OPTIMIZERS), "Adam or LAMB, with decoupled weight decay"),
-    learning_rate=Field(1e-4, POSITIVE, "highest learning rate, at the end of the warm-up"),
-    warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
-    weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
-    clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
-    clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
-    adam_epsilon=Field(1e-6, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
-    schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
-    lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-)
 
 
 def make_optimizer(

@@ -10,19 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.config.fields import TUPLE, Field, declare, whole
 from retrieval.errors import UserError, divisors, listed, near
 
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
 
 DATA, FSDP = "data", "fsdp"
-
-declare(
-    "mesh",
-    fsdp=Field(1, whole(1), "devices that share one copy of parameters and optimizer state; 1: each has its own"),
-    replicate_below=Field(65_536, whole(0), "parameters with fewer values are whole on every device"),
-    rules=Field((), TUPLE, "own shardings: (regular expression, axis or None per dimension); the first match counts"),
-)
 
 
 def make_mesh(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval import identifiers, text_files
-from retrieval.config.fields import TEXT, Field, declare
 from retrieval.data.corpora import links, sentences, urls
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.errors import UserError, listed, near
@@ -31,13 +30,6 @@ _SHOWN = 40  # characters of a field's name in an error: it may be the text of a
 NOT_IN_IDS = "\t\n\r\v\f"  # they end a field or a line of the files that name documents
 _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
-declare(
-    "documents",
-    id=Field("", TEXT, "JSON lines, CSV, Parquet: the field of a document's id; '': _id, id or docid"),
-    title=Field("", TEXT, "the field of its title; '': title"),
-    text=Field("", TEXT, "the field of its text; '': text, contents or body"),
-    url=Field("", TEXT, "the field of its web address; '': url or metadata.url", was=""),
-)
 
 # What the fields of a record are called where the config does not say.
 _USUAL = {

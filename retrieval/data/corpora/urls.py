@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urljoin
 
-from retrieval.config.fields import Field, Kind, declare
-
 _SCHEME = re.compile(r"([^/?#:]*):")
 _PART = re.compile(r"\{(id|stem|title)\}")
 _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]+)?(?:\.gz)?\Z")
@@ -44,18 +42,6 @@ def of_document(base: str, own: str, id: str, title: str) -> str:
     return _PART.sub(lambda part: quote(values[part[1]]), base)
 
 
-def _is_base(value: Any) -> bool:
+def is_base(value: Any) -> bool:
+    """Whether a value of `config.documents.base_url` is '' or an address that a document's id can stand in."""
     return isinstance(value, str) and checked(value) == value and not set("{}") & set(_PART.sub("", value))
-
-
-_BASE = Kind("an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}", _is_base)
-declare(
-    "documents",
-    base_url=Field(
-        "",
-        _BASE,
-        "where documents without an address of their own are: their id stands behind it, or in it as {id}, {stem} "
-        "(without suffix) or {title}; '': nowhere",
-        was="",
-    ),
-)

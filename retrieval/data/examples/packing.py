@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from retrieval import files
-from retrieval.config.fields import SHARE, SWITCH, Field, declare, whole
 from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
@@ -28,17 +27,6 @@ PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
 WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
-
-declare(
-    "data.pack",
-    auto=Field(
-        False, SWITCH, "choose the shares from the data where both are 0, if packing saves a twentieth", was=False
-    ),
-    query=Field(0.0, SHARE, "tokens of packed query rows, as a share of one text per row's; 0: one text per row"),
-    query_row=Field(128, whole(3), "tokens of a packed row of queries"),
-    document=Field(0.0, SHARE, "tokens of packed document rows, as a share of one text per row's; 0: one text per row"),
-    document_row=Field(384, whole(5), "tokens of a packed row of documents"),
-)
 
 
 @dataclasses.dataclass(frozen=True)

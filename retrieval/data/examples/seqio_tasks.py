@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.config.fields import SWITCH, Field, declare, number, whole
+from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
@@ -17,22 +17,6 @@ from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.libraries import seqio, tf
-
-_HELD_OUT = number(
-    "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
-)
-declare(
-    "data",
-    query_length=Field(64, whole(3), "tokens of a query, with [CLS] and [SEP]"),
-    document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
-    lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
-    shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
-    held_out=Field(
-        0.001, _HELD_OUT, "share of the passages that validate pre-training, which reads none of their sentences"
-    ),
-    negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
-    skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run", was=False),
-)
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +64,7 @@ def register(
     suffix = "_validation" if validation else ""
     for name in rates:
         task = TASKS[name]
-        own = {option: field.default for option, field in task.options.items()} | dict(options or {})
+        own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
         given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled)
         is_drawn = functools.partial(
             _is_drawn, task=task, negatives=negatives, bound=holdout.bound(held_out), validation=validation

@@ -13,11 +13,11 @@ It reads records, which a stage wrote as shards, and makes an example of each: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare
+from retrieval.config.fields import NOT_NEGATIVE, Field, declare, declared
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -128,7 +128,7 @@ class Given(NamedTuple):
     Attributes:
       vocabulary: of the records' tokens.
       specials: its special tokens.
-      options: the values of the fields that the task declares, by name.
+      options: the values of the fields that the task alone reads, by name.
       weights: of each task that is drawn, its share of the draws divided by the size of its epoch.
       labelled: the folder of labelled examples, as `Stored` has it.
     """
@@ -145,22 +145,20 @@ class TaskKind:
 
     Attributes:
       name: of the task and of its field `config.data.rates.NAME`.
-      what: one line of help for that field.
+      what: one line of help for that field, of a plugin's task.
       kind: of its examples, a name in KINDS.
       is_labelled: whether its records are labelled examples, written by the stage `pairs` or another one that a recipe
         names. Others are of the corpus.
       shards: the files of its records.
-      options: the fields that it declares, `config.data.NAME`.
-      came_later: whether work directories without its rate have just not drawn it. Set it for a new task.
+      options: the fields that it alone reads, `config.data.NAME`.
     """
 
     name: str
-    what: str
+    what: str = ""
     kind: str = "pair"
-    came_later: bool = False
     is_labelled: bool = False
     shards: Shards
-    options: Mapping[str, Field] = {}
+    options: Sequence[str] = ()
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """The number of examples of an epoch.
@@ -210,10 +208,10 @@ TASKS: Table[TaskKind] = Table("task", "retrieval.data.examples.tasks")
 
 
 def register(task: type[TaskKind]) -> type[TaskKind]:
-    """Adds a task to TASKS, and its fields to the config. To be used as a decorator."""
+    """Adds a task to TASKS, and the rate of a plugin's to the config. To be used as a decorator."""
     entry = TASKS.register(task.name, task())
-    declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what, was=0.0 if entry.came_later else None)})
-    declare("data", **entry.options)
+    if f"data.rates.{entry.name}" not in declared():
+        declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what)})
     return task
 
 
@@ -223,5 +221,5 @@ def drawn(rates: Mapping[str, float], labelled: bool) -> list[str]:
 
 
 def options_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the fields that tasks declare, from the group `data` of a config."""
+    """The values of the fields that one task alone reads, from the group `data` of a config."""
     return {name: data[name] for task in TASKS.values() for name in task.options}

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval.config.fields import TEXTS, Field, declare
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -11,13 +10,6 @@ from retrieval.errors import UserError, unknown_name
 
 _SPLITS, _DIVIDED = "sets.splits", "split.set"
 _OF_DIVIDED = ("split.train", "split.dev")
-
-declare(
-    "sets",
-    splits=Field(
-        (), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all", was=()
-    ),
-)
 
 
 @register

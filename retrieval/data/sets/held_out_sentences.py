@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import hashing
-from retrieval.config.fields import SHARE_BELOW
 from retrieval.data import holdout
 from retrieval.data.corpora import sentences
 from retrieval.data.sets import open_domain
@@ -34,11 +33,8 @@ class HeldOutSentences(SetFormat):
     what = "sentences of held-out passages, which ask for the rest of their passage; of this share of the passages"
     setting = "--config.sets.sentences=0.1"
     example = "a sentence of the corpus"
-    default = 0.0
-    kind = SHARE_BELOW
     options = ("data.held_out",)
     holds_out = True
-    came_later = True
 
     def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
         yield held_out_sentences(given.corpus, value)

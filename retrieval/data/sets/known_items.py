@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from retrieval.config.fields import SWITCH
 from retrieval.data.corpora import pydocs, sources
 from retrieval.data.corpora.articles import Article
 from retrieval.data.sets.beir import RetrievalSet
@@ -26,10 +25,7 @@ class KnownItems(SetFormat):
     what = "held-out docstrings of the installed packages"
     setting = "--config.sets.pydocs=True"
     example = "def f(): ..."
-    default = False
-    kind = SWITCH
     options = ("corpus", "prepare.held_out")
-    goes_with = ("corpus", "pydocs")
     holds_out = True
 
     def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:

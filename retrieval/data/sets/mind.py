@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrieval import text_files
-from retrieval.config.fields import Field, Kind, declare
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import beir, relevance
@@ -66,22 +65,13 @@ class Impression(NamedTuple):
         return any(self.clicked) and not all(self.clicked)
 
 
-def _is_time(value: object) -> bool:
+def is_time(value: object) -> bool:
+    """Whether a value of `config.sets.mind_split` is '' or a time without a zone."""
     try:
         # MIND's own times have no zone, and one with a zone cannot be compared to them.
         return value == "" or bool(isinstance(value, str) and datetime.datetime.fromisoformat(value).tzinfo is None)
     except ValueError:
         return False
-
-
-declare(
-    "sets",
-    mind_split=Field(
-        "",
-        Kind("'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00", _is_time),
-        "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
-    ),
-)
 
 
 def read_news(path: Path) -> dict[str, Candidate]:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrieval import foreign_json, hashing, identifiers, text_files
-from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
@@ -394,10 +393,6 @@ QUESTIONS.register(
         lambda first, line: first not in _JSON and _is_curated_trec(line),
         lambda path, are_patterns: _curated_trec(path),
     ),
-)
-declare(
-    "sets",
-    qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa and sets.qa_dev are regular expressions"),
 )
 
 

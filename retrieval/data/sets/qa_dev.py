@@ -20,7 +20,6 @@ class HeldOut(qa.OpenDomain):
     name = "qa_dev"
     what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
     setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
-    came_later = True
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         paths = [Path(path) for path in source_paths.split(value)[1:]]

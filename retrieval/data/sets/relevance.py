@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from retrieval import numbers, text_files
-from retrieval.config.fields import Field, declare, one_of
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -22,16 +21,6 @@ LOST = "queries that lose all their judgements so, left out"
 HEADER = ["query-id", "corpus-id", "score"]
 _WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
-
-declare(
-    "sets",
-    unknown=Field(
-        REFUSE,
-        one_of("way with judgements of unknown candidates", (REFUSE, DROP)),
-        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
-        was=REFUSE,
-    ),
-)
 
 
 def read(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval import foreign_json, hashing, text_files
-from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain
@@ -25,16 +24,6 @@ PAIR = "pair"  # the name of the paper's rule of relevance
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
 _log = logging.getLogger(__name__)
-
-declare(
-    "sets",
-    reqa_sentences=Field(
-        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph", was=False
-    ),
-    known_articles=Field(
-        False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too", was=False
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import PATHS, Field, Kind, declare
+from retrieval.config.fields import PATHS, Field, declare, declared
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.errors import UserError
@@ -49,31 +49,24 @@ class SetFormat:
       what: what people call it.
       setting: the setting that takes it, in words.
       example: a line of it, with ⇥ for a tab.
-      default, kind: of the field.
       options: other fields that it reads, as dotted names.
       is_judged: whether its queries have judgements. Without them no set can be divided for training.
       of_folders: whether the field takes folders instead of files.
       tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes so many files of different kinds.
-      goes_with: the field and its value without which there is no such set.
       holds_out: whether it asks with texts of the corpus that training is not to read.
-      came_later: whether work directories without the field have just none of these sets. Set it for a new format.
     """
 
     name: str
     what: str
     setting: str
     example: str
-    default: Any = ""
-    kind: Kind = PATHS
     options: Sequence[str] = ()
     is_judged: bool = True
     of_folders: bool = False
     tfds: str = ""
     parts: Sequence[str] = ()
-    goes_with: tuple[str, Any] | None = None
     holds_out: bool = False
-    came_later: bool = False
 
     def read(self, value: Any, given: Given) -> Iterator[RetrievalSet]:
         """The sets.
@@ -149,20 +142,10 @@ SETS: Table[SetFormat] = Table("format of evaluation sets", "retrieval.data.sets
 
 
 def register(kind: type[SetFormat]) -> type[SetFormat]:
-    """Adds a format to SETS, and its field `config.sets.NAME` to the config. To be used as a decorator."""
+    """Adds a format to SETS, and that of a plugin to the config, as `config.sets.NAME`. To be used as a decorator."""
     form = SETS.register(kind.name, kind())
-    declare(
-        "sets",
-        **{
-            form.name: Field(
-                form.default,
-                form.kind,
-                f"{form.what}: {form.setting}",
-                was=form.default if form.came_later else None,
-                goes_with=form.goes_with,
-            )
-        },
-    )
+    if f"sets.{form.name}" not in declared():
+        declare("sets", **{form.name: Field("", PATHS, f"{form.what}: {form.setting}")})
     return kind
 
 

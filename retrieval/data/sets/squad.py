@@ -55,7 +55,6 @@ class Squad(SetFormat):
     """The format 'squad'."""
 
     name = "squad"
-    came_later = True
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
     example = reqa.SquadFiles.example

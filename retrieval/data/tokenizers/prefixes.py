@@ -7,29 +7,12 @@ How a title stands before its text is said here, too.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import Field, Kind, declare, one_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 
-# Without the space its last word could be of one piece with the first of the text.
-KIND = Kind(
-    "'' or a text that ends with a space, such as 'query: '",
-    lambda value: isinstance(value, str) and (not value or bool(value.strip() and value.endswith(" "))),
-)
 NAMES = ("query_prefix", "document_prefix")
 PAIR, JOINED = "pair", "joined"
 _WORD = "1"  # a token of every vocabulary, if only the unknown one
-declare(
-    "data",
-    query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count", was=""),
-    document_prefix=Field("", KIND, "what stands before every document, in front of its title", was=""),
-    titles=Field(
-        PAIR,
-        one_of("way of titles", (PAIR, JOINED)),
-        "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
-        was=PAIR,
-    ),
-)
 
 
 class Prefixes(NamedTuple):

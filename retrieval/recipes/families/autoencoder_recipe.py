@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare
 from retrieval.models.autoencoder import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
@@ -20,12 +19,6 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES
 from retrieval.training import losses
 from retrieval.training.loop import Objective
-
-declare(
-    "train",
-    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
-    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
-)
 
 
 class AutoencoderRecipe(MlmRecipe):

@@ -9,7 +9,6 @@ import jax
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import Field, declare, whole
 from retrieval.data.examples import feature_lengths
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
@@ -25,21 +24,6 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
 
-declare(
-    "model",
-    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives", was=10),
-)
-declare(
-    "spans",
-    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first", was=5),
-    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph", was=32),
-    early=Field(
-        0,
-        whole(0),
-        "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none",
-        was=0,
-    ),
-)
 _CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
 

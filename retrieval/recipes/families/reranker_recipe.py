@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import Field, Kind, declare
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
@@ -25,15 +24,6 @@ from retrieval.stage_outputs import Run
 from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
-
-declare(
-    "model",
-    classes=Field(
-        2,
-        Kind("1 or 2", lambda value: value in (1, 2)),
-        "classes of a reranker: 2 (not relevant, relevant), or 1 score",
-    ),
-)
 
 
 class RerankerRecipe(PairRecipe):

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from retrieval.config.fields import SHARE_BELOW, SWITCH, Field, declare, whole
 from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -26,19 +25,6 @@ from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.stage_outputs import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
-
-declare(
-    "model.writer",
-    layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
-    pre_norm=Field(
-        True, SWITCH, "whether the encoder's norms stand before its sublayers; an own encoder has them after"
-    ),
-    copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
-)
-declare(
-    "train",
-    label_smoothing=Field(0.0, SHARE_BELOW, "share of a token's label that is spread over the vocabulary; paper: 0.1"),
-)
 
 
 class Seq2SeqRecipe(Recipe):

@@ -17,33 +17,19 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.data.examples import cluster_order
-from retrieval.data.examples.cluster_order import ORDERS, PAPER, Clustered
+from retrieval.data.examples.cluster_order import ORDERS, Clustered
 from retrieval.data.examples.stored_pairs import Positive, StoredPairs
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import kmeans
-from retrieval.search.kmeans import RANDOM, STARTS
 from retrieval.stage_outputs import Run
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
 
 ARRAYS = ("paragraphs", "clusters", "centroids")
 _ORDER = 1  # the seed of the batches, beside that of k-means
-
-declare(
-    "cluster",
-    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged", was=10_000),
-    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves", was=250),
-    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all", was=1000),
-    start=Field(RANDOM, one_of("start of k-means", STARTS), "first centroids: random, or k-means++", was=RANDOM),
-    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means", was=False),
-    batches=Field(
-        PAPER, one_of("rule of batches", ORDERS), "how batches are made of clusters: paper or authors", was=PAPER
-    ),
-)
 
 
 class ClustersRefresh(RefreshKind):

@@ -23,24 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.errors import UserError
 from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS, TEMPERATURE, Batch, Loss, Metrics, Options
 
 _NEVER = -1e30  # in place of -inf, whose gradients are NaN
-
-declare(
-    "train",
-    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax", was=True),
-    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score", was=False),
-    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too", was=False),
-    early=Field(
-        False,
-        SWITCH,
-        "whether a reader's question tower is trained too, on the first spans.early candidates",
-        was=False,
-    ),
-)
 
 
 def span_likelihood(

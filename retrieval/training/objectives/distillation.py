@@ -7,17 +7,11 @@ of the positive, by id, count in no loss.
 import jax
 import jax.numpy as jnp
 
-from retrieval.config.fields import POSITIVE, Field, declare
 from retrieval.errors import UserError
 from retrieval.training.candidates import compared, counts, divided, mean_of_negatives
 from retrieval.training.loss_kind import LOSSES, SCORES, TEMPERATURE, Batch, Loss, Metrics
 
 _SOFTENING = "train.softening"
-
-declare(
-    "train",
-    softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
-)
 
 
 def margin_mse(score_BK: jax.Array, batch: Batch, *, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:

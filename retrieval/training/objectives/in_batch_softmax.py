@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import on_every_device
-from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics
@@ -18,18 +17,6 @@ OTHER_POSITIVES = ("mask", "mean")
 # The config can also leave them what they are to a loss that does not know of them.
 PUSHED = "negatives"
 _OTHERS = "train.other_positives"
-
-declare(
-    "train",
-    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
-    other_positives=Field(
-        "mask",
-        one_of("use of other positives", (*OTHER_POSITIVES, PUSHED)),
-        "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
-    ),
-    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)", was=1),
-    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
-)
 
 
 def in_batch_softmax(

@@ -11,12 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import on_every_device
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare
 from retrieval.training.candidates import compared, divided, mean_of_negatives
 from retrieval.training.cross_entropy import contain
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Batch, Loss, Metrics
-
-declare("train", margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"))
 
 # Stands in the list of a query without any known positive; no document has this id.
 NO_DOCUMENT = -1

@@ -7,7 +7,6 @@ negative. A hard negative with the positive's id is an empty slot. E embedding s
 import jax
 import jax.numpy as jnp
 
-from retrieval.config.fields import SWITCH, Field, Kind, declare, one_of
 from retrieval.errors import UserError, unknown_name
 from retrieval.training.candidates import counts
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
@@ -16,25 +15,6 @@ from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metric
 JOINS = ("max", "sum", "chain", "triplets")
 # Under the root, beside the sum of squares: the cosine of a zero vector is 0, and so is its gradient.
 _SMALL = 1e-8
-
-declare(
-    "train",
-    hinges=Field(
-        "max",
-        one_of("way to join hinges", JOINS),
-        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
-        was="max",
-    ),
-    hard_margin=Field(
-        -1.0,
-        Kind("0 or more, or -1", lambda value: type(value) in (int, float) and (value >= 0 or value == -1)),
-        "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
-        was=-1.0,
-    ),
-    batch_sum=Field(
-        False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean", was=False
-    ),
-)
 
 
 def distance(one_BE: jax.Array, other_BE: jax.Array) -> jax.Array:

@@ -13,7 +13,6 @@ class BodyFirst(LeadPairs):
     """A sentence of an article's lead asks for a passage of the same article."""
 
     name = "bfs"
-    what = "how often body-first selection is drawn"
 
     def draws(self, record: Record) -> tf.Tensor:
         """Every passage once that is not part of the lead itself."""

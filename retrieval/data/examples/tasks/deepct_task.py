@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import Stemmer
 
-from retrieval.config.fields import Field, one_of
 from retrieval.data.examples import masking
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
@@ -31,13 +30,8 @@ class WeighedWords(LabelledTask):
     """The text is a positive; its targets are 1 for words of the query. Only a word's first piece counts."""
 
     name = "deepct"
-    what = "how often a labelled passage is drawn whose words are weighed by its query"
     kind = "terms"
-    options = {
-        "deepct_stemmer": Field(
-            "porter", one_of("stemmer", ("none", *Stemmer.algorithms())), "stemmer of DeepCT's labels"
-        )
-    }
+    options = ("deepct_stemmer",)
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`; nothing is random."""

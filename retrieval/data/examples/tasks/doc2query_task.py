@@ -15,7 +15,6 @@ class QueryOfPassage(LabelledTask):
     """The source is a positive, `[CLS] title [SEP] text [SEP]`, and the target `[CLS] query [SEP]`."""
 
     name = "doc2query"
-    what = "how often a labelled passage is drawn whose query is to be written"
     kind = "generation"
 
     def maker(self, given: Given) -> Maker:

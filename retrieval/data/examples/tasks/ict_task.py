@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retrieval.config.fields import SHARE, Field
 from retrieval.data.examples.corpus_tasks import ICT, PassagePairs
 from retrieval.data.examples.task_kind import Given, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
@@ -16,10 +15,7 @@ class InverseCloze(PassagePairs):
     """The query is a random sentence, the document `[CLS] title [SEP] the other sentences [SEP]`."""
 
     name = "ict"
-    what = "how often the inverse cloze task is drawn, beside the other tasks; 0: never"
-    options = {
-        "ict_removal": Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9")
-    }
+    options = ("ict_removal",)
 
     def draws(self, record: Record) -> tf.Tensor:
         """Every passage of two sentences or more, once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from retrieval.config.fields import SWITCH, Field
 from retrieval.data.examples.corpus_tasks import CorpusTask
 from retrieval.data.examples.masking import MASKED, choose, share, words
 from retrieval.data.examples.task_kind import Given, Maker, register
@@ -19,9 +18,8 @@ class MaskedTexts(CorpusTask):
     """A passage, some of whose tokens are to be predicted."""
 
     name = "mlm"
-    what = "how often the masked language model's texts are drawn"
     kind = "masked"
-    options = {"whole_word": Field(False, SWITCH, "whether MLM masks all pieces of a word or none")}
+    options = ("whole_word",)
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""

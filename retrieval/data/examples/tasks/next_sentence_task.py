@@ -25,9 +25,7 @@ class NextSentences(CorpusTask):
     """The first sentences of a passage, and those that follow them or a random text. Some tokens are masked."""
 
     name = "next_sentence"
-    what = "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
     kind = "masked_pairs"
-    came_later = True
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """The passages of two sentences or more; those of one are left out, and counted in the log."""

@@ -15,7 +15,6 @@ class LabelledPairs(LabelledTask):
     """A query with one of its positives, and with hard negatives where config.data.negatives asks for some."""
 
     name = "pairs"
-    what = "how often labelled examples are drawn: fine-tuning"
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""

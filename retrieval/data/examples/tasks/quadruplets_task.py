@@ -27,8 +27,6 @@ class Quadruplets(LabelledTask):
     """
 
     name = "quadruplets"
-    what = "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
-    came_later = True
     shards = LABELLED._replace(pattern=pair_shards.PATTERN, features=_features)
 
     def epoch(self, stored: Stored, negatives: int) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrieval import files
-from retrieval.config.fields import Field, one_of, whole
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.labelled import span_shards
@@ -33,20 +32,10 @@ class AnswerSpans(TaskKind):
     """The rows of some paragraphs, and where in them the answers stand."""
 
     name = "spans"
-    came_later = True
-    what = "how often questions with retrieved paragraphs are drawn: a reader"
     kind = "spans"
     is_labelled = True
     shards = Shards(span_shards.PATTERN, _features, _compared)
-    options = {
-        "paragraphs": Field(5, whole(1), "paragraphs of a question that a reader is trained on", was=5),
-        "draw": Field(
-            FIRST,
-            one_of("draw of paragraphs", (FIRST, POSITIVE)),
-            "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
-            was=FIRST,
-        ),
-    }
+    options = ("paragraphs", "draw")
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """As `TaskKind.epoch`: every question that was written."""

@@ -13,7 +13,6 @@ class LinkPrediction(LeadPairs):
     """A sentence of an article's lead asks for a passage of another article that links to it."""
 
     name = "wlp"
-    what = "how often Wikipedia link prediction is drawn"
     shards = LINKS
 
     def draws(self, record: Record) -> tf.Tensor:

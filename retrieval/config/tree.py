@@ -1,0 +1,808 @@
+"""Every field of a config, from top to bottom: its default, what it may be, and what it is.
+
+`Field(default, kind, help)`. A plugin adds fields of its own with the same `declare`.
+"""
+
+import re
+
+from retrieval.config.fields import (
+    NOT_NEGATIVE,
+    PATHS,
+    POSITIVE,
+    PREFIX,
+    SEED,
+    SHARE,
+    SHARE_ABOVE,
+    SHARE_BELOW,
+    SHARE_BETWEEN,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    TUPLE,
+    Field,
+    Kind,
+    checked_by,
+    declare,
+    matching,
+    names,
+    number,
+    one_of,
+    tuple_of,
+    whole,
+    whole_numbers,
+)
+
+_BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
+_RUNNER = Kind(
+    "runner", lambda value: value in ("local", *_BEAM) or "." in value, lambda: ("local", *_BEAM)
+)  # Beam takes any class
+_FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
+# A host as requests have it: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
+# An origin as browsers have it: in lower case, without a path.
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
+
+_K1_B = Kind(
+    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
+    lambda value: (
+        isinstance(value, tuple | list)
+        and (not value or (len(value) == 2 and NOT_NEGATIVE.fits(value[0]) and SHARE.fits(value[1])))
+    ),
+)
+_FIRST_LAST = Kind(
+    "the first and the last step, such as 10,15, or ()",
+    lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
+)
+_TWO_OR_MORE = Kind(
+    "a tuple of two or more names, such as \"('bm25', 'dense')\", or ()",
+    lambda value: names("").fits(value) and len(value) != 1,
+)
+_SOME_FUSIONS = Kind(
+    f"a tuple of some of {', '.join(_FUSIONS)}",
+    lambda value: names("", 1).fits(value) and set(value) <= set(_FUSIONS) and len(set(value)) == len(value),
+)
+_HOSTS = tuple_of(
+    "a tuple of names without a port, such as \"('search.example.org',)\", or ()",
+    lambda value: isinstance(value, str) and bool(_HOST.fullmatch(value)),
+)
+_ORIGINS = tuple_of(
+    "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
+    lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
+)
+
+# The run.
+declare(
+    "",
+    seed=Field(0, SEED, "seed of everything random"),
+    recipe=Field(
+        "two_tower",
+        one_of("recipe", "retrieval.recipes.recipe.RECIPES"),
+        "the family of models that is trained, such as two_tower, reranker or mlm",
+    ),
+    stages=Field((), TEXTS, "stages of the run, such as ('sets', 'train'); docs/reference/stages.md has all"),
+    base=Field("", PATHS, "work directory of a run whose outputs serve for the stages that are not listed"),
+    corpus=Field(
+        "",
+        PATHS,
+        "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
+    ),
+    vocab=Field(
+        "", PATHS, "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus"
+    ),
+    plugins=Field(
+        (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"
+    ),
+)
+
+# Text: the corpus, its passages and its vocabulary; sets to evaluate on; labelled examples.
+declare(
+    "documents",
+    id=Field("", TEXT, "JSON lines, CSV, Parquet: the field of a document's id; '': _id, id or docid"),
+    title=Field("", TEXT, "the field of its title; '': title"),
+    text=Field("", TEXT, "the field of its text; '': text, contents or body"),
+    url=Field("", TEXT, "the field of its web address; '': url or metadata.url"),
+    base_url=Field(
+        "",
+        checked_by(
+            "an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}",
+            "retrieval.data.corpora.urls.is_base",
+        ),
+        "where documents without an address of their own are: their id stands behind it, or in it as {id}, {stem} "
+        "(without suffix) or {title}; '': nowhere",
+    ),
+)
+declare(
+    "prepare",
+    runner=Field("local", _RUNNER, "local, or a Beam runner, such as DataflowRunner or a class's dotted name"),
+    beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
+    workers=Field(2, whole(1), "processes of the local runner"),
+    shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
+    shard_size=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "MiB of the corpus's files for a shard at least: of few there are fewer shards, whose number divides "
+        "prepare.shards; 0: always so many",
+        in_place_of="prepare.shards",
+    ),
+    # A vocabulary that is trained on the corpus.
+    vocab_kind=Field(
+        "wordpiece",
+        one_of("kind of vocabulary", ("wordpiece", "trigrams")),
+        "what such a vocabulary has: wordpiece, or trigrams (letters, for model.encoder=bow_mlp)",
+    ),
+    vocab_size=Field(30_522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
+    lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents"),
+    # Passages.
+    longest_passage=Field(256, whole(1), "tokens of a passage at most; with its title it fits data.document_length"),
+    shortest_paragraph=Field(96, whole(0), "a paragraph of fewer tokens is joined with the next"),
+    least_passage=Field(16, whole(1), "tokens of a passage at least"),
+    across_sections=Field(False, SWITCH, "whether a passage goes on behind a heading"),
+    held_out=Field(0.0, SHARE_BELOW, "pydocs: share of the functions that are kept for evaluation"),
+)
+declare(
+    "sets",
+    beir=Field("", PATHS, "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"),
+    splits=Field((), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all"),
+    trec=Field(
+        "",
+        PATHS,
+        "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML, XML or TSV), qrels",
+    ),
+    msmarco=Field(
+        "",
+        PATHS,
+        "MS MARCO: passages or documents, queries and qrels, as TSV",
+    ),
+    unknown=Field(
+        "refuse",
+        one_of("way with judgements of unknown candidates", ("refuse", "drop")),
+        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
+    ),
+    labelled=Field("", PATHS, "labelled examples (below): the texts of a file are its candidates"),
+    reqa=Field("", PATHS, "SQuAD v1.1, or TFDS, as ReQA"),
+    reqa_sentences=Field(
+        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph"
+    ),
+    known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
+    distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
+    squad=Field(
+        "",
+        PATHS,
+        "SQuAD v1.1: the questions of the first file, over the paragraphs of all",
+    ),
+    nq=Field(
+        "",
+        PATHS,
+        "Natural Questions, full or simplified, or TFDS, as ReQA",
+    ),
+    qa=Field(
+        "",
+        PATHS,
+        "open-domain questions with answers (below), over DPR's passages or the run's corpus",
+    ),
+    qa_dev=Field(
+        "",
+        PATHS,
+        "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)",
+    ),
+    qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa and sets.qa_dev are regular expressions"),
+    judgements=Field("", PATHS, "queries and judgements without texts, for run files"),
+    sentences=Field(
+        0.0,
+        SHARE_BELOW,
+        "sentences of held-out passages, which ask for the rest of their passage; of this share of the passages",
+    ),
+    pydocs=Field(
+        False,
+        SWITCH,
+        "held-out docstrings of the installed packages",
+        goes_with=("corpus", "pydocs"),
+    ),
+    mind=Field("", PATHS, "MIND: news and impressions, as TSV"),
+    mind_split=Field(
+        "",
+        checked_by(
+            "'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00", "retrieval.data.sets.mind.is_time"
+        ),
+        "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
+    ),
+)
+declare(
+    "split",
+    set=Field("", TEXT, "evaluation set whose questions are divided for fine-tuning"),
+    train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all"),
+    dev=Field("", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation"),
+    ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
+    validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
+    seed=Field(0, whole(0), "seed of the division"),
+    shards=Field(64, whole(1), "files of labelled examples; a multiple of data.lanes"),
+)
+declare(
+    "pairs",
+    files=Field("", PATHS, "files of labelled examples, separated by commas"),
+    format=Field(
+        "",
+        one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""),
+        "format of all of them; '': each is recognised",
+    ),
+    queries=Field("", PATHS, "TSV file with the queries of triples of ids"),
+    collection=Field(
+        "", PATHS, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
+    ),
+    positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
+    in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
+    keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others"),
+    pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
+    teacher=Field(
+        "", TEXT, "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any"
+    ),
+)
+
+# Batches.
+declare(
+    "data",
+    query_length=Field(64, whole(3), "tokens of a query, with [CLS] and [SEP]"),
+    document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
+    query_prefix=Field("", PREFIX, "what stands before every query, such as 'query: '; its tokens count"),
+    document_prefix=Field("", PREFIX, "what stands before every document, in front of its title"),
+    titles=Field(
+        "pair",
+        one_of("way of titles", ("pair", "joined")),
+        "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
+    ),
+    negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
+    lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
+    shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
+    held_out=Field(
+        0.001,
+        number("0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1),
+        "share of the passages that validate pre-training, which reads none of their sentences",
+    ),
+    skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run"),
+    # Options of tasks.
+    ict_removal=Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9"),
+    whole_word=Field(False, SWITCH, "whether MLM masks all pieces of a word or none"),
+    paragraphs=Field(5, whole(1), "paragraphs of a question that a reader is trained on"),
+    draw=Field(
+        "first",
+        one_of("draw of paragraphs", ("first", "positive")),
+        "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
+    ),
+    deepct_stemmer=Field("porter", one_of("stemmer", "retrieval.search.words.STEMMERS"), "stemmer of DeepCT's labels"),
+)
+declare(
+    "data.rates",
+    ict=Field(0.0, NOT_NEGATIVE, "how often the inverse cloze task is drawn, beside the other tasks; 0: never"),
+    bfs=Field(0.0, NOT_NEGATIVE, "how often body-first selection is drawn"),
+    wlp=Field(0.0, NOT_NEGATIVE, "how often Wikipedia link prediction is drawn"),
+    mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
+    next_sentence=Field(
+        0.0, NOT_NEGATIVE, "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
+    ),
+    pairs=Field(0.0, NOT_NEGATIVE, "how often labelled examples are drawn: fine-tuning"),
+    quadruplets=Field(
+        0.0, NOT_NEGATIVE, "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
+    ),
+    spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader"),
+    doc2query=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose query is to be written"),
+    deepct=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose words are weighed by its query"),
+)
+declare(
+    "data.pack",
+    auto=Field(False, SWITCH, "choose the shares from the data where both are 0, if packing saves a twentieth"),
+    query=Field(0.0, SHARE, "tokens of packed query rows, as a share of one text per row's; 0: one text per row"),
+    query_row=Field(128, whole(3), "tokens of a packed row of queries"),
+    document=Field(0.0, SHARE, "tokens of packed document rows, as a share of one text per row's; 0: one text per row"),
+    document_row=Field(384, whole(5), "tokens of a packed row of documents"),
+)
+
+# Models.
+declare(
+    "model",
+    encoder=Field("transformer", one_of("encoder", "retrieval.models.two_tower.ENCODERS"), "encoder of a tower"),
+    num_layers=Field(12, whole(1), "layers of a tower"),
+    hidden_size=Field(768, whole(1), "size of a token's vector"),
+    num_heads=Field(12, whole(1), "attention heads of a layer"),
+    mlp_size=Field(3072, whole(1), "size of a layer's MLP"),
+    positions=Field(0, whole(0), "positions of the encoder, for later runs on longer texts; 0: the longest text's"),
+    type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
+    layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
+    dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
+    attention_dropout=Field(
+        -1.0,
+        number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1),
+        "the same of attention's probabilities; -1: as `model.dropout`",
+    ),
+    # Embeddings.
+    pooling=Field(
+        "cls",
+        one_of("pooling", "retrieval.models.two_tower.POOLINGS"),
+        "what an embedding is made of: [CLS], or the tokens' mean",
+    ),
+    pool_from=Field(
+        (0, 0),
+        whole_numbers("two whole numbers, such as (3, 3)", 0),
+        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
+    ),
+    embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
+    embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
+    head=Field(
+        (),
+        checked_by(
+            "a tuple of layers, each layer_norm, normalize or dense:SIZE, then perhaps an activation (tanh, relu, "
+            "gelu, sigmoid, silu) and no_bias: \"('dense:256:tanh', 'normalize')\"",
+            "retrieval.models.tower_head.are_layers",
+        ),
+        "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
+    ),
+    normalize=Field(False, SWITCH, "whether embeddings have length 1"),
+    tied=Field(False, SWITCH, "whether both towers share their parameters"),
+    token_types=Field(
+        "texts",
+        one_of("use of token types", ("texts", "sides")),
+        "texts: 0 for a title, 1 for its text; sides: 0 for queries, 1 for documents (RepBERT)",
+    ),
+    # How it is computed.
+    dtype=Field(
+        "bfloat16", one_of("dtype", ("bfloat16", "float32")), "number format of activations; parameters are float32"
+    ),
+    attention=Field(
+        "auto",
+        one_of("form of attention", ("auto", "plain", "fused")),
+        "plain; fused: a kernel of the chip, which has no dropout on attention; auto: fused where both fit",
+    ),
+    products=Field(
+        "dtype",
+        one_of("format of products", ("dtype", "bfloat16", "auto")),
+        "what is multiplied: as model.dtype (dtype), in bfloat16, or so on CPUs with AMX (auto)",
+    ),
+    remat=Field(
+        "full",
+        one_of("remat", ("none", "dots", "full", "auto")),
+        "what backward computes again: none, dots (all but products) or full; auto: dots, or none of a tiny model",
+    ),
+    unroll=Field(
+        1, whole(0), "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four"
+    ),
+    # Rerankers and readers.
+    classes=Field(
+        2,
+        Kind("1 or 2", lambda value: value in (1, 2)),
+        "classes of a reranker: 2 (not relevant, relevant), or 1 score",
+    ),
+    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives"),
+)
+declare(
+    "model.decoder",
+    layers=Field(3, whole(1), "layers of the decoder, which pre-training alone has"),
+    span=Field(2, whole(0), "tokens before each one that the decoder sees, in each layer or in all"),
+    wiring=Field(
+        "cross",
+        one_of("wiring", ("cross", "prefix")),
+        "how it sees [CLS]: cross (attention) or prefix (first position)",
+    ),
+    reach=Field(
+        "layer", one_of("reach", ("layer", "decoder")), "what the span is of: each layer, or the whole decoder"
+    ),
+    latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
+    bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
+)
+declare(
+    "model.writer",
+    layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
+    pre_norm=Field(
+        True, SWITCH, "whether the encoder's norms stand before its sublayers; an own encoder has them after"
+    ),
+    copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
+)
+declare(
+    "mesh",
+    fsdp=Field(1, whole(1), "devices that share one copy of parameters and optimizer state; 1: each has its own"),
+    replicate_below=Field(65_536, whole(0), "parameters with fewer values are whole on every device"),
+    rules=Field((), TUPLE, "own shardings: (regular expression, axis or None per dimension); the first match counts"),
+)
+
+# Training.
+declare(
+    "train",
+    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
+    epochs=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "the length in place of train.steps: times all examples; 0: train.steps",
+        in_place_of="train.steps",
+    ),
+    minutes=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "no more steps than take so long, by a few that are timed before the first; 0: all",
+        in_place_of="train.epochs",
+    ),
+    batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
+    accumulation=Field(1, whole(1), "batches whose gradients make one update"),
+    chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
+    init_from=Field(
+        "", TEXT, "work directory of a trained run, or BERT's weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"
+    ),
+    init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
+    # The loss.
+    loss=Field("in_batch_softmax", one_of("loss", "retrieval.training.loss_kind.LOSSES"), "what is minimised"),
+    temperature=Field(1.0, POSITIVE, "scores are divided by it"),
+    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
+    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
+    other_positives=Field(
+        "mask",
+        one_of("use of other positives", ("mask", "mean", "negatives")),
+        "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
+    ),
+    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
+    margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
+    softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
+    # The optimizer.
+    optimizer=Field(
+        "adam",
+        one_of("optimizer", "retrieval.training.optimizer.OPTIMIZERS"),
+        "Adam or LAMB, with decoupled weight decay",
+    ),
+    learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
+    warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
+    schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
+    weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
+    clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
+    clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
+    adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
+    lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
+    # Of one recipe or loss each.
+    hinges=Field(
+        "max",
+        one_of("way to join hinges", ("max", "sum", "chain", "triplets")),
+        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
+    ),
+    hard_margin=Field(
+        -1.0,
+        number("0 or more, or -1", lambda value: value >= 0 or value == -1),
+        "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
+    ),
+    batch_sum=Field(False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean"),
+    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
+    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
+    label_smoothing=Field(0.0, SHARE_BELOW, "share of a token's label that is spread over the vocabulary; paper: 0.1"),
+    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax"),
+    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score"),
+    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too"),
+    early=Field(False, SWITCH, "whether a reader's question tower is trained too, on the first spans.early candidates"),
+)
+declare(
+    "loop",
+    log_every=Field(100, whole(1), "steps between lines of the log"),
+    checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
+    keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
+    keep_steps=Field(
+        (),
+        whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1),
+        "further steps whose checkpoints stay, for curves; train.init_step reads one",
+    ),
+    validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
+    validate_queries=Field(1000, whole(1), "queries of a validation"),
+    validate_candidates=Field(4000, whole(2), "candidates of a validation"),
+    validate_negatives=Field(20, whole(1), "candidates of BM25 that a reranker's validation puts beside the positives"),
+    best=Field(
+        "RR",
+        TEXT,
+        "metric that chooses the best step: Success@1, Success@10, Success@100, RR, or one of the recipe's own",
+    ),
+    wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"),
+)
+declare(
+    "profile",
+    steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"),
+)
+declare(
+    "mine",
+    system=Field(
+        "bm25",
+        one_of("index", "retrieval.search.index_kind.INDEXES"),
+        "index to mine from: bm25, or with the base's model exact or scann",
+    ),
+    negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
+    first=Field(1, whole(1), "first rank to draw from, without the positives"),
+    last=Field(200, whole(1), "last rank to draw from, without the positives"),
+    margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive they score at least; 0: any score"),
+    relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
+    answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
+    # Negatives, clusters or quadruplets made anew while training.
+    refresh_makes=Field(
+        "negatives", one_of("kind of refresh", "retrieval.stages.refresh_kind.REFRESHES"), "what a refresh makes anew"
+    ),
+    refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
+    refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
+    refresh_lag=Field(0, whole(0), "steps that a second process has for it meanwhile; 0: training waits"),
+    refresh_env=Field((), TEXTS, "environment of that process, such as ('CUDA_VISIBLE_DEVICES=1',)"),
+    patience=Field(
+        0,
+        whole(0),
+        "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
+    ),
+    turn_rate=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
+    ),
+)
+declare(
+    "cluster",
+    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
+    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
+    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
+    start=Field("random", one_of("start of k-means", ("random", "k-means++")), "first centroids: random, or k-means++"),
+    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
+    batches=Field(
+        "paper",
+        one_of("rule of batches", "retrieval.data.examples.cluster_order.ORDERS"),
+        "how batches are made of clusters: paper or authors",
+    ),
+)
+declare(
+    "teacher",
+    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder or hf:NAME of a cross-encoder"),
+    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
+)
+declare(
+    "spans",
+    questions=Field("", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
+    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
+    system=Field(
+        "bm25",
+        one_of("index", "retrieval.search.index_kind.INDEXES"),
+        "index that retrieves: bm25, or with the base's model exact or scann",
+    ),
+    run=Field("", PATHS, "run file with the lists of the questions, in place of an index"),
+    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
+    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph"),
+    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
+    asked=Field(
+        True,
+        SWITCH,
+        "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
+    ),
+    early=Field(
+        0, whole(0), "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none"
+    ),
+)
+
+# Search and evaluation.
+declare(
+    "encode",
+    batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
+    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
+    windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
+    untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
+    start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),
+    corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
+)
+declare(
+    "index",
+    dense=Field(
+        "scann",
+        one_of("index", "retrieval.search.index_kind.DENSE"),
+        "dense index: scann, or exact, which builds nothing",
+    ),
+    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
+    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
+    words=Field(
+        ("bm25",),
+        names("one name or more, such as \"('bm25',)\"", 1),
+        "indexes of words; the first one is merged with the dense index",
+    ),
+    bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
+    bm25_b=Field(0.75, SHARE, "b of BM25"),
+    bm25_stop_words=Field(
+        "english",
+        one_of("list of stop words", "retrieval.search.words.STOP_WORDS"),
+        "words left out; english: Lucene's 33",
+    ),
+    bm25_stemmer=Field(
+        "none", one_of("stemmer", "retrieval.search.words.STEMMERS"), "Snowball's stemmer of a language, or none"
+    ),
+    bm25_accents=Field(
+        "vocabulary",
+        one_of("way with accents", ("vocabulary", "fold", "keep")),
+        "whether 'café' is 'cafe': fold, keep or vocabulary",
+    ),
+    bm25_identifiers=Field(
+        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts"
+    ),
+    bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
+    # Expanded and weighted passages.
+    expansions=Field(
+        "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
+    ),
+    expansions_share=Field(
+        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all"
+    ),
+    expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
+    term_weights=Field("", TEXT, "weighted words of passages, for the index deepct: FILE.jsonl, or a folder of them"),
+    deepct_k1=Field(10.0, NOT_NEGATIVE, "k1 of the index deepct: frequencies go up to 100 there"),
+    deepct_b=Field(0.9, SHARE, "b of the index deepct"),
+)
+declare(
+    "evaluate",
+    depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
+    metrics=Field(
+        (),
+        names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()"),
+        "metrics as ir_measures writes them, such as RR@10; (): those that suit each set",
+    ),
+    runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
+    dense=Field((), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search"),
+)
+declare(
+    "fuse",
+    systems=Field((), _TWO_OR_MORE, "systems to fuse, as tables name them; where they interleave the first one starts"),
+    pairs=Field(False, SWITCH, "whether every two of them are fused, in both orders, instead of all together"),
+    methods=Field(_FUSIONS, _SOME_FUSIONS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
+    constant=Field(60.0, NOT_NEGATIVE, "constant of reciprocal_rank: how little the first ranks stand out"),
+    weights=Field(
+        (),
+        tuple_of("a tuple of numbers of 0 or more, such as 0.3,0.7, or ()", NOT_NEGATIVE.fits),
+        "of weighted_sum, one a system; (): validation questions choose, or all count alike",
+    ),
+    dense_weight=Field(0.1, SHARE, "weight of the dense list in the hybrid, where no validation questions choose it"),
+)
+declare(
+    "runs",
+    files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
+    third=Field(
+        "",
+        one_of("kind of third column", ("rank", "score"), ""),
+        "what the third column of files with three is, rank or score; '': what its numbers tell",
+    ),
+    set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
+    unknown=Field(
+        "refuse",
+        one_of("way with unknown ids", ("refuse", "allow")),
+        "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
+    ),
+)
+declare(
+    "rerank",
+    systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
+    model=Field(
+        "",
+        TEXT,
+        "work directory of a reranker, which reads at its own lengths, folder or hf:NAME of a cross-encoder, or a "
+        "system whose ranks count",
+    ),
+    depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
+    measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
+    trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
+    trained_depth=Field(1000, whole(1), "results of those systems that count"),
+    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
+)
+declare(
+    "answer",
+    systems=Field(
+        ("bm25",),
+        TEXTS,
+        "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
+    ),
+    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all"),
+    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
+    paragraphs=Field(5, whole(1), "passages of a question that are read"),
+    weight=Field(
+        -1.0,
+        number("a number from 0 to 1, or -1", lambda value: 0 <= value <= 1 or value == -1),
+        "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
+    ),
+    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
+    sums=Field(False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities"),
+    spans=Field(10, whole(1), "spans of a passage that are kept"),
+    shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
+)
+declare(
+    "generate",
+    model=Field(
+        "", TEXT, "folder or hf:NAME of a published T5 or BART, for transformers; '': the model of the run or its base"
+    ),
+    collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
+    answers=Field(
+        "",
+        one_of("maker of answers", "retrieval.data.answer_makers.answer_maker.MAKERS", ""),
+        "what proposes answers to ask for; '': queries, no answers",
+    ),
+    proposer=Field(
+        "",
+        TEXT,
+        "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
+    ),
+    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least"),
+    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
+    reranker=Field(
+        "", TEXT, "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none"
+    ),
+    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
+    way=Field(
+        "sample",
+        one_of("way of writing", ("sample", "beam", "greedy")),
+        "sample (top-k), beam, or greedy, which writes one query",
+    ),
+    tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
+    top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
+    temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
+    beams=Field(4, whole(1), "texts that beam search keeps"),
+    length_penalty=Field(0.0, NOT_NEGATIVE, "exponent by which beam search excuses long texts; 0: not at all"),
+    batch_size=Field(64, whole(1), "passages of a batch"),
+    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
+)
+declare(
+    "weigh",
+    scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
+    square_root=Field(False, SWITCH, "whether the root of a weight counts: more words stay, for k1 18 and b 0.7"),
+    batch_size=Field(64, whole(1), "passages of a batch"),
+    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
+)
+declare(
+    "similarity",
+    lengths=Field(
+        (),
+        whole_numbers("a tuple of whole numbers of at least 3, such as 128,512, or ()", 3),
+        "lengths of the random texts, in tokens; (): the longest passages', a half, a quarter, an eighth",
+    ),
+    pairs=Field(1000, whole(1), "pairs of texts for each length"),
+)
+declare(
+    "latency",
+    questions=Field(100, whole(1), "questions of each set that are asked one at a time"),
+    reranked=Field(0, whole(0), "results of the first index of words that the reranker scores too; 0: none"),
+)
+declare(
+    "search",
+    k=Field(5, whole(1), "hits that --stage=search shows"),
+)
+declare(
+    "serve",
+    host=Field(
+        "127.0.0.1",
+        matching("an address such as 127.0.0.1", r"\S+"),
+        "address to listen at; others reach the server at 0.0.0.0, or an address of theirs",
+    ),
+    port=Field(
+        8080,
+        Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16),
+        "port to listen at; 0: any that is free",
+    ),
+    hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
+    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any"),
+    reranker=Field(
+        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any"
+    ),
+    k=Field(100, whole(1), "most hits of a list"),
+    characters=Field(1000, whole(1), "most characters of a query"),
+    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank"),
+    body=Field(1_048_576, whole(1), "most bytes of a request"),
+    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
+    waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
+    batch=Field(32, whole(1), "queries that are searched at once, at most"),
+)
+declare(
+    "export",
+    license=Field(
+        "",
+        matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
+        "license that the model card names, such as apache-2.0; '': none was given",
+    ),
+    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
+    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),
+)
+
+# What runs on the side.
+declare(
+    "inspect",
+    texts=Field(20_000, whole(1), "passages and labelled queries that --stage=inspect looks at, the first"),
+)
+declare(
+    "plan",
+    topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
+    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried"),
+    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none"),
+)
