@@ -157,7 +157,7 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
     labelled = {"sets.labelled": str(tmp_path / "pairs.jsonl")}
     run = all_stages(own.get_config(str(model)), tmp_path / "run", corpus=str(tmp_path / "docs"), **labelled)
     rows = json.loads((run.folder / "results.json").read_text())
-    assert {(row["set"], row["system"]) for row in rows} >= {
+    assert {(row["dataset"], row["system"]) for row in rows} >= {
         (set, system) for set in ("sentences", "pairs") for system in ("bm25", "dense", "hybrid")
     }
     loaded = retrieval.load(run.folder)

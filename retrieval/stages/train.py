@@ -143,7 +143,8 @@ def train(run: Run) -> dict[str, Any]:
                 step = checkpointer.best_step()
                 checkpointer.close()
                 writer.close()
-    _log.info("train: step %d of %d is the result", step, config.train.steps)
+    if config.train.steps:
+        _log.info("train: step %d of %d is the result", step, config.train.steps)
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
