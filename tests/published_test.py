@@ -161,7 +161,7 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
         (set, system) for set in ("sentences", "pairs") for system in ("bm25", "dense", "hybrid")
     }
     loaded = retrieval.load(run.folder)
-    assert loaded.index(kind="bm25").search("fox 7", k=3)[0].id == "7.md:0"
+    assert loaded.index(kind="bm25").search("a day of 107", k=3)[0].id == "7.md:0"
     assert len(loaded.index(kind="hybrid").search("fox 7", k=3)) == 3
 
     changes = {"train.batch_size": 8, "train.epochs": 1, "train.minutes": 0.0, "loop.validate_every": 3}
