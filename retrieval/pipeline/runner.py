@@ -179,7 +179,7 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     if before and before["done"] and goes_further:
         record["before"] = before["details"]
     elif before and not before["done"] and (same or goes_further):  # it was cut off on the way
-        record |= {name: before[name] for name in ("before", "plan") if name in before}
+        record |= {name: before[name] for name in ("before", "planned") if name in before}
     write_record(run, name, record)
     return record
 
@@ -199,7 +199,7 @@ def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str,
 def _has_another_length(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
     """Whether a finished stage goes on, or one that has begun is to end early: of its settings `check_run` lets nothing
     change but its length."""
-    if before is None or not (before["done"] or "plan" in before) or not stage.grows:
+    if before is None or not (before["done"] or "planned" in before) or not stage.grows:
         return False
     same = all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
     return same and before["inputs"] != inputs
@@ -319,7 +319,7 @@ def _changes(field: str, old: Any, new: Any, lengths: Mapping[str, Mapping[str, 
 def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:
     """Whether a finished stage goes on with a field that says its length, or one that has begun can end early."""
     if not record.get("done"):
-        return "plan" in record and new < old
+        return "planned" in record and new < old
     had = record["details"].get(field.rpartition(".")[2], old)  # steps that epochs or minutes were
     return new > had or (not new and bool(fields.declared()[field].in_place_of))
 

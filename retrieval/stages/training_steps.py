@@ -68,7 +68,7 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
     config = config.copy_and_resolve_references()
     train, asked = config.train, [run.config.train[name] for name in _LENGTH]
     record = hosts.on_first(lambda: records.read_own_record(run, "train") or {})
-    plan = record.get("plan")
+    plan = record.get("planned")
     if not plan or plan["asked"] != asked:
         steps = _in_time(train, measure()) if train.minutes and train.steps else train.steps
         if plan and step is not None:
@@ -79,7 +79,7 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
             schedule = train.schedule_steps or steps
         plan = hosts.on_first(lambda: {"asked": asked, "steps": steps, "schedule": schedule})
         if record:
-            hosts.on_first(lambda: records.write_record(run, "train", record | {"plan": plan}))
+            hosts.on_first(lambda: records.write_record(run, "train", record | {"planned": plan}))
     train.steps = plan["steps"]
     train.schedule_steps = plan["schedule"] if plan["schedule"] != plan["steps"] else 0
     return config
