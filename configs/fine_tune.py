@@ -23,18 +23,19 @@ from retrieval.configs.fine_tuning import on_labelled_examples
 from retrieval.errors import UserError
 
 
-def get_config(model: str = "") -> ConfigDict:
+def get_config(model: str = "", name: str = "fine_tune") -> ConfigDict:
     """Training on labelled pairs, and the evaluation of both models.
 
     Args:
       model: as `published.get_config` takes it.
+      name: of the experiment, for errors.
 
     Raises:
       UserError: it is none, or a part of it is not understood here.
     """
     if not model:
         raise UserError("--config=fine_tune starts from a model: write --config=fine_tune:FOLDER or fine_tune:hf:NAME")
-    config = on_labelled_examples(published.get_config(model, "fine_tune"))
+    config = on_labelled_examples(published.get_config(model, name))
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report")
     config.data.negatives = 0
     config.pairs.keep_lone = True  # where data.negatives is raised

@@ -1,31 +1,81 @@
-"""Your own documents: towers that are pre-trained on them, an index, a report against BM25, and an export.
+"""Your own documents: a published model over them, as it is, in a table beside BM25 and hybrid search, and as a search.
 
-    python -m retrieval.main --config=configs/own.py:local --workdir=runs/own --config.corpus=DATA/docs
+    python -m retrieval.main --config=own:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/own \\
+        --config.corpus=DATA/docs
+    python -m retrieval.main --workdir=runs/own --stage=serve
 
-Of ICT, BFS and WLP it trains on the tasks that the documents can feed: BFS needs headings, WLP needs links. A tenth of
-the passages is held out; a sentence of each of these asks for the rest, which gives the report. Without `:local` the
-model has the size of BERT-base, for an accelerator; then it can start from BERT's weights, with
---config.vocab=hf:NAME --config.train.init_from=hf:NAME. Give a finished run more with --config.train.epochs=40.
+The argument is a folder of sentence-transformers, or a model of Hugging Face's hub; without one it is the model above.
+A tenth of the passages is tested on: a sentence of each of these asks for the rest. Labelled pairs (JSON lines such as
+{"query": "q", "positives": ["a"]}, or the other formats) are a test too, and they train the model:
 
-With labelled pairs (JSON lines such as {"query": "q", "positives": ["a"]}, or the other formats), on top of that:
+    python -m retrieval.main --config=own:pairs:MODEL --workdir=runs/tuned --config.base=runs/own \\
+        --config.sets.labelled=DATA/pairs.jsonl
 
-    python -m retrieval.main --config=configs/own.py:local_pairs --workdir=runs/tuned --config.base=runs/own \\
-        --config.train.init_from=runs/own --config.sets.labelled=DATA/pairs.jsonl
+For a file of another name set --config.split.set=NAME. A fifth of its queries is the test (`split.ratio`). The step
+that is best on a tenth of the others is the result.
 
-For a file of another name set --config.split.set=NAME. A fifth of its queries is the test (`split.ratio`), and BM25
-finds the hard negatives of the others. Pairs without one are trained on, too. `own.py:pairs` goes with `own.py`.
+Pre-training from nothing is the other way. `own:local` has small towers for a laptop, `own:large` those of BERT-base's
+size for an accelerator, which can start from BERT: --config.vocab=hf:NAME --config.train.init_from=hf:NAME.
+
+    python -m retrieval.main --config=own:local --workdir=runs/small --config.corpus=DATA/docs
+    python -m retrieval.main --config=own:local_pairs --workdir=runs/small_tuned --config.base=runs/small \\
+        --config.train.init_from=runs/small --config.sets.labelled=DATA/pairs.jsonl
+
+Of ICT, BFS and WLP they train on the tasks that the documents can feed: BFS needs headings, WLP needs links. On a
+laptop training takes ten minutes at most (`train.minutes`); a finished run goes on with --config.train.minutes=60. BM25
+finds hard negatives for labelled pairs; those without one are trained on, too. `own:large_pairs` goes with `own:large`.
 """
+
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from retrieval.config.experiment import defaults, sized
-from retrieval.configs import laptop
+from retrieval.config.experiment import defaults
+from retrieval.configs import fine_tune, laptop, published
 from retrieval.configs.fine_tuning import on_labelled_examples
+from retrieval.errors import unknown_name
+
+_MODEL = "hf:sentence-transformers/all-MiniLM-L6-v2"
+_PAIRS = "pairs:"
 
 
-def get_config(size: str = "paper") -> ConfigDict:
-    """Documents, at the size of BERT-base or 'local'; and labelled pairs on top, 'pairs' or 'local_pairs'."""
-    return sized(size, paper=_large, local=_local, pairs=_large_pairs, local_pairs=_local_pairs)
+def get_config(start: str = _MODEL) -> ConfigDict:
+    """Documents, or labelled pairs on top of them.
+
+    Args:
+      start: a published model, as `published.get_config` takes it; 'pairs' or 'pairs:' and one; or a size to pre-train.
+
+    Raises:
+      UserError: it is none of these, or a part of the model is not understood here.
+    """
+    sizes = {"local": _local, "local_pairs": _local_pairs, "large": _large, "large_pairs": _large_pairs}
+    if start in sizes:
+        return sizes[start]()
+    if start == "pairs" or start.startswith(_PAIRS):
+        return _published_pairs(start.removeprefix("pairs").removeprefix(":") or _MODEL)
+    if start.isidentifier() and not Path(start).exists():
+        raise unknown_name("size or model of --config=own", start, [*sizes, "pairs", "hf:NAME", "pairs:hf:NAME"])
+    return _published(start)
+
+
+def _published(model: str) -> ConfigDict:
+    config = published.get_config(model, "own")
+    config.stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "report")
+    longest = min(224, config.data.document_length * 7 // 8)  # titles take the rest
+    config.prepare.update(longest_passage=longest, shortest_paragraph=min(96, longest), least_passage=5)
+    config.data.held_out = config.sets.sentences = 0.1
+    config.encode.corpus = True
+    return config
+
+
+def _published_pairs(model: str) -> ConfigDict:
+    config = fine_tune.get_config(model, "own:pairs")
+    config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report", "export")
+    config.split.update(set="pairs", shards=8)
+    config.encode.corpus = True
+    config.train.update(epochs=10, minutes=10)
+    config.loop.update(checkpoint_every=50, validate_every=50, validate_queries=200, validate_candidates=1000)
+    return config
 
 
 def _large() -> ConfigDict:
@@ -33,7 +83,7 @@ def _large() -> ConfigDict:
 
 
 def _local() -> ConfigDict:
-    return _documents(_laptop(), epochs=30, batch_size=64, learning_rate=1e-3)
+    return _documents(_laptop(), epochs=30, minutes=10, batch_size=64, learning_rate=1e-3)
 
 
 def _large_pairs() -> ConfigDict:
@@ -41,7 +91,7 @@ def _large_pairs() -> ConfigDict:
 
 
 def _local_pairs() -> ConfigDict:
-    return _labelled(_laptop(), epochs=20, batch_size=32, learning_rate=3e-4)
+    return _labelled(_laptop(), epochs=20, minutes=10, batch_size=32, learning_rate=3e-4)
 
 
 def _encoder(config: ConfigDict) -> ConfigDict:
@@ -64,8 +114,8 @@ def _documents(config: ConfigDict, **train: float) -> ConfigDict:
     config.stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "report", "export")
     config.prepare.shards = 8
     config.data.rates.update(ict=1.0, bfs=1.0, wlp=1.0)
-    config.data.update(skip_empty=True, held_out=0.1, lanes=1)
-    config.sets.sentences = 0.1
+    config.data.update(skip_empty=True, held_out=0.15, lanes=1)
+    config.sets.sentences = 0.1  # the rest of what is held out chooses the best step
     config.encode.untrained = False
     return _trained(config, **train)
 
@@ -83,5 +133,6 @@ def _labelled(config: ConfigDict, **train: float) -> ConfigDict:
 
 def _trained(config: ConfigDict, **train: float) -> ConfigDict:
     config.train.update(warmup_ratio=0.1, **train)
-    config.loop.update(log_every=20, checkpoint_every=200, validate_every=0)
+    config.loop.update(log_every=20, checkpoint_every=100, validate_every=100)
+    config.loop.update(validate_queries=200, validate_candidates=1000)
     return config

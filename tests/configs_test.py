@@ -19,8 +19,8 @@ from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.training.optimizer import linear_schedule
 
-# The argument of two of them is no size, but a model: tests/published_test.py has them.
-OF_MODELS = {"published", "fine_tune"}
+# The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
+OF_MODELS = {"published", "fine_tune", "own"}
 NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
 NAMES = [name for name in NAMES if name not in OF_MODELS]
 

@@ -1,5 +1,6 @@
 """The documents and --help name every stage, config and format, and their examples are what the readers take."""
 
+import ast
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ from support.command_flags import forget_flags
 from configs import ict_bfs_wlp
 from retrieval import main
 from retrieval.cli import command_line, config_files
+from retrieval.configs import published
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import LABELLED, Settings
@@ -43,6 +45,26 @@ def test_every_page_is_in_the_contents():
 
 def test_the_readme_fits_on_two_screens():
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def templates():
+    """The texts of the code, with '…' for each value that is put into them."""
+    for path in (*(REPOSITORY / "retrieval").rglob("*.py"), *(REPOSITORY / "configs").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[\d.,]*[sdg]", "…", node.value)
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    page = " ".join((REPOSITORY / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8").split())
+    messages = [message for message in re.findall(r"\*\*`([^`]+)`\.\*\*", page) if "…" in message]
+    texts = re.sub("…+", "…", "\n".join(templates()))
+    pieces = [piece.strip(" '()") for message in messages for piece in message.split("…")]
+    foreign = ("RESOURCE_EXHAUSTED: Out of memory",)  # of XLA
+    missing = {piece for piece in pieces if len(piece) > 12 and piece not in texts and piece not in foreign}
+    assert len(messages) > 15 and not missing
 
 
 def test_every_set_of_the_config_has_a_format():
@@ -114,6 +136,7 @@ def commands():
 def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
     """Also where the base has run every stage."""
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(published, "_set_sizes", lambda *_: None)  # of a MODEL that is not there
     base = ict_bfs_wlp.get_config()
     base.stages = tuple(STAGES)
     (tmp_path / "config.json").write_text(base.to_json())
@@ -140,6 +163,7 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
 
 def test_the_first_help_is_a_screen(monkeypatch, capsys):
     """Its commands are ones that there are."""
+    monkeypatch.setattr(published, "_set_sizes", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["/env/bin/retrieval"])
     main.program()
     lines = capsys.readouterr().out.splitlines()
@@ -149,7 +173,7 @@ def test_the_first_help_is_a_screen(monkeypatch, capsys):
     for words in commands:
         if words[1].startswith("--config="):
             forget_flags()
-            command_line.parse_flags(["main", *(word.replace(":hf:NAME", "") for word in words[1:])])
+            command_line.parse_flags(["main", *(word.replace("published:hf:NAME", "published") for word in words[1:])])
 
 
 def test_help_of_a_word_is_what_has_it():

@@ -1,4 +1,4 @@
-"""`configs/own.py`: documents to towers, then labelled pairs on top, with defaults that lose nothing."""
+"""`configs/own.py`: documents and a published model, or towers of their own; then labelled pairs on top."""
 
 import json
 import math
@@ -7,6 +7,8 @@ import shutil
 import pytest
 from support.tiny import CHEAP, execute, make_config
 
+from configs import own as own_documents
+from retrieval.config import experiment
 from retrieval.data import holdout
 from retrieval.data.corpora.passages import document_id
 from retrieval.data.labelled import pair_shards
@@ -16,7 +18,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.pipeline import preflight, records
+from retrieval.pipeline import overrides, preflight, records
+from retrieval.recipes import validation
 from retrieval.stage_outputs import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -53,11 +56,14 @@ def own(documents):
 
 
 def test_it_trains_for_epochs_on_existing_tasks(own, caplog):
+    own.config.loop.update(validate_every=100, checkpoint_every=100)
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
     assert "train: corpus: pairs of WLP, of 60 passages: 0" in caplog.text and "MLM" not in caplog.text
-    tasks = holdout.statistics_at(json.loads((own.corpus / "stats.json").read_text()), 0.1)["tasks"]
+    tasks = holdout.statistics_at(json.loads((own.corpus / "stats.json").read_text()), 0.15)["tasks"]
     epoch = tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]
+    lines = [json.loads(line) for line in (own.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert any("validation/RR" in line for line in lines)
     assert records.details(own, "train")["steps"] == math.ceil(1.5 * epoch / own.config.train.batch_size) < 20
     own.config.train.epochs = 2.0
     with pytest.raises(UserError, match="finished with less"):
@@ -139,7 +145,7 @@ def test_a_pair_without_a_negative_can_be_kept(tmp_path, keeps):
 
 def test_a_set_of_sentences_wants_them_held_out(own):
     own.config.sets.sentences = 0.2
-    with pytest.raises(UserError, match=r"config\.data\.held_out=0\.1 holds out fewer"):
+    with pytest.raises(UserError, match=r"config\.data\.held_out=0\.15 holds out fewer"):
         preflight.check(own, ["sets"])
     own.config.sets.sentences = 0.1
 
@@ -149,3 +155,35 @@ def test_epochs_and_refreshes_do_not_mix():
     config.mine.refresh_every = 2
     with pytest.raises(UserError, match="refreshes are planned in steps"):
         preflight.check_settings(config, ("train",))
+
+
+@pytest.mark.parametrize("tested", [0.1, 0.3])
+def test_no_passage_is_validated_on_that_is_tested_on(own, tested):
+    """As long as training holds out others, too."""
+    config = own.config.copy_and_resolve_references()
+    config.data.held_out, config.sets.sentences = 0.3, tested
+    pool = validation._held_out_pool(Run(config, own.folder, own.lock), own.load_vocabulary())
+    buckets = [holdout.bucket(int(id)) for id in pool.candidates]
+    assert max(buckets) < 3000 and (min(buckets) >= 1000) == (tested < 0.3)
+
+
+@pytest.mark.parametrize("size", ["local", "local_pairs", "large", "large_pairs"])
+def test_a_size_is_of_stages_that_are_there(size):
+    config = own_documents.get_config(size)
+    config.corpus, config.sets.labelled = "docs", "pairs.jsonl"
+    experiment.check(config)
+    preflight.check_settings(config, config.stages)
+
+
+def test_a_word_that_is_no_model_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="unknown size or model of --config=own 'locl': did you mean local"):
+        own_documents.get_config("locl")
+    with pytest.raises(UserError, match=r"--config=own:no/model: no such folder"):
+        own_documents.get_config("no/model")
+
+
+def test_a_length_from_the_shell_counts_in_place_of_minutes():
+    for field, epochs, minutes in (("train.steps", 0, 0), ("train.epochs", 30, 0), ("train.minutes", 30, 10)):
+        config = own_documents.get_config("local")
+        overrides.settle(config, [field])
+        assert (config.train.epochs, config.train.minutes) == (epochs, minutes)

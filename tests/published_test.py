@@ -9,7 +9,7 @@ from conftest import REPOSITORY
 from support import exported, toy_hub
 
 import retrieval
-from configs import fine_tune, mlm, published
+from configs import fine_tune, mlm, own, published
 from retrieval import files, model_folder
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
@@ -137,6 +137,44 @@ def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
     scores = {line["step"]: line["validation/Success@1"] for line in lines if "validation/Success@1" in line}
     assert list(scores) == [0, 2, 4]  # 0: the model as it came
     assert details["step"] == max(scores, key=lambda step: (scores[step], step))
+
+
+def all_stages(config, folder, **changes):
+    """A run of a config, all of whose stages are done."""
+    config.update_from_flattened_dict({"index.dense": "exact", **changes})
+    run = Run(config, folder, REPOSITORY / "requirements.lock")
+    preflight.check(run, config.stages)
+    runner.open_run(run)
+    for stage in config.stages:
+        runner.run_stage(run, stage)
+    return run
+
+
+def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path):
+    """`own:MODEL`, then `own:pairs:MODEL` on top of that."""
+    for number in range(30):
+        text = f"The fox {number} is a dog. It was {number} and {number + 100} at the end of the day."
+        files.write_text(tmp_path / "docs" / f"{number}.md", f"# Fox {number}\n\n{text}\n")
+    pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n}"]} for n in range(60)]
+    files.write_text(tmp_path / "pairs.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))
+    labelled = {"sets.labelled": str(tmp_path / "pairs.jsonl")}
+    run = all_stages(own.get_config(str(model)), tmp_path / "run", corpus=str(tmp_path / "docs"), **labelled)
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert {(row["dataset"], row["system"]) for row in rows} >= {
+        (set, system) for set in ("sentences", "pairs") for system in ("bm25", "dense", "hybrid")
+    }
+    loaded = retrieval.load(run.folder)
+    assert loaded.index(kind="bm25").search("a day of 107", k=3)[0].id == "7.md:0"
+    assert len(loaded.index(kind="hybrid").search("fox 7", k=3)) == 3
+
+    changes = {"train.batch_size": 8, "train.epochs": 1, "train.minutes": 0.0, "loop.validate_every": 3}
+    tuned = all_stages(
+        own.get_config(f"pairs:{model}"), tmp_path / "tuned", base=str(run.folder), **labelled, **changes
+    )
+    systems = {row["system"] for row in json.loads((tuned.folder / "results.json").read_text())}
+    assert systems >= {"bm25", "start", "dense", "hybrid"}
+    hits = retrieval.load(tuned.folder).index(kind="hybrid").search("fox 7", k=3)
+    assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
 def test_a_set_is_trained_on_by_its_own_files(model, tmp_path, caplog):

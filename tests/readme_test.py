@@ -32,7 +32,8 @@ SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
 # What the first command of a work directory is given beside its own arguments.
 SIZES = {
     "runs/quickstart": as_flags(**TOY, **CHEAP, **SHORT),
-    "runs/own": as_flags(**SHORT, **{"train.epochs": 0.1}),
+    "runs/own": ["--config.prepare.longest_passage=60"],  # MODEL reads 20, in which there are no two sentences
+    "runs/tuned": ["--config.train.steps=2", "--config.train.batch_size=8"],
     "runs/pairs": ["--config.train.steps=2", "--config.train.batch_size=8"],
     "runs/wiki": as_flags(**SHORT),
     "runs/nfcorpus": [],
@@ -136,6 +137,7 @@ def execute(arguments):
 @pytest.mark.parametrize(
     ("place", "written"),
     [
+        ("runs/tuned", "export/README.md"),
         ("runs/pairs", "report.md"),
         ("runs/wiki", "export/README.md"),
         ("runs/nfcorpus", "report.md"),

@@ -13,8 +13,8 @@ from retrieval.config import fields
 _FIRST = """\
 retrieval {version}: trains embedding models for search, and measures them
 
-Your own documents, then a search among them, and a page with an API:
-  {retrieval} --config=own:local --workdir=runs/own --config.corpus=DATA/docs
+A published model over your own documents, a search among them, and a page with an API:
+  {retrieval} --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
   {retrieval} search --workdir=runs/own --query='how do I reset my password'
   {retrieval} serve --workdir=runs/own
 A published model on a BEIR folder, beside BM25:

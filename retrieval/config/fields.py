@@ -38,7 +38,7 @@ class Field(NamedTuple):
       default: its value in a config that does not set it.
       kind: what it may be.
       help: a line.
-      in_place_of: another field that this one, where it is not 0, keeps from being read.
+      in_place_of: another field that this one, where it is not 0, keeps from being read, or limits.
       goes_with: another field and its value, without which this one makes no sense.
     """
 

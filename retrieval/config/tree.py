@@ -412,6 +412,12 @@ declare(
         "the length in place of train.steps: times all examples; 0: train.steps",
         in_place_of="train.steps",
     ),
+    minutes=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "no more steps than take so long, by a few that are timed before the first; 0: all",
+        in_place_of="train.epochs",
+    ),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),

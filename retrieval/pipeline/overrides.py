@@ -33,8 +33,11 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
 
 def _set_instead(config: ConfigDict, field: fields.Field, set_fields: Collection[str]) -> str:
     """The field that was set in the shell and with which another does not go; '' where there is none."""
-    if field.in_place_of in set_fields:
-        return field.in_place_of
+    other = field.in_place_of
+    while other and other not in set_fields:
+        other = fields.declared()[other].in_place_of
+    if other:
+        return other
     other, value = field.goes_with or ("", None)
     return other if other in set_fields and get_field(config, other) != value else ""
 

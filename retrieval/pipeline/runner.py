@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline import pods
 from retrieval.pipeline.records import (
@@ -162,7 +163,7 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     _refuse_other_texts(run, name)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
-    goes_further = _goes_further(stage, before, inputs)
+    goes_further = _has_another_length(stage, before, inputs)
     if before and has_begun and not same and stage.fixed and goes_on and not goes_further:
         raise UserError(
             f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.place}; use another "
@@ -172,10 +173,10 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
         for output in stage.outputs:
             files.remove(run.folder / output)
     record = {"inputs": inputs, "files": read, "done": False}
-    if before and goes_further:
+    if before and before["done"] and goes_further:
         record["before"] = before["details"]
-    elif before and same and "before" in before and not before["done"]:  # it was cut off on the way
-        record["before"] = before["before"]
+    elif before and not before["done"] and (same or goes_further):  # it was cut off on the way
+        record |= {name: before[name] for name in ("before", "planned") if name in before}
     write_record(run, name, record)
     return record
 
@@ -192,9 +193,10 @@ def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str,
     return f"{first['path']} {what}{more}"
 
 
-def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
-    """Whether a finished stage goes on: `check_run` lets none of its settings change but those that may grow."""
-    if before is None or not before["done"] or not stage.grows:
+def _has_another_length(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
+    """Whether a finished stage goes on, or one that has begun is to end early: of its settings `check_run` lets nothing
+    change but its length."""
+    if before is None or not (before["done"] or "planned" in before) or not stage.grows:
         return False
     same = all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
     return same and before["inputs"] != inputs
@@ -218,8 +220,8 @@ def _refused_changes(run: WorkDirectory) -> list[str]:
         if stage.fixed and _has_begun(run, name, stage) and not _is_made_so(run, name)
     }
     settings = sorted({field for stage in started.values() for field in stage.settings})
-    may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
-    return [c for field in settings for c in _changes(field, field_of(old, field), field_of(new, field), may_grow)]
+    lengths = {field: read_record(run, name) or {} for name, stage in started.items() for field in stage.grows}
+    return [c for field in settings for c in _changes(field, field_of(old, field), field_of(new, field), lengths)]
 
 
 def _has_begun(run: WorkDirectory, name: str, stage: Stage) -> bool:
@@ -292,15 +294,28 @@ def _is_undamaged(run: WorkDirectory, name: str, stage: Stage, record: Mapping[s
     return True
 
 
-def _changes(field: str, old: Any, new: Any, may_grow: Collection[str]) -> list[str]:
+def _changes(field: str, old: Any, new: Any, lengths: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What has changed and may not.
+
+    Args:
+      lengths: the fields that say how long a stage is, with its record.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted({*old, *new})
         return [
-            change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), may_grow)
+            change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), lengths)
         ]
-    if field in may_grow and isinstance(old, int | float) and new > old:
+    if field in lengths and isinstance(old, int | float) and _may_become(field, old, new, lengths[field]):
         return []
     return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
+
+
+def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:
+    """Whether a finished stage goes on with a field that says its length, or one that has begun can end early."""
+    if not record.get("done"):
+        return "planned" in record and new < old
+    had = record["details"].get(field.rpartition(".")[2], old)  # steps that epochs or minutes were
+    return new > had or (not new and bool(fields.declared()[field].in_place_of))
 
 
 def _peak_memory_mb() -> int:

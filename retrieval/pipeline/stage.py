@@ -39,7 +39,8 @@ class Stage:
       sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
         keeps the sums of the manifests, and those who read them verify the rest.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
-      grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
+      grows: fields of a fixed stage that say how long it is. Raised once it is done, it goes on from where it ended.
+        Lowered before, it ends early, if its record says what was "planned".
       reads_only: it writes nothing, not even its record: another process may write to the work directory meanwhile.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.

@@ -1,9 +1,12 @@
 """Retrieval over a small pool in the middle of training: recall@k by which the best checkpoint is kept.
 
 The pool is made of what training does not see: the validation questions of a labelled set, among its candidates, or the
-held-out passages of the corpus. One sentence of such a passage asks for the others, as ICT has it, whatever the tasks
-of the training are: those of BFS and WLP would ask with sentences of leads, which training reads.
+held-out passages of the corpus, those that `sets.sentences` does not test on if there are any. One sentence of such a
+passage asks for the others, as ICT has it, whatever the tasks of the training are: those of BFS and WLP would ask with
+sentences of leads, which training reads.
 """
+
+from __future__ import annotations
 
 import heapq
 import itertools
@@ -15,13 +18,14 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files, hashing
+from retrieval.data import holdout
 from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.batches import as_written
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.libraries import seqio
+from retrieval.libraries import seqio, tf
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import windows
@@ -132,19 +136,26 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     # One draw for a held-out passage, in an order that is the same in every run.
     open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
     dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
+    tested = holdout.bound(config.sets.sentences)
+    if pool := _first_held_out(dataset, config.loop, tested) or _first_held_out(dataset, config.loop, 0):
+        return pool
+    raise UserError(
+        f"config.data.held_out={config.data.held_out} holds out no passage of two sentences: a larger share is needed, "
+        "or config.loop.validate_every=0"
+    )
+
+
+def _first_held_out(dataset: tf.data.Dataset, loop: ConfigDict, tested: int) -> Pool | None:
+    """The pool of the first passages whose bucket is not below `tested`; None where there is none."""
     pool = Pool({}, {}, {}, {})
     for example in dataset.as_numpy_iterator():
-        document = str(example["document_id"][0])
-        if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
-            query = f"q{document}"
-            pool.candidates[document] = [example["document"][0].tolist()]
-            if len(pool.queries) < config.loop.validate_queries:
-                pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
-        if len(pool.candidates) == config.loop.validate_candidates:
+        id = int(example["document_id"][0])
+        document, query = str(id), f"q{id}"
+        if document in pool.candidates or holdout.bucket(id) < tested:
+            continue
+        pool.candidates[document] = [example["document"][0].tolist()]
+        if len(pool.queries) < loop.validate_queries:
+            pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
+        if len(pool.candidates) == loop.validate_candidates:
             break
-    if not pool.queries:
-        raise UserError(
-            f"config.data.held_out={config.data.held_out} holds out no passage of two sentences: "
-            "a larger share is needed"
-        )
-    return pool
+    return pool if pool.queries else None

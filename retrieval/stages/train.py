@@ -36,6 +36,7 @@ from retrieval.stages import (
     mine,
     prepare,
     refresh,
+    step_time,
     training_steps,
     training_time,
     versions,
@@ -87,6 +88,8 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
+        measure = functools.partial(step_time.measure, config, len(vocabulary), mesh.devices.flatten().tolist())
+        config = training_steps.planned(run, config, checkpointer.latest_step(), measure)
         if (tasks := unlabelled(config)) and not resumed:
             passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
             statistics = run.corpus / "stats.json"
@@ -147,6 +150,8 @@ def train(run: Run) -> dict[str, Any]:
                     )
                 checkpointer.close()
                 writer.close()
+    if config.train.steps:
+        _log.info("train: step %d of %d is the result", step, config.train.steps)
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
@@ -370,7 +375,7 @@ STAGES.register(
         exchanged=(versions.FOLDER,),
         sealed=lambda run, details: trained(run.folder, details),
         fixed=True,
-        grows=("train.steps", "train.epochs"),
+        grows=("train.steps", "train.epochs", "train.minutes"),
         everywhere=True,
         of_model=True,
         decides=initial_parameters.decided,

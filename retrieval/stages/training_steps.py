@@ -2,13 +2,18 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
+from retrieval.pipeline import records
+from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
+
+_LENGTH = ("steps", "epochs", "minutes")  # the fields of `config.train` that say how long it is
 
 
 def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[int], refresh_every: int) -> None:
@@ -24,10 +29,11 @@ def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[i
     if not train.epochs:
         _check_fields(train, keep_steps)
         traced(traced_steps, train.steps)
-    elif refresh_every:
+    field = "epochs" if train.epochs else "minutes"
+    if train[field] and refresh_every:
         raise UserError(
-            f"config.train.epochs={train.epochs:g} and config.mine.refresh_every={refresh_every}: refreshes are "
-            "planned in steps: set config.train.steps, and config.train.epochs=0"
+            f"config.train.{field}={train[field]:g} and config.mine.refresh_every={refresh_every}: refreshes are "
+            f"planned in steps: set config.train.steps, and config.train.{field}=0"
         )
 
 
@@ -46,6 +52,47 @@ def with_steps(config: ConfigDict, epoch: int) -> ConfigDict:
     _check_fields(config.train, config.loop.keep_steps)
     traced(config.profile.steps, config.train.steps)
     return config
+
+
+def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[], float]) -> ConfigDict:
+    """The config with the steps after which training ends, and with those that its learning rates are planned for.
+
+    The stage's record keeps both, so that a run that is resumed ends as planned, however long a step takes then. One
+    that is asked for fewer ends after these, with the learning rates of its plan.
+
+    Args:
+      config: that of the run, with the steps that `train.epochs` is.
+      step: the newest checkpoint, or None.
+      measure: gives the seconds of a step. Every host calls it.
+    """
+    config = config.copy_and_resolve_references()
+    train, asked = config.train, [run.config.train[name] for name in _LENGTH]
+    record = hosts.on_first(lambda: records.read_own_record(run, "train") or {})
+    plan = record.get("planned")
+    if not plan or plan["asked"] != asked:
+        steps = _in_time(train, measure()) if train.minutes and train.steps else train.steps
+        if plan and step is not None:
+            steps, schedule = max(step, min(steps, plan["steps"])), plan["schedule"]
+            _log.info("train: ends after step %d of the %d that were planned, and is at %d", steps, plan["steps"], step)
+        else:
+            steps = max(step or 0, steps)
+            schedule = train.schedule_steps or steps
+        plan = hosts.on_first(lambda: {"asked": asked, "steps": steps, "schedule": schedule})
+        if record:
+            hosts.on_first(lambda: records.write_record(run, "train", record | {"planned": plan}))
+    train.steps = plan["steps"]
+    train.schedule_steps = plan["schedule"] if plan["schedule"] != plan["steps"] else 0
+    return config
+
+
+def _in_time(train: ConfigDict, seconds: float) -> int:
+    """The steps that `train.minutes` have room for, of those that there are at most."""
+    steps = min(train.steps, max(1, int(60 * train.minutes / seconds)))
+    _log.info(
+        "train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes (config.train.minutes=%g)",
+        *(seconds, steps, train.steps, steps * seconds / 60, train.minutes),
+    )
+    return steps
 
 
 def warn(train: ConfigDict) -> None:

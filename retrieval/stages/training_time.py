@@ -28,7 +28,7 @@ def warn_of_days(config: ConfigDict, vocab_size: Callable[[], int], mesh: jax.sh
     """
     data, train = config.data, config.train
     tokens = train.steps * train.batch_size * (data.query_length + data.document_length * (1 + data.negatives))
-    if tokens < _FEW:
+    if tokens < _FEW or train.minutes:
         return
     operations = train.steps * step_operations(config, vocab_size(), mesh)
     devices: Sequence[sharding.Device] = mesh.devices.flatten().tolist()
