@@ -9,6 +9,7 @@ import scipy.stats
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
+from retrieval.pipeline.work_directory import FORMAT
 from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 from retrieval.studies.study_report import write_study
 from retrieval.studies.study_results import Results, compare
@@ -190,7 +191,7 @@ def test_all_that_a_run_measures_can_be_shown(tmp_path):
     rows = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps([row | {"seconds": 2.0, "queries": 16} for row in rows]))
     factors = {"set": "pool", "system": "dense", "trained on": "bm25", "factors": {"10": 0.125}}
-    record = {"done": True, "details": {"consistency": [factors]}}
+    record = {"format": FORMAT, "done": True, "details": {"consistency": [factors]}}
     record["sum"] = files.fingerprint(["rerank", record])
     (run / "stages" / "rerank.json").write_text(json.dumps(record))
     results = results_of(tmp_path)
