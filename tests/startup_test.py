@@ -44,22 +44,9 @@ def warm(tmp_path_factory):
         ([], 0, "retrieval.main search --workdir="),
         (["--version"], 0, f"retrieval {retrieval.__version__}"),
         (["--help"], 0, "config.train.steps=100000"),
-        (["--help=learning_rate"], 0, "config.train.learning_rate=0.0001"),
-        (["serve", "report"], 2, "--workdir is missing"),
         (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
-        (["--config=dpr", "--config.train.steps=x"], 2, "a whole number is needed"),
-        (["--config=dpt"], 2, "did you mean --config=configs/dpr.py"),
-        (["--config=dpr", "--wordkir=x"], 2, "did you mean --workdir"),
-        (["--config=dpr"], 2, "--workdir is missing"),
         (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),
-        (["--config=dpr", "--workdir=/tmp/x", "--config.train.loss=nil"], 2, "unknown loss in config.train.loss 'nil'"),
         (["--config=own", "--workdir=/tmp/x", "--config.corpus=/no/docs"], 2, "no such file or folder, in config.corp"),
-        (
-            ["--config=own", "--workdir=/tmp/x", "--config.corpus=~/docs"],
-            2,
-            "in config.corpus; '~' is no folder here; ",
-        ),
-        (["--config=own", "--workdir=/tmp/x", "--config.sets.beir=no/set"], 2, "no/set: no such file or folder"),
     ],
 )
 def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
