@@ -23,8 +23,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import findings, train
 from retrieval.training import sharding
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 
 @pytest.fixture(scope="module")
 def pretrained(inputs, prepared, tmp_path_factory):

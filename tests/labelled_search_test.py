@@ -28,8 +28,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
 CHANGES = tiny.CHEAP | {
     "data.query_length": 8,

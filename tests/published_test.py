@@ -17,8 +17,6 @@ from retrieval.runtime import hub
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 TEXTS = [("a", "The fox", "The fox is a dog."), ("b", "", "the dog"), ("c", "dog " * 60, "the end")]
 JOINED = ["The fox The fox is a dog.", "the dog", "dog " * 60 + " the end"]
 
