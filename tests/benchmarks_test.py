@@ -176,7 +176,6 @@ def test_every_client_of_a_server_asks_and_is_counted(status, monkeypatch):
 
 
 def test_mistakes_are_told_before_anything_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serving_speed.subprocess, "Popen", lambda *_: pytest.fail("a server was started"))
     (tmp_path / "sets" / "own").mkdir(parents=True)
     write(tmp_path / "sets" / "own" / "queries.jsonl", '{"_id": "1", "text": "owl"}\n')
     with pytest.raises(UserError, match=r"^--turns=0: a whole number of 1 or more is needed$"):
@@ -185,12 +184,14 @@ def test_mistakes_are_told_before_anything_starts(tmp_path, monkeypatch, capsys)
         run.main(command_line.parse_flags(["run"]))
     with pytest.raises(UserError, match=r"--peer_python=/bin/false: not a Python that runs .*benchmarks/README\.md"):
         contest.check_python("/bin/false")
+    assert memory.main(["no-such-program"]) == 2 and capsys.readouterr().err.startswith("error: ")
+    monkeypatch.setattr(serving_speed.subprocess, "Popen", lambda *_: pytest.fail("a server was started"))
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
+        forget_flags()
         command_line.parse_flags(["x", f"--workdir={tmp_path}", f"--server_port={port}"])
         with pytest.raises(UserError, match=rf"^--server_port={port}: Address already in use; give a port"):
             serving_speed.main(["x"])
-    assert memory.main(["no-such-program"]) == 2 and capsys.readouterr().err.startswith("error: ")
 
 
 def test_a_larger_collection_has_halves_of_the_old_texts():

@@ -21,6 +21,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     kept = pathlib.Path(__file__).resolve().parents[1] / ".jax_cache" / metadata.version("jaxlib")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(kept))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    # Most of a small step's time goes into tracing it, a tenth of that into noting where its operations were written.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+else:
+    from support import small_pipelines  # noqa: F401
 
 import jax
 from support import toy_corpus
@@ -140,14 +144,6 @@ def own_table(monkeypatch):
         monkeypatch.setattr(table, "_entries", house if entries is None else entries)
 
     return own
-
-
-def pytest_configure(config):
-    """Small input pipelines, drawn from a few times: TensorFlow would rewrite the graph of every function first."""
-    if not config.getoption("numprocesses", None):  # else this process only starts those of the tests
-        import tensorflow
-
-        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_collection_finish():
