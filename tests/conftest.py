@@ -65,16 +65,17 @@ def inputs(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(inputs, tmp_path_factory):
+def prepared(inputs):
     """A work directory whose corpus and sets are made, to be copied."""
-    return _prepared(inputs, tmp_path_factory)
+    return _prepared(inputs)
 
 
 @functools.cache
-def _prepared(inputs, tmp_path_factory):
+def _prepared(inputs):
+    """Made within a module, whose fixtures spare it processes and devices."""
     from support.tiny import execute, make_run
 
-    folder = tmp_path_factory.mktemp("prepared") / "run"
+    folder = inputs.with_name("prepared") / "run"
     execute(make_run("ict_bfs_wlp", inputs, folder), "prepare", "sets")
     return folder
 
