@@ -196,7 +196,7 @@ def test_pre_training_is_validated_on_unseen_passages(inputs, prepared, tmp_path
     folder = shutil.copytree(prepared, tmp_path / "run")
     changes = CHEAP | {"data.held_out": 0.2, "train.steps": 60, "train.learning_rate": 1e-2}
     changes |= {"loop.validate_every": 20, "loop.checkpoint_every": 20}
-    run = make_run("ict_bfs_wlp", inputs, folder, **changes)
+    run = make_run("wlp", inputs, folder, **changes)
     execute(run, "train")
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     scores = [line["validation/Success@10"] for line in lines if "validation/RR" in line]

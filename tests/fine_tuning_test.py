@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 from support import toy_corpus
 from support.run_results import values
-from support.tiny import CHEAP, execute, fine_tuning, make_run
+from support.tiny import execute, fine_tuning, make_run
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -28,7 +28,7 @@ from retrieval.training import sharding
 def pretrained(inputs, prepared, tmp_path_factory):
     """A work directory with trained towers, to stand on."""
     folder = shutil.copytree(prepared, tmp_path_factory.mktemp("pretrained") / "run")
-    changes = CHEAP | {"train.steps": 120, "train.learning_rate": 1e-2, "loop.checkpoint_every": 40}
+    changes = {"train.steps": 120, "train.learning_rate": 1e-2, "loop.checkpoint_every": 40}
     execute(make_run("ict", inputs, folder, **changes), "train")
     return folder
 
@@ -114,8 +114,7 @@ def test_another_vocabulary_without_a_corpus_is_noticed(without_corpus, tmp_path
 
 
 def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
-    changes = CHEAP | {"train.learning_rate": 1e-2, "train.steps": 40}
-    changes |= {"loop.validate_every": 4, "loop.checkpoint_every": 4}
+    changes = {"train.learning_rate": 1e-2, "train.steps": 40, "loop.validate_every": 4, "loop.checkpoint_every": 4}
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **changes)
     execute(run)
     folder = run.folder
@@ -146,7 +145,7 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     lines = (json.dumps(dict(zip(fields, row))) + "\n" for row in rows[:30])
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
     (tmp_path / "triples.tsv").write_text("".join("\t".join(row) + "\n" for row in [*rows[20:], rows[-1]]))
-    changes = CHEAP | {
+    changes = {
         "pairs.files": f"{tmp_path / 'pairs.jsonl'},{tmp_path / 'triples.tsv'}",
         "sets.labelled": str(tmp_path / "pairs.jsonl"),
         "sets.reqa": "",
