@@ -14,8 +14,6 @@ from support.modules import one_text_per_row, spread
 
 from retrieval.errors import UserError
 from retrieval.models.autoencoder import (
-    REACHES,
-    WIRINGS,
     Autoencoder,
     Bottleneck,
     Decoder,
@@ -76,9 +74,10 @@ def decode_by_loops(params, tokens, cls, decoder):
     return np.array([norm(v, p["norm"]) for v in x] if decoder.wiring == "cross" else x)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-@pytest.mark.parametrize("reach", REACHES)
-@pytest.mark.parametrize("span", [0, 2])
+@pytest.mark.parametrize(
+    ("wiring", "reach", "span"),
+    [("cross", "layer", 2), ("cross", "decoder", 2), ("prefix", "layer", 2), ("prefix", "decoder", 0)],
+)
 def test_hidden_states_are_those_of_the_loops(wiring, reach, span):
     settings = DecoderConfig(layers=2, span=span, wiring=wiring, reach=reach)
     decoder = spread(Decoder(CONFIG, settings, nnx.Rngs(0)))
@@ -111,12 +110,10 @@ def test_cls_has_the_same_gradient_in_bfloat16():
 @pytest.mark.parametrize(
     ("decoder", "seen"),
     [
-        (DecoderConfig(layers=1, span=2, wiring="cross"), 2),
         (DecoderConfig(layers=3, span=2, wiring="cross", reach="decoder"), 2),
         (DecoderConfig(layers=3, span=3, wiring="prefix", reach="decoder"), 3),
         (DecoderConfig(layers=3, span=2, wiring="cross"), 4),  # a layer looks back from where the one below did
         (DecoderConfig(layers=3, span=0, wiring="cross"), 0),
-        (DecoderConfig(layers=2, span=10, wiring="cross"), 10),  # full attention
     ],
 )
 def test_a_prediction_depends_on_cls_and_its_span_alone(decoder, seen):
@@ -143,10 +140,12 @@ def test_the_text_reaches_the_decoder_through_cls_alone():
     model = spread(Autoencoder(CONFIG, DecoderConfig(layers=1), rngs=nnx.Rngs(0)))
     masked = IDS.copy()
     masked[:, 4] = 29 - masked[:, 4] + 1
-    next_, changed = (model(one_text_per_row(ids), POSITIONS, IDS, None).next_RLV for ids in (IDS, masked))
+    written = nnx.jit(lambda model, ids: model(one_text_per_row(ids), POSITIONS, IDS, None).next_RLV)
+    next_, changed = (written(model, ids) for ids in (IDS, masked))
     assert (np.abs(next_ - changed).max(axis=2) > 1e-4).all()
     tokens, cls = jnp.ones((8, 10, 8)), jnp.ones((8, 8))
-    hidden, same = (model.decoder(tokens, cls, one_text_per_row(ids), None) for ids in (IDS, masked))
+    decode = nnx.jit(lambda model, ids: model.decoder(tokens, cls, one_text_per_row(ids), None))
+    hidden, same = (decode(model, ids) for ids in (IDS, masked))
     np.testing.assert_array_equal(hidden, same)
 
 
@@ -225,7 +224,7 @@ def test_the_bottlenecks_divergence_is_the_integral():
     output, divergence = bottleneck(cls, None)
     np.testing.assert_allclose(divergence, (density * ratio).sum(axis=0) * (x[1] - x[0]), rtol=1e-4)
     np.testing.assert_allclose(output, bottleneck.output(jnp.asarray(mean, jnp.float32)), atol=1e-5)
-    drawn = np.stack([bottleneck(cls, key)[0] for key in jax.random.split(jax.random.key(0), 300)])
+    drawn = jax.jit(jax.vmap(lambda key: bottleneck(cls, key)[0]))(jax.random.split(jax.random.key(0), 300))
     kernel = np.asarray(bottleneck.output.kernel[...], np.float64)
     np.testing.assert_allclose(drawn.mean(axis=0), output, atol=0.5)
     np.testing.assert_allclose(drawn.var(axis=0), np.exp(log_variance) @ kernel**2, rtol=0.4)

@@ -162,13 +162,9 @@ BAD = {
         b'{"_id": "1", "text": "a"}\n\n{"_id": 1, "text": "a"}\n',
         ["queries.jsonl, line 3", "'1' is there twice"],
     ),
-    "no text": ("corpus.jsonl", b'{"_id": "1", "title": ""}\n', ["corpus.jsonl, line 1", "'text' is missing"]),
     "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
-    "half a pair": ("corpus.jsonl", b'{"_id": "1", "text": "\\ud800"}\n', ["line 1", "'text'", "surrogate"]),
     "a real score": ("qrels/test.tsv", QRELS.encode() + b"q1\td1\t0.5\n", ["test.tsv, line 5", "'0.5'", "integer"]),
-    "TREC qrels": ("qrels/test.tsv", b"q1 0 d1 1\n", ["test.tsv, line 1", "1 fields, expected 3"]),
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
-    "an unknown candidate": ("qrels/test.tsv", b"q1\td9\t1\n", ["test.tsv, line 1", "candidate 'd9'", "corpus.jsonl"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
     "answers of no query": (
         "answers.jsonl",
@@ -176,7 +172,6 @@ BAD = {
         ["answers.jsonl: the query 'q9'", "queries.jsonl"],
     ),
     "no pattern": ("answers.jsonl", b'{"_id": "q1", "patterns": ["("]}\n', ["line 1", "'(' is no regular expression"]),
-    "no judgement": ("qrels/test.tsv", b"query-id\tcorpus-id\tscore\n", ["test.tsv", "no query is left"]),
 }
 
 

@@ -70,13 +70,8 @@ def changed(change):
         ("{}", "no tokenizer.json, which has a model with a vocab"),
         ("[", "not valid JSON"),
         (changed(lambda c: c["model"].update(type="Other")), "damaged"),
-        (changed(lambda c: c.update(normalizer={"type": "Other"})), "damaged"),
-        (changed(lambda c: c["model"]["vocab"].update(more=1)), "its ids are not one number for each token"),
         (changed(lambda c: c["model"]["vocab"].update(more=10**9)), "its ids are not one number for each token"),
-        (changed(lambda c: c["model"]["vocab"].update(more="x")), "damaged"),
         (changed(lambda c: c["model"].update(merges=[["zzz", "a"]])), "copy it again"),
-        (changed(lambda c: c["model"].update(merges=[["<mask>", "<mask>"]])), "copy it again"),
-        (changed(lambda c: c["model"].update(merges=[3])), "damaged"),
         (changed(lambda c: c.update(added_tokens=[3])), "damaged"),
     ],
 )

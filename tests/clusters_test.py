@@ -20,8 +20,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import versions
 from retrieval.stages.refreshes import clusters_refresh
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
 CHANGES = CHEAP | {
     "stages": ("pairs", "train"),

@@ -1,5 +1,6 @@
-"""Eight CPU devices, of which a module may take one, and the place of the optional real data."""
+"""Eight CPU devices, of which all modules but some see one, and what they share: a corpus, and real data."""
 
+import functools
 import gc
 import gzip
 import os
@@ -20,11 +21,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     kept = pathlib.Path(__file__).resolve().parents[1] / ".jax_cache" / metadata.version("jaxlib")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(kept))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    # Most of a small step's time goes into tracing it, a tenth of that into noting where its operations were written.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 else:
-    import tensorflow
-
-    # Small input pipelines, drawn from a few times: TensorFlow would rewrite the graph of every function in them first.
-    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    from support import small_pipelines  # noqa: F401
 
 import jax
 from support import toy_corpus
@@ -38,6 +38,16 @@ local_runner._START = children.FORK_SERVER
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
+# Modules that are about meshes, or about what is said of eight devices.
+_EIGHT_DEVICES = frozenset(
+    f"{name}_test"
+    for name in (
+        *("cpu_attention", "exact", "kmeans", "loop", "mistakes", "on_mesh", "packed_rows", "packing", "plan"),
+        *("plan_collection", "pod", "pod_search", "pod_store", "refresh", "scann", "scann_shards", "sharding", "tasks"),
+        *("training_time", "works"),
+    )
+)
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
@@ -48,18 +58,24 @@ def shared_data() -> pathlib.Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def inputs(tmp_path_factory) -> pathlib.Path:
-    """The folder of a dump and of SQuAD's questions on it."""
+    """The folder of a dump and of SQuAD's questions on it, to be read only."""
     return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
-def prepared(inputs, tmp_path_factory):
+def prepared(inputs):
     """A work directory whose corpus and sets are made, to be copied."""
+    return _prepared(inputs)
+
+
+@functools.cache
+def _prepared(inputs):
+    """Made within a module, whose fixtures spare it processes and devices."""
     from support.tiny import execute, make_run
 
-    folder = tmp_path_factory.mktemp("prepared") / "run"
+    folder = inputs.with_name("prepared") / "run"
     execute(make_run("ict_bfs_wlp", inputs, folder), "prepare", "sets")
     return folder
 
@@ -87,9 +103,16 @@ def pools():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def devices(request):
+    """One, but in modules about meshes: runs on one take two thirds of the time."""
+    if request.module.__name__ not in _EIGHT_DEVICES:
+        request.getfixturevalue("one_device")
+
+
 @pytest.fixture(scope="module")
 def one_device():
-    """One of the eight, for runs that are about something else: they take two thirds of the time."""
+    """One of the eight."""
     with pytest.MonkeyPatch.context() as patch:
         first = jax.devices()[:1]
         patch.setattr(jax, "devices", lambda *_: first)

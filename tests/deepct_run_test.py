@@ -22,8 +22,6 @@ from retrieval.recipes.term_weigher import Scale, TermWeigher
 from retrieval.search.words import Words
 from retrieval.stages import passage_lines
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
 STAGES = ("prepare", "sets", "pairs", "train", "weigh")

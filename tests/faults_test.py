@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import re
 import shutil
 import signal
@@ -34,6 +33,9 @@ from retrieval.stages import train
 from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
+    "prepare.shards": 4,
+    "split.shards": 4,
+    "data.lanes": 2,
     "model.dropout": 0.1,
     "train.steps": 32,
     "train.batch_size": 8,
@@ -68,12 +70,9 @@ def command(settings, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(command, tmp_path_factory):
-    """The work directory of a run that nothing happened to, started as by hand."""
+    """The work directory of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    start = [sys.executable, "-m", "retrieval.main", *command(folder)]
-    environment = os.environ | {"XLA_FLAGS": children.XLA_FLAGS}
-    done = subprocess.run(start, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert children.run(command(folder), folder.with_suffix(".log")) == 0, folder.with_suffix(".log").read_text()
     return folder
 
 

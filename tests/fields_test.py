@@ -34,12 +34,9 @@ def test_a_field_is_declared_once():
         ({"sed": 0}, r"unknown field 'config.sed': did you mean config.seed or"),
         ({"plan": {"tune": True}}, "^config.plan.tune is gone: Plan each setting by itself"),
         ({"seed": -1}, "config.seed=-1: a whole number from 0 to 4294967295 is needed"),
-        ({"seed": True}, "config.seed=True"),
         ({"seed": 0}, "config.train.adam.beta is missing"),
-        ({"train": {"adam": {"beta": "x"}}}, "config.train.adam.beta=x: a number from 0 to 1 is needed"),
         ({"train": {"loss": "triple"}}, r"unknown loss in config.train.loss 'triple': did you mean triplet\?"),
         ({"pairs": {"files": "caf\udce9"}}, r"config.pairs.files=caf\\udce9: this is not UTF-8, or has half"),
-        ({"pairs": {"names": ("a", "\ud800")}}, r"config.pairs.names=\('a', '\\ud800'\): this is not UTF-8"),
         ({"train": {"loss": 3}}, "config.train.loss=3: a text is needed"),
     ],
 )

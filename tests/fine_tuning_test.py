@@ -23,8 +23,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import findings, train
 from retrieval.training import sharding
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 
 @pytest.fixture(scope="module")
 def pretrained(inputs, prepared, tmp_path_factory):
@@ -54,6 +52,7 @@ def without_corpus(tmp_path_factory):
     config.pairs.files = config.sets.labelled = str(root / "p.jsonl")
     config.model.update(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=8)
     config.data.update(query_length=8, document_length=16, lanes=2)
+    config.split.shards = 2
     config.train.update(steps=2, batch_size=8)
     config.loop.update(checkpoint_every=2, validate_every=2)
     config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")

@@ -21,8 +21,6 @@ from retrieval.runtime import hub
 from retrieval.stage_outputs import Run
 from retrieval.stages import export as stage
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert"
 
 

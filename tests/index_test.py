@@ -29,8 +29,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, collections, open_collection
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
 RNG = np.random.default_rng(0)
@@ -49,17 +47,23 @@ def write_collection(run, path, name, embeddings, queries=None):
             encoding.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), tokens, embed, **settings)
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Two sets, one of them tiny, and a corpus."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two sets, one of them tiny, and a corpus, to be copied."""
     config = importlib.import_module("configs.ict_bfs_wlp").get_config("local")
     config.evaluate.depth = 20
-    run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
+    run = Run(config, tmp_path_factory.mktemp("made") / "run", REPOSITORY / "requirements.lock")
     for name, candidates, queries in (("large", 6000, 150), ("tiny", 40, 30)):
         path = run.sets / name / "corpus.jsonl"
         write_collection(run, path, name, RNG.normal(size=(candidates, 8)), RNG.normal(size=(queries, 8)))
     write_collection(run, run.corpus / "passages-0.jsonl", CORPUS, RNG.normal(size=(5500, 8)))
     return run
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    folder = shutil.copytree(made.folder, tmp_path / "run")
+    return Run(made.config.copy_and_resolve_references(), folder, made.lock)
 
 
 def test_a_run_that_leaves_everything_out_says_so(run, caplog):

@@ -1,5 +1,7 @@
 """Checkpoints that stay for a curve, and runs that start from one of them."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -13,13 +15,12 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 
 @pytest.fixture(scope="module")
-def curve(inputs, prepared):
+def curve(inputs, prepared, tmp_path_factory):
     changes = CHEAP | {"train.steps": 6, "loop.keep_steps": (1, 3)}
-    run = make_run("ict", inputs, prepared, **changes)
+    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("curve") / "run")
+    run = make_run("ict", inputs, folder, **changes)
     execute(run, "train")
     return run
 

@@ -28,8 +28,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
 CHANGES = tiny.CHEAP | {
     "data.query_length": 8,
@@ -62,22 +60,6 @@ def make_run(folder, **changes):
     return Run(config, folder / "run", REPOSITORY / "requirements.lock", Asked("where is the owl"))
 
 
-def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
-    run = make_run(tmp_path)
-    preflight.check(run, STEPS)
-    execute(run)
-    preflight.check(run, ["search"])
-    execute(run, "search")
-    told = capsys.readouterr().out
-    assert "\ndense\n" in told and "\nBM25\n" in told and "\nhybrid\n" in told
-    words = told.partition("\nBM25\n")[2].splitlines()
-    assert "[p2]  the owl" in words[0] and words[1].strip() == "the owl lives"
-    assert "[n3]" in words[2] and words[3].strip() == "tale of the owl"
-    texts = list(beir.read_candidates(run.passages[0]))
-    assert sorted(text.id for text in texts) == sorted(f"{side}{i}" for side in "pn" for i in range(len(ANIMALS)))
-    assert (run.embeddings(CORPUS, "trained")).exists() and not (run.folder / "corpus").exists()
-
-
 def test_questions_of_nqs_dev_set_are_not_trained_on(tmp_path, monkeypatch):
     run = make_run(tmp_path)
     monkeypatch.setattr(nq_dev, "_known", lambda: {nq_dev.fingerprint("where is the owl")})
@@ -90,6 +72,7 @@ def test_questions_of_nqs_dev_set_are_not_trained_on(tmp_path, monkeypatch):
 def searched(tmp_path_factory):
     """A run whose passages are indexed, to be asked."""
     run = make_run(tmp_path_factory.mktemp("searched"))
+    preflight.check(run, STEPS)
     execute(run)
     return run
 
@@ -98,6 +81,19 @@ def ask(run, capsys, **asked):
     capsys.readouterr()
     runner.run_stage(dataclasses.replace(run, asked=Asked(**asked)), "search")
     return capsys.readouterr().out
+
+
+def test_its_passages_are_found_with_ids_and_texts(searched, capsys):
+    run = searched
+    preflight.check(run, ["search"])
+    told = ask(run, capsys, query="where is the owl")
+    assert "\ndense\n" in told and "\nBM25\n" in told and "\nhybrid\n" in told
+    words = told.partition("\nBM25\n")[2].splitlines()
+    assert "[p2]  the owl" in words[0] and words[1].strip() == "the owl lives"
+    assert "[n3]" in words[2] and words[3].strip() == "tale of the owl"
+    texts = list(beir.read_candidates(run.passages[0]))
+    assert sorted(text.id for text in texts) == sorted(f"{side}{i}" for side in "pn" for i in range(len(ANIMALS)))
+    assert (run.embeddings(CORPUS, "trained")).exists() and not (run.folder / "corpus").exists()
 
 
 def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):

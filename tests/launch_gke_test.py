@@ -38,25 +38,3 @@ def test_the_command_of_a_workload_installs_and_runs(work):
     assert work.run_on(tree, command) == 75
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]]
     assert "jax[tpu]==0.9.7" in work.argv("pip")[-1]
-
-
-def test_a_workload_from_an_image_that_has_everything(work):
-    work.run("gke.sh", "run", "--cluster=c", "--image=i:1", *PLACE, "--type=v5litepod-16", "--", *TRAINING)
-    [argv] = work.argv("xpk")
-    assert argv[-2:] == [
-        "--docker-image=i:1",
-        "--command=exec env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
-        f"python -m retrieval.main {' '.join(TRAINING)} --multihost",
-    ]
-    assert not any(a.startswith(("--script-dir", "--base-docker-image")) for a in argv)
-
-
-def test_status_and_delete_of_a_workload(work):
-    place = ["--cluster=c", "--project=p", "--zone=z"]
-    work.run("gke.sh", "status", "--name=run-1", *place)
-    work.answer("xpk", {"code": 6})
-    work.run("gke.sh", "delete", "--name=run-1", *place, code=6)
-    assert work.argv("xpk") == [
-        ["xpk", "workload", "list", *place, "--filter-by-job=run-1"],
-        ["xpk", "workload", "delete", *place, "--workload=run-1", "--force"],
-    ]

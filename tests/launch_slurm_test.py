@@ -31,17 +31,12 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
     assert not slurm.calls("scontrol")
 
 
-def test_one_node_is_one_process(slurm):
-    slurm.run("slurm.sh", "run", "--name=run-1", "--", *SHARED)
-    assert slurm.argv("main") == [["python", "-m", "retrieval.main", *SHARED]]
-    assert slurm.calls("main")[0]["environment"]["JAX_LOCAL_DEVICE_IDS"] == "0"
-
-
 @pytest.mark.parametrize(
     "code, state, requeued",
     [
-        *((75, {"out": "RUNNING"}, True), (2, {"out": "RUNNING"}, False), (0, {"out": "RUNNING"}, False)),
-        *((75, {"out": "COMPLETING"}, False), (75, {"out": "CANCELLED"}, False), (75, {"code": 1}, True)),
+        (75, {"out": "RUNNING"}, True),
+        (2, {"out": "RUNNING"}, False),
+        (75, {"out": "CANCELLED"}, False),
     ],
 )
 def test_only_the_restart_code_queues_a_job_again(slurm, code, state, requeued):
@@ -73,10 +68,3 @@ def test_slurms_warning_reaches_the_program(slurm):
     job.send_signal(signal.SIGTERM)  # B: the shell alone
     job.communicate(timeout=10)
     assert job.returncode == 75 and slurm.argv("scontrol") == [["scontrol", "requeue", "7"]]
-
-
-def test_status_and_delete_of_a_job(slurm):
-    for action in ("status", "delete"):
-        slurm.run("slurm.sh", action, "--name=run-1")
-    user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
-    assert slurm.argv() == [[tool, "--name=run-1", f"--user={user}"] for tool in ("squeue", "scancel")]

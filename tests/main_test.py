@@ -36,10 +36,7 @@ def parse(*arguments):
     "arguments",
     [
         ["--config=dpr:local"],
-        ["--config", "dpr:local"],
         ["-config=configs/dpr.py:local"],
-        ["--config=dpr:local", "--config.train.steps=7"],
-        ["--config.train.steps=7", "--config=dpr:local"],
         ["-config.train.steps", "7", "--config", "dpr:local"],
     ],
 )
@@ -100,9 +97,7 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
 @pytest.mark.parametrize(
     ("words", "stages"),
     [
-        (["search", "--query=fox"], ["search"]),
         (["evaluate", "report"], ["evaluate", "report"]),
-        (["--stage=plan"], ["plan"]),
         ([], None),
     ],
 )

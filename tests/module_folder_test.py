@@ -18,8 +18,6 @@ from retrieval import model_folder
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
 RANDOM = np.random.default_rng(0)
 W1, B1, W2 = RANDOM.normal(size=(12, 16)), RANDOM.normal(size=12), RANDOM.normal(size=(5, 12))

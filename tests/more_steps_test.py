@@ -19,8 +19,6 @@ from retrieval.runtime.signals import PreemptedError
 from retrieval.stage_outputs import Run
 from retrieval.stages import train, training_steps
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
     "train.warmup_ratio": 0.0,

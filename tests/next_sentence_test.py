@@ -28,8 +28,6 @@ from retrieval.recipes import initial_parameters, next_sentence_validation
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 CLS, SEP, MASK = 1, 2, 3
 SPECIALS = Specials(CLS, SEP, MASK, 1000)
 

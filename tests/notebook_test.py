@@ -14,8 +14,6 @@ from retrieval import main
 from retrieval.api.finished_run import FinishedRun
 from retrieval.cli import command_line
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 NOTEBOOK = REPOSITORY / "docs" / "tutorials" / "search_your_notes.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 

@@ -21,8 +21,6 @@ from retrieval.training.objectives.own_negatives import multi_negative_nll, two_
 from retrieval.training.objectives.quadruplets import quadruplet
 from retrieval.training.objectives.relevance import binary_cross_entropy
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 RANDOM = np.random.default_rng(0)
 TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)
 
@@ -172,16 +170,9 @@ def test_a_loss_may_ignore_fields_that_only_mask():
     ("name", "field", "value", "message"),
     [
         ("mlm", "train.loss", "quadruplet", "train.loss=quadruplet: a masked language model does not read it"),
-        ("mlm", "data.negatives", 2, "set config.data.negatives=0"),
         ("bert", "train.groups", 2, "part of config.train.loss=in_batch_softmax, and a masked .* a loss of its own"),
-        ("bert", "train.kl_weight", 0.5, "set config.train.kl_weight=1.0"),
-        ("deepct", "train.margin", 2.0, "set config.train.margin=1.0"),
-        ("doc2query", "train.symmetric", True, "set config.train.symmetric=False"),
-        ("seed_encoder", "train.label_smoothing", 0.1, "set config.train.label_smoothing=0.0"),
         ("reader", "data.pack.query", 0.5, "a reader does not read it: set config.data.pack.query=0.0"),
-        ("monobert", "data.pack.query", 0.5, "a reranker does not read it"),
         ("dpr", "model.classes", 1, "a model of two towers does not read it: set config.model.classes=2"),
-        ("dpr", "model.answer_tokens", 3, "set config.model.answer_tokens=10"),
     ],
 )
 def test_a_field_that_a_recipe_would_ignore_is_refused(name, field, value, message):

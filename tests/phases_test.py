@@ -25,8 +25,6 @@ from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refreshes import quadruplets_refresh
 from retrieval.stages.refreshes.negatives_refresh import Layout
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 STEPS |= {"mine.turn_rate": 1e-4}
 

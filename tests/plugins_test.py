@@ -186,10 +186,8 @@ def test_a_run_keeps_its_plugins(lab):
     ("arguments", "message"),
     [
         ("--config.plugins=lab.absent", "error: config.plugins: 'lab.absent' cannot be imported (ModuleNotFoundError"),
-        ("--config.plugins lab.lengths --config.lengths.least few", "config.lengths.least"),
         ("--config.plugins=lab.lengths --config.lengths.leest=1", "config.lengths.leest"),
         ("--config.plugins=lab.faq --config.sets.faq=toy/corpus.jsonl", "corpus.jsonl, line 1: no tab"),
-        ("--config.plugins=lab.lengths --stage=lenghts", "unknown stage 'lenghts': did you mean lengths"),
     ],
 )
 def test_mistakes_in_plugins_are_one_sentence(lab, arguments, message):

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from conftest import REPOSITORY
 
 PAGES = sorted(
@@ -25,23 +24,22 @@ def lengths(text):
                 yield words
 
 
-def test_the_words_of_sentences_are_counted():
-    text = "# A heading\n\nOne two three. Four `code here` six\nseven!\n\n- [a b](c.md) d\n\n| a cell of a table |\n"
-    assert [*lengths(text)] == [3, 4, 3]
+def test_sentences_are_short():
+    """17 words in the mean of a page, and not more than one in twenty of over 30."""
+    assert [*lengths("# A heading\n\nOne two three. Four `code here` six\nseven!\n\n| a cell of a table |\n")] == [3, 4]
+    for path in PAGES:
+        words = [*lengths(path.read_text(encoding="utf-8"))]
+        assert not words or sum(words) / len(words) <= 17, path
+        assert sum(count > 30 for count in words) <= len(words) / 20, path
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_sentences_are_short(path):
-    """17 words in the mean, and not more than one in twenty of over 30."""
-    words = [*lengths(path.read_text(encoding="utf-8"))]
-    assert not words or sum(words) / len(words) <= 17
-    assert sum(count > 30 for count in words) <= len(words) / 20
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_files_of_the_code_that_are_named_are_there(path):
-    """As a path below the repository or the package, such as `search/fusion.py`."""
-    named = set(re.findall(r"`((?:\w+/)+\w+\.(?:py|sh|toml|lock))`", path.read_text(encoding="utf-8")))
-    roots = (REPOSITORY, REPOSITORY / "retrieval")
-    missing = {name for name in named if not any((root / name).exists() for root in roots)}
-    assert missing <= {"configs/NAME.py"}
+def test_files_that_are_named_are_there():
+    """Links between pages; and in code, paths below the repository or the package, such as `search/fusion.py`."""
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"`[^`]*`", "", text))
+        assert [target for target in targets if not (path.parent / target).exists()] == [], path
+        named = re.findall(r"`((?:\w+/)+\w+\.(?:py|sh|toml|lock))`", text)
+        roots = (REPOSITORY, REPOSITORY / "retrieval")
+        missing = {name for name in named if not any((root / name).exists() for root in roots)}
+        assert missing <= {"configs/NAME.py"}, path

@@ -15,8 +15,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.search.bm25 import Bm25Index
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 ANIMALS = 12
 COLOURS = [toy_corpus.title(number).split()[0] for number in range(ANIMALS)]
 QUESTIONS = [(f"What does the {toy_corpus.title(i)} do?", [f"number {i}.", "nowhere"]) for i in range(0, 60, 3)]

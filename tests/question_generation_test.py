@@ -18,8 +18,6 @@ from retrieval.pipeline import preflight, records
 from retrieval.recipes.writer import WrittenText
 from retrieval.stages import generate
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 TEXT = (
     "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
     "men. "

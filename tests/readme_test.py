@@ -19,8 +19,6 @@ from retrieval import main
 from retrieval.cli import command_line
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]

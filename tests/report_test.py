@@ -274,12 +274,6 @@ def test_figures_have_names_below_and_no_step_twice():
     assert [place for place in axes.xaxis.get_majorticklocs() if left <= place <= right] == [9]
 
 
-def test_a_run_file_named_hybrid_has_no_weights_of_ours():
-    usual = report._searches({"reqa, hybrid": {"weights": [0.5], "validation": 0}})
-    assert "were chosen" not in report._searches({"set, hybrid": {}}).notes and "usual ones" in usual.notes
-    assert report._searches({"set, hybrid": {}}).notes == ""
-
-
 def test_what_was_left_out_of_a_corpus_is_a_table_and_problems_stand_out():
     told = {"tasks": {}, "counts": {"articles": 94, "links dropped": 19}, "problems": ["dump.xml: cut off"]}
     notes, counts = report._corpus((), told).notes, report._counts((), told)

@@ -33,8 +33,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import evaluated_runs
 from retrieval.stages.scored_pairs import Scorer
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 
 def make_run(folder, config, **changes):
     config.update_from_flattened_dict({"rerank.systems": ("bm25",), **changes})
@@ -334,12 +332,9 @@ def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_pat
     ("changes", "message"),
     [
         ({"rerank.depths": (2, 500)}, r"config\.evaluate\.depth=100 results: raise that to 500"),
-        ({"rerank.measures": ("MRR",)}, "unknown metric 'MRR'"),
-        ({"rerank.measures": ("Answer@20",)}, r"config\.rerank\.measures: Answer@20 looks for answers in texts"),
         ({"rerank.model": ""}, "no reranker, for no stage trains one here"),
         ({"evaluate.runs": False}, "with config.evaluate.runs=True"),
         ({"data.query_length": 15}, r"=15 leaves no room for a document: set config\.data\.query_length=4 at most"),
-        ({"data.document_length": 17}, r"a model of 16 positions, and config\.data\.document_length=17"),
     ],
 )
 def test_what_cannot_be_reranked_is_refused_before_the_run(toy, cross_encoder, tmp_path, changes, message):

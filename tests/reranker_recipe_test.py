@@ -26,8 +26,6 @@ from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 from retrieval.training.collapse import SPREAD, Collapse
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [f"w{number}" for number in range(45)]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

@@ -26,7 +26,6 @@ from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 
 pytest_plugins = ["support.machines_of_a_store"]
-pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +67,10 @@ def test_its_systems_are_among_the_results(trained):
     assert "bm25+rerank@10" in report and "## Reranking by depth" in report and "## Consistency factor" in report
 
 
-@pytest.mark.parametrize("stage", ["rerank", "teacher", "generate", "serve"])
+@pytest.mark.parametrize("stage", ["rerank", "teacher"])
 def test_one_on_a_store_is_copied_down_before_its_stage(trained, bucket, machine, inputs, tmp_path, stage):
     copy_up(bucket, trained.folder)
-    fields = ("rerank.model", "teacher.model", "generate.reranker", "serve.reranker")
+    fields = ("rerank.model", "teacher.model")
     run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL))
     STAGES[stage].fetch(run)
     model = rerankers.open_reranker(run, URL, "config.rerank.model").model
@@ -117,12 +116,11 @@ def test_its_model_reranks_from_python(trained):
         model.encode_queries(["a"])
 
 
-@pytest.mark.parametrize(("classes", "loss"), [(1, "binary_cross_entropy"), (2, "class_cross_entropy")])
-def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path, classes, loss):
-    """As one of one class, which a folder has, or of two, which that one becomes."""
+def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path):
+    """Of two classes, which the one that a folder has becomes."""
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("train",), "train.batch_size": 8}
     changes |= {"train.init_from": str(exported), "vocab": str(exported), "data.negatives": 2}
-    changes |= {"model.classes": classes, "train.loss": loss}
+    changes |= {"model.classes": 2, "train.loss": "class_cross_entropy"}
     run = make_run("monobert", inputs, tmp_path / "again", **changes)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))

@@ -57,7 +57,7 @@ def test_untuned_everything_is_searched_and_the_scores_are_exact(partitioned):
 
 
 @needs_scann
-@pytest.mark.parametrize("target", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("target", [0.5, 0.95])
 def test_tuning_reaches_its_recall_on_other_queries(partitioned, sample, target):
     index, embeddings, _, others = partitioned
     tuned = index.tuned(sample, target)
@@ -73,7 +73,7 @@ def test_tuning_reaches_its_recall_on_other_queries(partitioned, sample, target)
 @needs_scann
 def test_a_higher_target_costs_more(partitioned, sample):
     index = partitioned[0]
-    tuned = [index.tuned(sample, target)._parameters for target in (0.5, 0.8, 0.95, 0.99)]
+    tuned = [index.tuned(sample, target)._parameters for target in (0.5, 0.9, 0.99)]
     costs = [p.cost(p.setting(50)) for p in tuned]
     assert costs == sorted(set(costs))
 
@@ -128,33 +128,38 @@ def test_what_scann_fills_up_with_is_no_result():
     assert scores.tolist() == [[3, 3, -np.inf]]
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The folder of an index with partitions, and the embeddings of its candidates."""
+    folder, embeddings = tmp_path_factory.mktemp("small") / "index", clustered(6_000, 1, dimensions=16)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(folder.parent))
+        ScannIndex.build(embeddings).save(folder)
+    return folder, embeddings
+
+
 @needs_scann
-def test_built_twice_the_index_is_the_same(tmp_path):
-    embeddings, _ = clustered(6_000, 1, dimensions=16)
-    for name in ("first", "second"):
-        ScannIndex.build(embeddings).save(tmp_path / name)
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("first", "second")]
+def test_a_build_leaves_no_temporary_files(small):
+    assert list(small[0].parent.iterdir()) == [small[0]]
+
+
+@needs_scann
+@pytest.mark.parametrize("devices", [1, 8])
+def test_built_again_the_index_is_the_same_on_any_devices(small, tmp_path, monkeypatch, devices):
+    folder, embeddings = small
+    mesh = jax.make_mesh((devices,), ("rows",), devices=jax.devices()[:devices])
+    monkeypatch.setattr(scann_tree, "local_mesh", lambda: mesh)
+    ScannIndex.build(embeddings).save(tmp_path / "index")
+    manifests = [json.loads((place / "manifest.json").read_text()) for place in (folder, tmp_path / "index")]
     assert manifests[0] == manifests[1] and len(manifests[0]) > 4
 
 
 @needs_scann
-def test_one_device_builds_the_same_index_as_eight(tmp_path, monkeypatch):
-    embeddings, _ = clustered(6_000, 1, dimensions=16)
-    for devices in (1, 8):
-        mesh = jax.make_mesh((devices,), ("rows",), devices=jax.devices()[:devices])
-        monkeypatch.setattr(scann_tree, "local_mesh", lambda mesh=mesh: mesh)
-        ScannIndex.build(embeddings).save(tmp_path / str(devices))
-    manifests = [(tmp_path / name / "manifest.json").read_text() for name in ("1", "8")]
-    assert manifests[0] == manifests[1]
-
-
-@needs_scann
-def test_its_partitions_are_those_of_our_kmeans(tmp_path):
-    embeddings, _ = clustered(6_000, 1, dimensions=16)
-    ScannIndex.build(embeddings).save(tmp_path / "index")
+def test_its_partitions_are_those_of_our_kmeans(small):
+    folder, embeddings = small
     found = kmeans.cluster(embeddings, kmeans.Rule(155, iterations=12), [0], exact.local_mesh())
-    np.testing.assert_array_equal(np.load(tmp_path / "index" / "datapoint_to_token.npy"), found.cluster_N)
-    saved = (tmp_path / "index" / "serialized_partitioner.pb").read_bytes()
+    np.testing.assert_array_equal(np.load(folder / "datapoint_to_token.npy"), found.cluster_N)
+    saved = (folder / "serialized_partitioner.pb").read_bytes()
     assert all(np.float64(centroid).tobytes() in saved for centroid in found.centroid_KE)
 
 
@@ -166,14 +171,6 @@ def test_more_partitions_than_different_embeddings():
     expected = np.sort(few @ few.T, axis=1)[:, -1:]
     np.testing.assert_allclose(scores, np.repeat(expected, 100, axis=1), rtol=1e-5)
     assert (rows >= 0).all()
-
-
-@needs_scann
-def test_a_build_leaves_no_temporary_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    embeddings, queries = clustered(6_000, 5, dimensions=16)
-    index = ScannIndex.build(embeddings)
-    assert not list(tmp_path.iterdir()) and (index.search(queries, 3)[1] >= 0).all()
 
 
 @needs_scann
@@ -190,12 +187,11 @@ def test_a_saved_index_answers_the_same_from_another_place(partitioned, sample, 
 
 
 @needs_scann
-def test_a_damaged_index_is_refused(tmp_path):
-    ScannIndex.build(clustered(6_000, 1, dimensions=8)[0]).save(tmp_path / "index")
-    names = sorted(path.name for path in (tmp_path / "index").iterdir())
+def test_a_damaged_index_is_refused(small, tmp_path):
+    names = sorted(path.name for path in small[0].iterdir())
     assert {"dataset.npy", "hashed_dataset.npy", "parameters.json", "manifest.json"} <= set(names)
     for name in names:
-        shutil.copytree(tmp_path / "index", tmp_path / name)
+        shutil.copytree(small[0], tmp_path / name)
         data = bytearray((tmp_path / name / name).read_bytes())
         data[len(data) // 2] ^= 1
         (tmp_path / name / name).write_bytes(data)

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 from conftest import REPOSITORY
 
 # What a call must say, by the end of its name. The linter refuses whole modules and functions (pyproject.toml).
@@ -18,7 +17,11 @@ def findings(source):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module in ("numpy", "torch"):
             yield from (a.name for a in node.names if a.name in ("load", "save"))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("load", "save", *UNPACKING)
+        ):
             name, options = ast.unparse(node.func), [f"{word.arg}={ast.unparse(word.value)}" for word in node.keywords]
             if node.func.attr in UNPACKING or (name in NEEDED and NEEDED[name] not in options):
                 yield f"line {node.lineno}: {name}"
@@ -32,28 +35,18 @@ def test_the_source_unpickles_and_unpacks_nothing():
     assert not {path: lines for path, lines in found.items() if lines}
 
 
-# fmt: off
-CALLS = [
-    "np.load('x')", "np.load('x', allow_pickle=True)", "from numpy import load", "torch.load('x', weights_only=False)",
-    "zipfile.ZipFile('x').extractall()",
-]
-REFUSED = [
-    "import pickle", "from joblib import load", "import os as o\no.system('x')", "eval('1')", "import tarfile",
-    "import subprocess\nsubprocess.run('x', shell=True)", "import xml.etree.ElementTree as ET",
-]
-# fmt: on
+def test_the_scan_finds():
+    calls = ("np.load('x')", "np.load('x', allow_pickle=True)", "from numpy import load", "zip('x').extractall()")
+    assert all(list(findings(call)) for call in calls) and not list(findings("np.load('x', allow_pickle=False)"))
 
 
-@pytest.mark.parametrize("source", CALLS)
-def test_the_scan_finds(source):
-    assert list(findings(source)) and not list(findings("np.load('x', allow_pickle=False)"))
-
-
-@pytest.mark.parametrize("source", REFUSED)
-def test_the_linter_refuses_what_runs_data(source):
-    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename=retrieval/new.py", "-"]
-    done = subprocess.run(command, input=source, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 1 and re.search(r"\b(TID251|S\d+)\b", done.stdout), done.stdout + done.stderr
+def test_the_linter_refuses_what_runs_data():
+    source = ["import pickle", "import tarfile", "eval('1')", "import subprocess", "subprocess.run('x', shell=True)"]
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--output-format=concise"]
+    command += ["--stdin-filename=retrieval/new.py", "-"]
+    done = subprocess.run(command, input="\n".join(source), cwd=REPOSITORY, capture_output=True, text=True)
+    lines = set(re.findall(r":(\d+):\d+: (?:TID251|S\d+)\b", done.stdout))
+    assert lines == {"1", "2", "3", "5"}, done.stdout + done.stderr
 
 
 def test_no_script_evaluates_a_string():
@@ -65,14 +58,3 @@ def test_no_script_evaluates_a_string():
         assert not re.search(r"(^|[;&|({]\s*|\s)(eval|source \$|\. \$)(\s|$)", code), path
         for found in re.finditer(r"\b(?:ba|da|z)?sh -c (.)", code):
             assert found[1] == "'", path
-
-
-def test_no_document_names_the_host_of_a_package_index():
-    """A mirror may stand in its place: the documents say "the package index"."""
-    names = re.compile(r"\bpypi\.(org|python)|pythonhosted\.org|\bosv\.dev|\bindex-url\b", re.IGNORECASE)
-    endings = {".md", ".py", ".sh", ".lock", ".toml", ".yaml"}
-    rooms = [REPOSITORY / room for room in ("retrieval", "configs", "launch", "benchmarks", "docs", "tests")]
-    paths = [path for room in rooms for path in room.rglob("*")] + list(REPOSITORY.glob("*"))
-    texts = [path for path in paths if path.is_file() and path.suffix in endings]
-    assert REPOSITORY / "SECURITY.md" in texts and len(texts) > 200
-    assert not [str(path) for path in texts if names.search(path.read_text(encoding="utf-8"))]

@@ -30,8 +30,6 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.stages import generate, passage_lines
 from retrieval.stages.collection import collections
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {
     "stages": STAGES,
@@ -221,13 +219,10 @@ def test_greedy_and_beam_search_write_the_most_probable(trained, inputs, tmp_pat
     ("changes", "message"),
     [
         ({"generate.way": "greedy"}, "config.generate.way=greedy gives 1: ask for 1"),
-        ({"generate.way": "beam", "generate.queries": 5}, "config.generate.way=beam gives 4"),
         ({"generate.tokens": 16}, "config.generate.tokens=16: the model has positions for 15"),
         (MLM | {"loop.validate_every": 0}, "needs a model that writes"),
         ({"data.rates.pairs": 1.0}, "task 'pairs' gives pairs of a query and a document, and config.recipe=seq2seq"),
         ({"data.negatives": 1}, "config.data.negatives=1"),
-        ({"data.pack.document": 0.5}, "config.data.pack.document=0.5: a model that writes does not read it"),
-        ({"loop.best": "RR"}, "unknown metric of a model that writes in config.loop.best 'RR'"),
         ({"model.encoder": "bow_mlp"}, "needs a transformer"),
     ],
 )

@@ -15,12 +15,8 @@ from launch import docs_hook
     [
         ("index.md", "[a](docs/guides/bert.md)", "[a](guides/bert.md)"),
         ("index.md", "[a](SECURITY.md), [b](benchmarks/README.md)", "[a](security.md), [b](benchmarks.md)"),
-        ("index.md", "[the licence](LICENSE)", "the licence"),
-        ("benchmarks.md", "[a](#the-speed-of-search)", "[a](#the-speed-of-search)"),
-        ("guides/bert.md", "[a](../results/index.md#findings)", "[a](../results/index.md#findings)"),
         ("guides/launch.md", "[`pod_test.py`](../../tests/pod_test.py)", "`pod_test.py`"),
         ("reliability.md", "[Security](../SECURITY.md)", "[Security](security.md)"),
-        ("scale.md", "[out](https://example.org/a.md)", "[out](https://example.org/a.md)"),
         ("scale.md", "`x[0](a.md)`\n```\n[a](b.md)\n```", "`x[0](a.md)`\n```\n[a](b.md)\n```"),
     ],
 )

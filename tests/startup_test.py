@@ -28,8 +28,6 @@ def modules_of(*arguments):
         ([], 0, "retrieval.main search --workdir="),
         (["--version"], 0, f"retrieval {retrieval.__version__}"),
         (["--help"], 0, "config.train.steps=100000"),
-        (["--help=learning_rate"], 0, "config.train.learning_rate=0.0001"),
-        (["serve", "report"], 2, "--workdir is missing"),
         (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
         (["--config=dpt"], 2, "did you mean --config=configs/dpr.py"),
         (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),

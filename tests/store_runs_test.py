@@ -32,7 +32,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
 pytest_plugins = ["support.machines_of_a_store"]
-pytestmark = pytest.mark.usefixtures("one_device", "free_leases")
+pytestmark = pytest.mark.usefixtures("free_leases")
 
 CHANGES = CHEAP | {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
 

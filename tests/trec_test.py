@@ -106,9 +106,6 @@ def test_topics_as_lines(tmp_path):
         (TOPICS.replace("302", ""), r"line 11: the topic has no <num>"),
         (TOPICS.replace("Polio &amp; law", ""), r"line 11: the topic has no <title>"),
         (TOPICS.replace("302", "301"), r"line 11: the number '301' is there twice"),
-        (TOPICS.replace("302", "3 2"), r"line 11: the number '3 2' is empty or has white space"),
-        ("<topic number='1'>", r"line 1: the topic has no <title>"),
-        ("<topic><query>a</query></topic>", r"line 1: the topic has no <num>"),
         ("<topics>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
         (b"<top>\n\xff", r"topics\.txt, line 2: not UTF-8"),
     ],
@@ -177,11 +174,9 @@ def test_a_collection_may_be_that_of_a_beir_folder(tmp_path):
         ("qrels", "301 0 d1\n", r"qrels\.txt, line 1: 3 fields, expected 4: query id, 0, candidate id, grade"),
         ("qrels", "301 0 d1 high\n", r"qrels\.txt, line 1: the score 'high' is not an integer"),
         ("qrels", "301 0 d1 1\n301 0 d1 2\n", r"qrels\.txt, line 2: query '301' and candidate 'd1' are judged twice"),
-        ("qrels", "\n", r"qrels\.txt: no judgement in it"),
         ("qrels", "0301 0 d1 1\n", r"qrels\.txt: none of its 1 queries is in .*topics\.txt.*written alike"),
         ("qrels", "301 0 d1 1\n302 0 d8 0\n", r"qrels\.txt, line 2: the candidate 'd8' is not in .*c\.tsv"),
         ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: its passage id is there twice"),
-        ("c", "d1 one\n", r"c\.tsv, line 1: 1 fields, expected 2 between tabs"),
     ],
 )
 def test_a_broken_collection(tmp_path, name, text, message):

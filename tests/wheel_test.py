@@ -97,19 +97,8 @@ def test_an_installed_program_knows_its_configs(programs, elsewhere):
     assert call(programs / "retrieval", "--version").stdout == f"retrieval {retrieval.__version__}\n"
     done = call(programs / "retrieval", "--help")
     assert "configs/dpr.py\n" in done.stdout and "configs/studies/seed_encoder.py\n" in done.stdout
-    for config in ("dpr:locl", "configs/dpr.py:locl"):
-        done = call(programs / "python", "-m", "retrieval.main", f"--config={config}", "--workdir=run")
-        assert done.returncode == 2 and "unknown size of a config 'locl': did you mean local" in done.stderr
-
-
-def test_a_plugin_beside_an_installed_program_is_found(programs, elsewhere):
-    (elsewhere / "lab.py").write_text(
-        "from retrieval.config.fields import Field, declare, whole\ndeclare('lab', parts=Field(1, whole(1), 'parts'))\n"
-    )
-    done = call(
-        *(programs / "retrieval", "--config=bm25", "--config.plugins=lab", "--config.lab.parts=0", "--workdir=run")
-    )
-    assert "config.lab.parts=0: a whole number of at least 1 is needed" in done.stderr
+    done = call(programs / "python", "-m", "retrieval.main", "--config=dpr:locl", "--workdir=run")
+    assert done.returncode == 2 and "unknown size of a config 'locl': did you mean local" in done.stderr
 
 
 def test_a_missing_package_is_told_with_its_extra(programs, elsewhere, monkeypatch):

@@ -20,7 +20,6 @@ from benchmarks.config import get_config
 from benchmarks.ours import loss
 from benchmarks.peers import fine_tune as peer
 from benchmarks.works import Sizes
-from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.evaluation.metrics import per_query
 from retrieval.pipeline import runner
@@ -202,20 +201,6 @@ def test_the_peers_ndcg_is_that_of_our_evaluation():
     theirs = peer.ndcg([grades.get(hit, 0) for hit in hits], list(grades.values()))
     assert theirs == pytest.approx(float(ours[0])) and 0 < theirs < 1
     assert peer.ndcg([0, 0], [0, 0]) == 0
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ([], "--peer_python is missing: .*peers.txt.*--alone"),
-        (["--works=trian-small"], "unknown work 'trian-small': did you mean train-small"),
-        (["--alone"], "--workdir is missing"),
-    ],
-)
-def test_flags(flag, message):
-    flags.FLAGS.unparse_flags()
-    with pytest.raises(UserError, match=message):
-        run.main(command_line.parse_flags(["run", *flag]))
 
 
 def test_results_of_earlier_calls_are_kept(tmp_path):

@@ -15,6 +15,7 @@ from retrieval.recipes.placement import parameters_of
 from support import children
 
 SMALL = {
+    "prepare.shards": 8,
     "data.lanes": 8,
     "data.held_out": 0.1,
     "model.dropout": 0.1,
