@@ -73,7 +73,7 @@ def _published_pairs(model: str) -> ConfigDict:
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report", "export")
     config.split.update(set="pairs", shards=8)
     config.encode.corpus = True
-    config.train.update(epochs=10, minutes=10)
+    config.train.update(epochs=10, minutes=10, batch_size=32, learning_rate=2e-5)  # on two cores
     config.loop.update(checkpoint_every=50, validate_every=50, validate_queries=200, validate_candidates=1000)
     return config
 
