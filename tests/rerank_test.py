@@ -250,7 +250,7 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
     assert len(shards) > 1
     run = with_model(tmp_path / "run", toy, cross_encoder[0])
     execute(run, "sets", "index", "evaluate")
-    write = encoding._write
+    write = encoding.write
     written = []
 
     def killed_after_one(path, *rest):
@@ -261,11 +261,11 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
 
     for _ in shards[1:]:
         written.clear()
-        monkeypatch.setattr(encoding, "_write", killed_after_one)
+        monkeypatch.setattr(encoding, "write", killed_after_one)
         with pytest.raises(KeyboardInterrupt):
             execute(run, "rerank")
         assert not (run.folder / "reranked" / "results.json").exists()
-    monkeypatch.setattr(encoding, "_write", write)
+    monkeypatch.setattr(encoding, "write", write)
     execute(run, "rerank")
     assert contents(run.folder) == contents(whole.folder)
 

@@ -1,4 +1,4 @@
-"""A collection of texts to sharded embedding files: resumable to the shard, and short texts pay for no padding.
+"""Texts to embeddings, in batches of texts of like length, and in files that a killed run goes on with.
 
 NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
@@ -7,20 +7,24 @@ Three things happen at once: a thread tokenises texts and makes batches of them,
 batches at a time on one device, and a third writes the shard before.
 """
 
-import contextlib
+import bisect
+import functools
 import itertools
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from retrieval import files, terminal
+from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import hosts
+from retrieval.search import sharded_map
 from retrieval.search.exact import finite_embeddings
 
 T = TypeVar("T")
@@ -28,8 +32,7 @@ T = TypeVar("T")
 Embed = Callable[[np.ndarray], np.ndarray]
 """Padded token ids [B, L] to embeddings [B, E]; called with few different shapes, from several threads."""
 
-# Batches that lie ready, and texts that are tokenised at once. Where a shard ends, what is left over of every length is
-# a batch: while these are embedded, the first ones of the next shard are made.
+# Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
 # Batches that are embedded at once. On a CPU what has a single thread in one of them goes along with the products of
 # the other: a tenth more texts a second on 2 cores. An accelerator computes while the other is on its way.
@@ -37,24 +40,10 @@ _AT_ONCE = 2
 
 
 class _Batch(NamedTuple):
-    """Token ids [B, L] of some rows of a shard; the rows of `ids` beyond them are padding."""
+    """Token ids [B, L] of some rows; the rows of `ids` beyond them are padding."""
 
     rows: list[int]
     ids: np.ndarray
-
-
-class _Embedded(NamedTuple):
-    """The embeddings [B, E] of some rows of a shard."""
-
-    rows: list[int]
-    values: np.ndarray
-
-
-class _Complete(NamedTuple):
-    """There are no more batches of a shard."""
-
-    path: Path
-    ids: list[str]
 
 
 def encode(
@@ -69,70 +58,101 @@ def encode(
     batch_tokens: int,
     longest: int,
     multiple: int = 1,
-    process: int | None = None,
-    processes: int | None = None,
 ) -> None:
-    """Writes the embeddings of a process's shards below `folder`; those that are there already are kept.
-
-    A shard's bytes depend on its texts and the sizes below alone: not on who wrote it, or after how many kills.
+    """Writes the embeddings of this host's shards below `folder`, as `sharded_map` says.
 
     Args:
-      texts: ids and texts, in order; those of one shard are in memory at a time.
+      texts: ids and texts, in order.
       total: how many there are.
       tokens: of each of some texts, the token ids of its rows, special tokens included; called in a thread.
       batch_tokens: padded tokens of a batch; fixes the memory.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
-      process, processes: which of how many processes this is; by default, what JAX says.
 
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
     """
-    process = jax.process_index() if process is None else process
-    processes = jax.process_count() if processes is None else processes
-    count = max(1, -(-total // shard_size))
-    paths = {shard: _path(folder, name, shard, count) for shard in shards_of(process, processes, count)}
-    for path in paths.values():
-        files.remove_temporaries(folder, f"{path.stem}.*")  # not those of another process
-    paths = {shard: path for shard, path in paths.items() if not path.exists()}
 
-    def work() -> Iterator[_Batch | _Complete]:
-        for shard, members in _shards(texts, total, shard_size, paths):
-            ids: list[str] = []
-            yield from _batches(_rows(members, tokens, ids), batch_tokens, longest, multiple)
-            yield _Complete(paths[shard], ids)
+    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], np.ndarray]:
+        ids: list[str] = []
+        return ids, encode_rows(_rows(members, tokens, ids), embed, batch_tokens, longest, multiple)
 
-    progress = terminal.progress(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}")
-    embedded, writing = [], None
-    with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
-        for item in _embedded(embed, made, _at_once(multiple)):
-            if isinstance(item, _Embedded):
-                embedded.append(item)
-                continue
-            if writing:
-                writing.result()
-            writing = writer.submit(_write, item.path, item.ids, _in_order(embedded, len(item.ids)))
-            embedded = []
-            progress.update()
-        if writing:
-            writing.result()
+    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
+    sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made))
+
+
+def encode_all(folder: Path, name: str, *args: Any, **options: Any) -> np.ndarray:
+    """The embeddings [N, E] of all hosts' shards; the arguments are those of `encode`."""
+    encode(folder, name, *args, **options)
+    hosts.on_first(lambda: None)  # from here on the files of all hosts are there
+    return load(folder, name)[0]
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
-    """Copies a process's shards of a name that `encode` has written of as many texts; those that are there are kept."""
-    count = max(1, -(-total // shard_size))
-    for shard in shards_of(jax.process_index(), jax.process_count(), count):
-        path = _path(folder, name, shard, count)
-        files.remove_temporaries(folder, f"{path.stem}.*")
-        if not path.exists():
-            written = _path(source, name, shard, count)
-            files.copy(_ids_path(written), _ids_path(path))
-            files.copy(written, path)
+    """Copies this host's shards of a name that `encode` has written of as many texts; those that are there are kept."""
+    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
+        files.copy(_ids_path(source / path.name), _ids_path(path))
+        files.copy(source / path.name, path)
 
 
-def shards_of(process: int, processes: int, count: int) -> range:
-    """Which of `count` shards a process encodes."""
-    return range(process, count, processes)
+def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray) -> None:
+    """Writes a shard. The ids come first: where the embeddings are there, it is finished."""
+    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
+        np.save(file, embeddings_NE, allow_pickle=False)
+
+
+class StoredRows:
+    """The embeddings [N, E] of a name that `encode` has written, read when they are asked for; slices are arrays.
+
+    Attributes:
+      ids: of the rows of each shard.
+      ends: 0, and the row behind the last one of each shard.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        """Reads the ids of all shards.
+
+        Raises:
+          UserError: a shard is missing, or a list of ids is damaged.
+        """
+        self._paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
+        if not self._paths or len(self._paths) != int(self._paths[0].stem.rpartition("-")[2]):
+            raise UserError(
+                f"{folder}: {len(self._paths)} shards of '{name}', not all that there should be; encode again"
+            )
+        self.ids = [_read_ids(path) for path in self._paths]
+        self.ends = list(itertools.accumulate(map(len, self.ids), initial=0))
+        # Several devices of a host ask for rows of one shard, one after the other.
+        self._shard = functools.lru_cache(1)(_read_shard)
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, int]:
+        """N and E."""
+        return self.ends[-1], self._shard(self._paths[0]).shape[1]
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """The rows, float32.
+
+        Raises:
+          UserError: a shard is damaged, of another size than the others, or holds NaN or infinity.
+        """
+        start, stop, _ = rows.indices(len(self))
+        result_NE = np.empty((max(stop - start, 0), self.shape[1]), np.float32)  # concatenated, it would be there twice
+        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
+            first, end = self.ends[number], self.ends[number + 1]
+            result_NE[max(first - start, 0) : end - start] = self._whole(number)[max(start - first, 0) : stop - first]
+        return result_NE
+
+    def _whole(self, number: int) -> np.ndarray:
+        path, expected = self._paths[number], (len(self.ids[number]), self.shape[1])
+        shard_NE = self._shard(path)
+        if shard_NE.shape != expected:
+            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
+        return shard_NE
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
@@ -141,30 +161,8 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     Raises:
       UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
-    paths = shard_paths(folder, name)
-    ids = [read_ids(path) for path in paths]
-    ends = list(itertools.accumulate(map(len, ids), initial=0))
-    embeddings_NE = None
-    for path, start, end in zip(paths, ends, ends[1:]):
-        shard_NE = read_shard(path)
-        if embeddings_NE is None:  # all at once: concatenated in the end, they would be there twice
-            embeddings_NE = np.empty((ends[-1], shard_NE.shape[1]), np.float32)
-        expected = (end - start, embeddings_NE.shape[1])
-        if shard_NE.shape != expected:
-            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
-        embeddings_NE[start:end] = shard_NE
-    assert embeddings_NE is not None, "`shard_paths` gives one or more"
-    return embeddings_NE, list(itertools.chain.from_iterable(ids))
-
-
-def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
-    """The ids and the embeddings [rows, E] of each shard of a name, one after the other.
-
-    Raises:
-      UserError: as `load`.
-    """
-    for path in shard_paths(folder, name):
-        yield read_ids(path), read_shard(path)
+    stored = StoredRows(folder, name)
+    return stored[:], list(itertools.chain.from_iterable(stored.ids))
 
 
 def load_ids(folder: Path, name: str) -> list[str]:
@@ -173,16 +171,40 @@ def load_ids(folder: Path, name: str) -> list[str]:
     Raises:
       UserError: a shard is missing, or a list of ids is damaged.
     """
-    return list(itertools.chain.from_iterable(map(read_ids, shard_paths(folder, name))))
+    return list(itertools.chain.from_iterable(StoredRows(folder, name).ids))
+
+
+def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The ids and the embeddings [rows, E] of each shard of a name, one after the other.
+
+    Raises:
+      UserError: as `load`.
+    """
+    stored = StoredRows(folder, name)
+    for ids, (start, end) in zip(stored.ids, itertools.pairwise(stored.ends)):
+        yield ids, stored[start:end]
 
 
 def encode_rows(
-    tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
+    tokens: Iterable[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
 ) -> np.ndarray:
-    """Embeds rows in batches of like length, and puts them back in order."""
-    batches = _batches(tokens, batch_tokens, longest, multiple)
-    embedded = [batch for batch in _embedded(embed, batches, _at_once(multiple)) if isinstance(batch, _Embedded)]
-    return _in_order(embedded, len(tokens))
+    """The embeddings [N, E] of rows, in their order; [0, 0] of none.
+
+    Args:
+      tokens: of each row; made in a thread where they are made as they are read.
+      batch_tokens, longest, multiple: as in `encode`.
+
+    Raises:
+      UserError: an embedding is not finite.
+    """
+    with closing(sharded_map.ahead(_batches(tokens, batch_tokens, longest, multiple), _AHEAD)) as batches:
+        embedded = list(_embedded(embed, batches, _at_once(multiple)))
+    if not embedded:
+        return np.zeros((0, 0), np.float32)
+    result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
+    for rows, values_BE in embedded:
+        result_NE[rows] = values_BE
+    return result_NE
 
 
 def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
@@ -199,29 +221,10 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
     ids_BL = np.zeros((rows, min(_round_up(max(map(len, tokens))), longest)), np.int32)
     for row, ids in enumerate(tokens):
         ids_BL[row, : len(ids)] = ids
-    return _embed(embed, _Batch(list(range(len(tokens))), ids_BL)).values
+    return _embed(embed, _Batch(list(range(len(tokens))), ids_BL))[1]
 
 
-def _path(folder: Path, name: str, shard: int, count: int) -> Path:
-    return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
-
-
-def shard_paths(folder: Path, name: str) -> list[Path]:
-    """The shards of a name, in order, all of which are there."""
-    paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
-    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
-        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
-    return paths
-
-
-def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
-    """The ids come first: a shard whose embeddings are there is finished."""
-    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
-    with files.atomic(path) as temporary, temporary.open("wb") as file:
-        np.save(file, embeddings_NE, allow_pickle=False)
-
-
-def read_shard(path: Path) -> np.ndarray:
+def _read_shard(path: Path) -> np.ndarray:
     stored = files.read_array(path, "delete it and encode again")
     try:
         return finite_embeddings(stored, "stored")
@@ -235,28 +238,12 @@ def _ids_path(shard: Path) -> Path:
     return shard.with_suffix(".ids.json")
 
 
-def read_ids(shard: Path) -> list[str]:
+def _read_ids(shard: Path) -> list[str]:
     path = _ids_path(shard)
     ids = files.read_json(path)
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")
     return ids
-
-
-def _shards(
-    texts: Iterable[tuple[str, T]], total: int, shard_size: int, wanted: Collection[int]
-) -> Iterator[tuple[int, list[tuple[str, T]]]]:
-    """The numbers and the texts of the wanted shards; what comes after the last of them is not read."""
-    texts = iter(texts)
-    for shard in range(max(wanted, default=-1) + 1):
-        part = itertools.islice(texts, shard_size)
-        if shard not in wanted:
-            deque(part, maxlen=0)
-            continue
-        members = list(part)
-        if len(members) != min(total - shard * shard_size, shard_size):
-            raise UserError(f"there are no longer {total} texts: their file changed while it was read; encode again")
-        yield shard, members
 
 
 def _rows(
@@ -270,22 +257,6 @@ def _rows(
         for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
             ids += [id] * len(rows)
             yield from rows
-
-
-def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same items, made in a thread that is a few ahead; an exception there is raised here.
-
-    Closed early, it leaves no thread behind.
-    """
-    end = object()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            made: deque[Future[Any]] = deque(pool.submit(next, items, end) for _ in range(_AHEAD))
-            while (item := made.popleft().result()) is not end:
-                made.append(pool.submit(next, items, end))
-                yield item
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _batches(tokens: Iterable[Sequence[int]], batch_tokens: int, longest: int, multiple: int) -> Iterator[_Batch]:
@@ -334,33 +305,20 @@ def _at_once(devices: int) -> int:
     return _AT_ONCE if devices == 1 and jax.default_backend() != "gpu" else 1
 
 
-def _embedded(embed: Embed, items: Iterable[_Batch | _Complete], at_once: int) -> Iterator[_Embedded | _Complete]:
-    """The items in order, the batches as their embeddings."""
+def _embedded(embed: Embed, batches: Iterable[_Batch], at_once: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """The rows of each batch and their embeddings [B, E], in order."""
     with ThreadPoolExecutor(at_once) as pool:
-        sent: deque[Future[_Embedded]] = deque()
-        for item in items:
-            if isinstance(item, _Batch):
-                sent.append(pool.submit(_embed, embed, item))
-            while len(sent) > (at_once if isinstance(item, _Batch) else 0):
+        sent: deque[Future[tuple[list[int], np.ndarray]]] = deque()
+        for batch in batches:
+            sent.append(pool.submit(_embed, embed, batch))
+            if len(sent) > at_once:
                 yield sent.popleft().result()
-            if isinstance(item, _Complete):
-                yield item
         for future in sent:
             yield future.result()
 
 
-def _embed(embed: Embed, batch: _Batch) -> _Embedded:
+def _embed(embed: Embed, batch: _Batch) -> tuple[list[int], np.ndarray]:
     values_BE = np.asarray(embed(batch.ids), np.float32)[: len(batch.rows)]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return _Embedded(batch.rows, values_BE)
-
-
-def _in_order(embedded: Sequence[_Embedded], count: int) -> np.ndarray:
-    """[count, E] out of what batches gave; [0, 0] where there were none."""
-    if not embedded:
-        return np.zeros((0, 0), np.float32)
-    result_NE = np.empty((count, embedded[0].values.shape[1]), np.float32)
-    for rows, values_BE in embedded:
-        result_NE[rows] = values_BE
-    return result_NE
+    return batch.rows, values_BE
