@@ -383,5 +383,5 @@ def test_a_collection_whose_lines_are_written_is_not_made_again(tmp_path, monkey
     stop = ""
     counts = passage_lines.write_all(out, items, 10, make)
     assert made == ["a", "b"] and counts == {name: {"passages": 1, "lines": 1} for name in names}
-    assert sorted(path.name for path in out.iterdir()) == ["a.jsonl", "b.jsonl", passage_lines.COUNTS]
+    assert sorted(path.name for path in out.iterdir()) == ["a.counts.json", "a.jsonl", "b.counts.json", "b.jsonl"]
     assert (out / "b.jsonl").read_text() == "of b\n"

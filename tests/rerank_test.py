@@ -394,8 +394,10 @@ def test_scores_of_written_queries_are_those_of_pairs(toy, cross_encoder, tmp_pa
 def test_what_scores_as_many_documents_is_compiled_before(toy, cross_encoder, tmp_path, monkeypatch):
     run, shapes = with_model(tmp_path / "run", toy, cross_encoder[0]), []
     reranker = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
-    monkeypatch.setattr(reranker, "_score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1)))
-    monkeypatch.setattr(reranker, "_lengths", Lengths(8, 80))
+    monkeypatch.setattr(
+        reranker._scorer, "score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1))
+    )
+    monkeypatch.setattr(reranker._scorer, "lengths", Lengths(8, 80))
     reranker.compile(20)
     compiled, (word, *_) = set(shapes), WORDS
     for length in range(1, 200, 5):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -37,13 +37,6 @@ _AHEAD, _CHUNK = 8, 1024
 # Batches that are embedded at once. On a CPU what has a single thread in one of them goes along with the products of
 # the other: a tenth more texts a second on 2 cores. An accelerator computes while the other is on its way.
 _AT_ONCE = 2
-
-
-class _Batch(NamedTuple):
-    """Token ids [B, L] of some rows; the rows of `ids` beyond them are padding."""
-
-    rows: list[int]
-    ids: np.ndarray
 
 
 def encode(
@@ -79,13 +72,6 @@ def encode(
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
     sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made))
-
-
-def encode_all(folder: Path, name: str, *args: Any, **options: Any) -> np.ndarray:
-    """The embeddings [N, E] of all hosts' shards; the arguments are those of `encode`."""
-    encode(folder, name, *args, **options)
-    hosts.on_first(lambda: None)  # from here on the files of all hosts are there
-    return load(folder, name)[0]
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
@@ -165,6 +151,16 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     return stored[:], list(itertools.chain.from_iterable(stored.ids))
 
 
+def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
+    """All embeddings [N, E] of a name, once every host has encoded its shards.
+
+    Raises:
+      UserError: as `load`.
+    """
+    hosts.on_first(lambda: None)  # from here on the files of all hosts are there
+    return load(folder, name)[0]
+
+
 def load_ids(folder: Path, name: str) -> list[str]:
     """The ids that `load` gives, without the embeddings.
 
@@ -197,8 +193,12 @@ def encode_rows(
     Raises:
       UserError: an embedding is not finite.
     """
-    with closing(sharded_map.ahead(_batches(tokens, batch_tokens, longest, multiple), _AHEAD)) as batches:
-        embedded = list(_embedded(embed, batches, _at_once(multiple)))
+
+    def size(length: int) -> int:
+        return max(multiple, batch_tokens // length // multiple * multiple)
+
+    with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
+        embedded = list(_embedded(embed, made, _at_once(multiple)))
     if not embedded:
         return np.zeros((0, 0), np.float32)
     result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
@@ -218,10 +218,7 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
       float32 [N, E].
     """
     rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
-    ids_BL = np.zeros((rows, min(_round_up(max(map(len, tokens))), longest)), np.int32)
-    for row, ids in enumerate(tokens):
-        ids_BL[row, : len(ids)] = ids
-    return _embed(embed, _Batch(list(range(len(tokens))), ids_BL))[1]
+    return _embed(embed, padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest)), len(tokens))
 
 
 def _read_shard(path: Path) -> np.ndarray:
@@ -259,30 +256,41 @@ def _rows(
             yield from rows
 
 
-def _batches(tokens: Iterable[Sequence[int]], batch_tokens: int, longest: int, multiple: int) -> Iterator[_Batch]:
+def batches(
+    tokens: Iterable[Sequence[int]], size: Callable[[int], int], longest: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
     """Batches of rows of like length, each as soon as it is full, and in the end what is left over of every length.
 
     L is one of few lengths and B depends on L alone, so few shapes compile.
+
+    Args:
+      size: from L to B.
+      longest: no row has more tokens, and none is padded to more.
+
+    Returns:
+      The places of some rows, and their token ids [B, L]; those beyond them are padding.
     """
     waiting: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
 
-    def batch(length: int) -> _Batch:
-        members = waiting.pop(length)
-        ids_BL = np.zeros((size(length), length), np.int32)
-        for place, (_, ids) in enumerate(members):
-            ids_BL[place, : len(ids)] = ids
-        return _Batch([row for row, _ in members], ids_BL)
+    def batch(length: int) -> tuple[list[int], np.ndarray]:
+        places, rows = zip(*waiting.pop(length))
+        return list(places), padded(rows, size(length), length)
 
-    def size(length: int) -> int:
-        return max(multiple, batch_tokens // length // multiple * multiple)
-
-    for row, ids in enumerate(tokens):
+    for place, ids in enumerate(tokens):
         length = min(_round_up(len(ids)), longest)
-        waiting[length].append((row, ids))
+        waiting[length].append((place, ids))
         if len(waiting[length]) == size(length):
             yield batch(length)
     for length in sorted(waiting):
         yield batch(length)
+
+
+def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
+    """Token ids as an array [count, length], zeros behind each row and behind the last."""
+    ids = np.zeros((count, length), np.int32)
+    for row, tokens in zip(ids, rows):
+        row[: len(tokens)] = tokens
+    return ids
 
 
 def lengths_up_to(longest: int) -> list[int]:
@@ -305,20 +313,24 @@ def _at_once(devices: int) -> int:
     return _AT_ONCE if devices == 1 and jax.default_backend() != "gpu" else 1
 
 
-def _embedded(embed: Embed, batches: Iterable[_Batch], at_once: int) -> Iterator[tuple[list[int], np.ndarray]]:
-    """The rows of each batch and their embeddings [B, E], in order."""
+def _embedded(
+    embed: Embed, made: Iterable[tuple[list[int], np.ndarray]], at_once: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """The places of the rows of each batch, and their embeddings, in order."""
     with ThreadPoolExecutor(at_once) as pool:
-        sent: deque[Future[tuple[list[int], np.ndarray]]] = deque()
-        for batch in batches:
-            sent.append(pool.submit(_embed, embed, batch))
+        sent: deque[tuple[list[int], Future[np.ndarray]]] = deque()
+        for places, ids_BL in made:
+            sent.append((places, pool.submit(_embed, embed, ids_BL, len(places))))
             if len(sent) > at_once:
-                yield sent.popleft().result()
-        for future in sent:
-            yield future.result()
+                places, future = sent.popleft()
+                yield places, future.result()
+        for places, future in sent:
+            yield places, future.result()
 
 
-def _embed(embed: Embed, batch: _Batch) -> tuple[list[int], np.ndarray]:
-    values_BE = np.asarray(embed(batch.ids), np.float32)[: len(batch.rows)]
+def _embed(embed: Embed, ids_BL: np.ndarray, rows: int) -> np.ndarray:
+    """The embeddings of the first rows of a batch."""
+    values_BE = np.asarray(embed(ids_BL), np.float32)[:rows]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return batch.rows, values_BE
+    return values_BE
