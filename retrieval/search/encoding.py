@@ -92,7 +92,6 @@ class StoredRows:
     """The embeddings [N, E] of a name that `encode` has written, read when they are asked for; slices are arrays.
 
     Attributes:
-      ids: of the rows of each shard.
       ends: 0, and the row behind the last one of each shard.
     """
 
@@ -102,13 +101,8 @@ class StoredRows:
         Raises:
           UserError: a shard is missing, or a list of ids is damaged.
         """
-        self._paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
-        if not self._paths or len(self._paths) != int(self._paths[0].stem.rpartition("-")[2]):
-            raise UserError(
-                f"{folder}: {len(self._paths)} shards of '{name}', not all that there should be; encode again"
-            )
-        self.ids = [_read_ids(path) for path in self._paths]
-        self.ends = list(itertools.accumulate(map(len, self.ids), initial=0))
+        self._paths = _whole_paths(folder, name)
+        self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self._paths), initial=0))
         # Several devices of a host ask for rows of one shard, one after the other.
         self._shard = functools.lru_cache(1)(_read_shard)
 
@@ -134,7 +128,7 @@ class StoredRows:
         return result_NE
 
     def _whole(self, number: int) -> np.ndarray:
-        path, expected = self._paths[number], (len(self.ids[number]), self.shape[1])
+        path, expected = self._paths[number], (self.ends[number + 1] - self.ends[number], self.shape[1])
         shard_NE = self._shard(path)
         if shard_NE.shape != expected:
             raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
@@ -147,8 +141,7 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     Raises:
       UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
-    stored = StoredRows(folder, name)
-    return stored[:], list(itertools.chain.from_iterable(stored.ids))
+    return StoredRows(folder, name)[:], load_ids(folder, name)
 
 
 def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
@@ -167,7 +160,7 @@ def load_ids(folder: Path, name: str) -> list[str]:
     Raises:
       UserError: a shard is missing, or a list of ids is damaged.
     """
-    return list(itertools.chain.from_iterable(StoredRows(folder, name).ids))
+    return list(itertools.chain.from_iterable(map(_read_ids, _whole_paths(folder, name))))
 
 
 def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
@@ -177,8 +170,8 @@ def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
       UserError: as `load`.
     """
     stored = StoredRows(folder, name)
-    for ids, (start, end) in zip(stored.ids, itertools.pairwise(stored.ends)):
-        yield ids, stored[start:end]
+    for path, (start, end) in zip(_whole_paths(folder, name), itertools.pairwise(stored.ends)):
+        yield _read_ids(path), stored[start:end]
 
 
 def encode_rows(
@@ -219,6 +212,14 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
     """
     rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
     return _embed(embed, padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest)), len(tokens))
+
+
+def _whole_paths(folder: Path, name: str) -> list[Path]:
+    """The shards of a name, in order, all of which are there."""
+    paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
+    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
+        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
+    return paths
 
 
 def _read_shard(path: Path) -> np.ndarray:
