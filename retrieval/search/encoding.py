@@ -106,10 +106,14 @@ class StoredRows:
         # Several devices of a host ask for rows of one shard, one after the other.
         self._shard = functools.lru_cache(1)(_read_shard)
 
-    @functools.cached_property
+    @property
     def shape(self) -> tuple[int, int]:
         """N and E."""
-        return self.ends[-1], self._shard(self._paths[0]).shape[1]
+        return self.ends[-1], self._dimensions
+
+    @functools.cached_property
+    def _dimensions(self) -> int:
+        return self._shard(self._paths[0]).shape[1]
 
     def __len__(self) -> int:
         return self.ends[-1]
