@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.models.deepct import DeepCT
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
-from retrieval.recipes.passage_batches import cut, rows_of
+from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.term_weigher import Scale, TermWeigher
 from retrieval.search.words import Words
 from retrieval.stages import passage_lines

@@ -235,7 +235,7 @@ def of_shards(folder, ids, passages) -> tuple[np.ndarray, Any, Any]:
     count = -(-len(ids) // 3)
     for shard in range(count):
         part = slice(3 * shard, 3 * shard + 3)
-        encoding._write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
+        encoding.write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
     candidates = [beir.Candidate(id, "", f"text of {id}") for id in passages]
     collection = SimpleNamespace(embeddings=lambda: folder, candidates=lambda: candidates, files=("corpus.jsonl",))
     return embeddings, collection, candidates

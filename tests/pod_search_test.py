@@ -18,9 +18,9 @@ from support.pods import SMALL, ending, environment, processes
 
 from retrieval.errors import UserError
 from retrieval.search import encoding, scann, tuning
+from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex
 from retrieval.search.scann_shards import ScannShards
-from retrieval.search.stored_rows import StoredRows
 from retrieval.search.windows import WindowIndex, owners
 from retrieval.stages import pod_search
 
@@ -31,7 +31,7 @@ def write(folder, ids, embeddings, shard_size):
     count = -(-len(ids) // shard_size)
     for shard in range(count):
         part = slice(shard * shard_size, (shard + 1) * shard_size)
-        encoding._write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
+        encoding.write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
 
 
 def collection(folder, candidates=700, most=1, shard_size=300):

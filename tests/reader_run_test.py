@@ -142,7 +142,7 @@ def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
     changes |= {"sets.squad": "", "split.set": ""}
     run = reader(inputs, tmp_path / "run", **changes)
     preflight.check(run, ("answer",))
-    real, written = encoding._write, []
+    real, written = encoding.write, []
 
     def killed(path, *rest):
         if len(written) == 1:
@@ -150,11 +150,11 @@ def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
         written.append(path)
         real(path, *rest)
 
-    monkeypatch.setattr(encoding, "_write", killed)
+    monkeypatch.setattr(encoding, "write", killed)
     with pytest.raises(KeyboardInterrupt):
         execute(run)
     before = written[0].stat().st_mtime_ns
-    monkeypatch.setattr(encoding, "_write", real)
+    monkeypatch.setattr(encoding, "write", real)
     execute(run)
     assert written[0].stat().st_mtime_ns == before
     ours, theirs = answers_of(run), answers_of(trained)

@@ -248,7 +248,7 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
     assert len(shards) > 1
     run = with_model(tmp_path / "run", toy, cross_encoder[0])
     execute(run, "sets", "index", "evaluate")
-    write = encoding._write
+    write = encoding.write
     written = []
 
     def killed_after_one(path, *rest):
@@ -259,11 +259,11 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
 
     for _ in shards[1:]:
         written.clear()
-        monkeypatch.setattr(encoding, "_write", killed_after_one)
+        monkeypatch.setattr(encoding, "write", killed_after_one)
         with pytest.raises(KeyboardInterrupt):
             execute(run, "rerank")
         assert not (run.folder / "reranked" / "results.json").exists()
-    monkeypatch.setattr(encoding, "_write", write)
+    monkeypatch.setattr(encoding, "write", write)
     execute(run, "rerank")
     assert contents(run.folder) == contents(whole.folder)
 
@@ -389,8 +389,10 @@ def test_scores_of_written_queries_are_those_of_pairs(toy, cross_encoder, tmp_pa
 def test_what_scores_as_many_documents_is_compiled_before(toy, cross_encoder, tmp_path, monkeypatch):
     run, shapes = with_model(tmp_path / "run", toy, cross_encoder[0]), []
     reranker = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
-    monkeypatch.setattr(reranker, "_score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1)))
-    monkeypatch.setattr(reranker, "_lengths", Lengths(8, 80))
+    monkeypatch.setattr(
+        reranker._scorer, "score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1))
+    )
+    monkeypatch.setattr(reranker._scorer, "lengths", Lengths(8, 80))
     reranker.compile(20)
     compiled, (word, *_) = set(shapes), WORDS
     for length in range(1, 200, 5):

@@ -138,7 +138,7 @@ def write_record(folder):
 
 def write_embeddings(folder):
     texts = [(f"c{i}", [[1, 2]]) for i in range(5)]
-    sizes = dict(shard_size=3, batch_tokens=32, longest=16, process=0, processes=1)
+    sizes = dict(shard_size=3, batch_tokens=32, longest=16)
     encoding.encode(folder, "candidates", texts, 5, list, lambda ids: np.ones((len(ids), 4), np.float32), **sizes)
 
 

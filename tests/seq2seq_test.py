@@ -200,7 +200,7 @@ def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatc
     assert sum(map(len, rest)) == total - 10
     name = "generated/reqa.jsonl"
     assert (run.folder / name).read_bytes() == (trained.folder / name).read_bytes()
-    assert {path.name for path in (run.folder / "generated").iterdir()} == {"reqa.jsonl", passage_lines.COUNTS}
+    assert {path.name for path in (run.folder / "generated").iterdir()} == {"reqa.jsonl", "reqa.counts.json"}
 
 
 @pytest.mark.parametrize("way", ["greedy", "beam"])

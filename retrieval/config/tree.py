@@ -571,7 +571,7 @@ declare(
 declare(
     "encode",
     batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
-    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
+    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of two are in memory at a time"),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
     start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),

@@ -1,6 +1,7 @@
 """Trained readers: this run's, its base's or another work directory's, as what finds spans in rows."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ class SpanFinder:
 
     def __init__(self, reader: Reader, count: int):
         """Args are the reader, and how many spans of a row are kept."""
-        self.mesh, self._sep_id = local_mesh(reader.config), reader.vocabulary.sep_id
+        self.mesh, self._sep_id, self._reader = local_mesh(reader.config), reader.vocabulary.sep_id, reader
         widths = reader.config.model.answer_tokens
         on_mesh = OnMesh(reader.config, reader.model, self._sep_id, self.mesh)
         find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, widths, count))
@@ -103,6 +104,32 @@ class SpanFinder:
     def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
         """Padded rows of ids to what `SpanReader.best` says of each, float32 [B, 1 + 3 * count]."""
         return self._find(ids_BL, inside_paragraph(ids_BL, self._sep_id))
+
+    def found(self, rows: Sequence[Sequence[int]], batch_tokens: int) -> np.ndarray:
+        """What is said of rows, float32 [N, 1 + 3 * count]; `batch_tokens` as `encoding.encode` has them."""
+        return encode_rows(rows, self, batch_tokens, self._reader.lengths.row, self.mesh.size)
+
+    def spans(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Candidate],
+        batch_tokens: int,
+        scores: Iterable[float] = itertools.repeat(0.0),
+    ) -> list[list[Span]]:
+        """The spans of each question in the passage beside it, best first; a passage's rank is its place.
+
+        Args:
+          batch_tokens: as `encoding.encode` has them.
+          scores: of the passages, by what has found them.
+        """
+        vocabulary, lengths, selects = self._reader.vocabulary, self._reader.lengths, self._reader.selects
+        asked = {text: question_tokens(vocabulary, text, lengths) for text in set(questions)}
+        rows = [row_of(vocabulary, asked[text], passage, lengths) for text, passage in zip(questions, passages)]
+        values = self.found([row.ids for row in rows], batch_tokens)
+        return [
+            spans_of(found, row, passage.text, rank, score, selects)
+            for rank, (found, row, passage, score) in enumerate(zip(values, rows, passages, scores))
+        ]
 
 
 def spans_of(found: np.ndarray, row: Row, text: str, rank: int, retriever: float, selects: bool) -> list[Span]:
@@ -128,24 +155,14 @@ class OwnReader:
 
     def __init__(self, reader: Reader, spans: int):
         """Args are the reader, and how many spans of a passage are kept."""
-        self._reader, self._find = reader, SpanFinder(reader, spans)
+        self._lengths, self._cls_id = reader.lengths, reader.vocabulary.cls_id
+        self._find = SpanFinder(reader, spans)
 
     def compile(self) -> None:
         """Compiles what reads rows of every length; how many are read at once follows from that."""
-        self._found([[self._reader.vocabulary.cls_id] * each for each in lengths_up_to(self._reader.lengths.row)])
+        self._find.found([[self._cls_id] * each for each in lengths_up_to(self._lengths.row)], self._lengths.row)
 
     def spans(self, question: str, passages: Sequence[Candidate], scores: Sequence[float]) -> list[Span]:
         """The spans of passages, which a retriever gave these scores; those of each passage best first."""
-        vocabulary, lengths = self._reader.vocabulary, self._reader.lengths
-        asked = question_tokens(vocabulary, question, lengths)
-        rows = [row_of(vocabulary, asked, passage, lengths) for passage in passages]
-        found = self._found([row.ids for row in rows])
-        return [
-            span
-            for rank, (values, row, passage) in enumerate(zip(found, rows, passages))
-            for span in spans_of(values, row, passage.text, rank, scores[rank], self._reader.selects)
-        ]
-
-    def _found(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        longest = self._reader.lengths.row
-        return encode_rows(rows, self._find, longest, longest, self._find.mesh.size)
+        found = self._find.spans([question] * len(passages), passages, self._lengths.row, scores)
+        return list(itertools.chain.from_iterable(found))

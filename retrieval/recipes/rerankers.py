@@ -1,12 +1,13 @@
 """Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from retrieval import model_folder
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
@@ -15,7 +16,8 @@ from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import bert_weights
-from retrieval.recipes.pair_scores import Lengths
+from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
+from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TrainedKind
 from retrieval.runtime import hub, store_copy
 from retrieval.stage_outputs import Run
@@ -31,6 +33,32 @@ class Reranker(NamedTuple):
     model: CrossEncoder
     vocabulary: Vocabulary
     lengths: Lengths
+
+
+class RowScorer:
+    """A reranker on the devices of this host, and the rows that it reads. Threads may ask together.
+
+    Attributes:
+      score: padded rows of ids [B, L] to scores [B, 1].
+      vocabulary, lengths: those of the reranker.
+      devices: how many there are.
+    """
+
+    def __init__(self, config: ConfigDict, reranker: Reranker):
+        """Args are the run's config and the reranker."""
+        model, self.vocabulary, self.lengths = reranker
+        mesh = local_mesh(config)
+        scorer = PairScorer(config, model, self.vocabulary.sep_id, mesh)
+        self.score, self.devices = scorer.of(parameters_of(model)), mesh.size
+
+    def beginnings(self, queries: Sequence[str]) -> list[list[int]]:
+        """`[CLS] query [SEP]` of each query."""
+        return query_beginnings(self.vocabulary, queries, self.lengths)
+
+    def rows(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
+        """The row of each document, behind the beginning of its query."""
+        bodies = document_bodies(self.vocabulary, documents, self.lengths)
+        return [joined(query, body, self.vocabulary.sep_id, self.lengths) for query, body in zip(beginnings, bodies)]
 
 
 def inputs(run: Run, value: str, field: str) -> Sequence[Path]:

@@ -10,8 +10,9 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.deepct import DeepCT
 from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.passage_batches import batches, cut, rows_of
+from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.search.encoding import batches
 from retrieval.search.words import paired
 
 
@@ -41,7 +42,7 @@ class TermWeigher:
         """The frequencies of each passage's words, for `Bm25Index.from_frequencies`."""
         rows = rows_of(self._vocabulary, passages, self._length)
         frequencies: list[dict[str, int]] = [{} for _ in passages]
-        for places, ids_RL in batches(rows, self._rows, self._length):
+        for places, ids_RL in batches(rows, lambda _: self._rows, self._length):
             for place, weights_L in zip(places, self._weigh(ids_RL)):
                 pieces = [self._vocabulary.tokens[id] for id in rows[place]]
                 frequencies[place] = term_frequencies(

@@ -19,8 +19,9 @@ from retrieval.models.decoding import Ends, Written, beam_search, greedy, sample
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.models.text import Text
 from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.passage_batches import batches, cut, rows_of
+from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.search.encoding import batches
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 WAYS = (GREEDY, BEAM, SAMPLE)
@@ -92,7 +93,7 @@ class Writer:
         """The texts of each passage, in the order in which the model gives them."""
         sources = rows_of(self._vocabulary, passages, self._length)
         texts: list[list[WrittenText]] = [[] for _ in passages]
-        for places, ids_RM in batches(sources, self._rows, self._length):
+        for places, ids_RM in batches(sources, lambda _: self._rows, self._length):
             for place, token_ids in zip(places, self._batch(ids_RM, [passages[place].id for place in places])):
                 texts[place] = token_ids
         return texts

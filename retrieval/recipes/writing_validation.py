@@ -17,10 +17,11 @@ from retrieval.models.encoder_decoder import EncoderDecoder, teacher_forced
 from retrieval.models.text import Text
 from retrieval.recipes import examples
 from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.passage_batches import padded, rows_of
+from retrieval.recipes.passage_rows import rows_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import query_tokens
+from retrieval.search.encoding import padded
 from retrieval.stage_outputs import Run
 from retrieval.training import losses, sharding
 

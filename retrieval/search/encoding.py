@@ -1,4 +1,4 @@
-"""A collection of texts to sharded embedding files: resumable to the shard, and short texts pay for no padding.
+"""Texts to embeddings, in batches of texts of like length, and in files that a killed run goes on with.
 
 NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
@@ -7,20 +7,24 @@ Three things happen at once: a thread tokenises texts and makes batches of them,
 batches at a time on one device, and a third writes the shard before.
 """
 
-import contextlib
+import bisect
+import functools
 import itertools
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 
-from retrieval import files, terminal
+from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import hosts
+from retrieval.search import sharded_map
 from retrieval.search.exact import finite_embeddings
 
 T = TypeVar("T")
@@ -28,33 +32,11 @@ T = TypeVar("T")
 Embed = Callable[[np.ndarray], np.ndarray]
 """Padded token ids [B, L] to embeddings [B, E]; called with few different shapes, from several threads."""
 
-# Batches that lie ready, and texts that are tokenised at once. Where a shard ends, what is left over of every length is
-# a batch: while these are embedded, the first ones of the next shard are made.
+# Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
 # Batches that are embedded at once. On a CPU what has a single thread in one of them goes along with the products of
 # the other: a tenth more texts a second on 2 cores. An accelerator computes while the other is on its way.
 _AT_ONCE = 2
-
-
-class _Batch(NamedTuple):
-    """Token ids [B, L] of some rows of a shard; the rows of `ids` beyond them are padding."""
-
-    rows: list[int]
-    ids: np.ndarray
-
-
-class _Embedded(NamedTuple):
-    """The embeddings [B, E] of some rows of a shard."""
-
-    rows: list[int]
-    values: np.ndarray
-
-
-class _Complete(NamedTuple):
-    """There are no more batches of a shard."""
-
-    path: Path
-    ids: list[str]
 
 
 def encode(
@@ -69,70 +51,92 @@ def encode(
     batch_tokens: int,
     longest: int,
     multiple: int = 1,
-    process: int | None = None,
-    processes: int | None = None,
 ) -> None:
-    """Writes the embeddings of a process's shards below `folder`; those that are there already are kept.
-
-    A shard's bytes depend on its texts and the sizes below alone: not on who wrote it, or after how many kills.
+    """Writes the embeddings of this host's shards below `folder`, as `sharded_map` says.
 
     Args:
-      texts: ids and texts, in order; those of one shard are in memory at a time.
+      texts: ids and texts, in order.
       total: how many there are.
       tokens: of each of some texts, the token ids of its rows, special tokens included; called in a thread.
       batch_tokens: padded tokens of a batch; fixes the memory.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
-      process, processes: which of how many processes this is; by default, what JAX says.
 
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
     """
-    process = jax.process_index() if process is None else process
-    processes = jax.process_count() if processes is None else processes
-    count = max(1, -(-total // shard_size))
-    paths = {shard: _path(folder, name, shard, count) for shard in shards_of(process, processes, count)}
-    for path in paths.values():
-        files.remove_temporaries(folder, f"{path.stem}.*")  # not those of another process
-    paths = {shard: path for shard, path in paths.items() if not path.exists()}
 
-    def work() -> Iterator[_Batch | _Complete]:
-        for shard, members in _shards(texts, total, shard_size, paths):
-            ids: list[str] = []
-            yield from _batches(_rows(members, tokens, ids), batch_tokens, longest, multiple)
-            yield _Complete(paths[shard], ids)
+    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], np.ndarray]:
+        ids: list[str] = []
+        return ids, encode_rows(_rows(members, tokens, ids), embed, batch_tokens, longest, multiple)
 
-    progress = terminal.progress(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}")
-    embedded, writing = [], None
-    with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
-        for item in _embedded(embed, made, _at_once(multiple)):
-            if isinstance(item, _Embedded):
-                embedded.append(item)
-                continue
-            if writing:
-                writing.result()
-            writing = writer.submit(_write, item.path, item.ids, _in_order(embedded, len(item.ids)))
-            embedded = []
-            progress.update()
-        if writing:
-            writing.result()
+    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
+    sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made))
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
-    """Copies a process's shards of a name that `encode` has written of as many texts; those that are there are kept."""
-    count = max(1, -(-total // shard_size))
-    for shard in shards_of(jax.process_index(), jax.process_count(), count):
-        path = _path(folder, name, shard, count)
-        files.remove_temporaries(folder, f"{path.stem}.*")
-        if not path.exists():
-            written = _path(source, name, shard, count)
-            files.copy(_ids_path(written), _ids_path(path))
-            files.copy(written, path)
+    """Copies this host's shards of a name that `encode` has written of as many texts; those that are there are kept."""
+    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
+        files.copy(_ids_path(source / path.name), _ids_path(path))
+        files.copy(source / path.name, path)
 
 
-def shards_of(process: int, processes: int, count: int) -> range:
-    """Which of `count` shards a process encodes."""
-    return range(process, count, processes)
+def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray) -> None:
+    """Writes a shard. The ids come first: where the embeddings are there, it is finished."""
+    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
+        np.save(file, embeddings_NE, allow_pickle=False)
+
+
+class StoredRows:
+    """The embeddings [N, E] of a name that `encode` has written, read when they are asked for; slices are arrays.
+
+    Attributes:
+      ends: 0, and the row behind the last one of each shard.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        """Reads the ids of all shards.
+
+        Raises:
+          UserError: a shard is missing, or a list of ids is damaged.
+        """
+        self._paths = _whole_paths(folder, name)
+        self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self._paths), initial=0))
+        # Several devices of a host ask for rows of one shard, one after the other.
+        self._shard = functools.lru_cache(1)(_read_shard)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and E."""
+        return self.ends[-1], self._dimensions
+
+    @functools.cached_property
+    def _dimensions(self) -> int:
+        return self._shard(self._paths[0]).shape[1]
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """The rows, float32.
+
+        Raises:
+          UserError: a shard is damaged, of another size than the others, or holds NaN or infinity.
+        """
+        start, stop, _ = rows.indices(len(self))
+        result_NE = np.empty((max(stop - start, 0), self.shape[1]), np.float32)  # concatenated, it would be there twice
+        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
+            first, end = self.ends[number], self.ends[number + 1]
+            result_NE[max(first - start, 0) : end - start] = self._whole(number)[max(start - first, 0) : stop - first]
+        return result_NE
+
+    def _whole(self, number: int) -> np.ndarray:
+        path, expected = self._paths[number], (self.ends[number + 1] - self.ends[number], self.shape[1])
+        shard_NE = self._shard(path)
+        if shard_NE.shape != expected:
+            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
+        return shard_NE
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
@@ -141,20 +145,17 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     Raises:
       UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
-    paths = shard_paths(folder, name)
-    ids = [read_ids(path) for path in paths]
-    ends = list(itertools.accumulate(map(len, ids), initial=0))
-    embeddings_NE = None
-    for path, start, end in zip(paths, ends, ends[1:]):
-        shard_NE = read_shard(path)
-        if embeddings_NE is None:  # all at once: concatenated in the end, they would be there twice
-            embeddings_NE = np.empty((ends[-1], shard_NE.shape[1]), np.float32)
-        expected = (end - start, embeddings_NE.shape[1])
-        if shard_NE.shape != expected:
-            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
-        embeddings_NE[start:end] = shard_NE
-    assert embeddings_NE is not None, "`shard_paths` gives one or more"
-    return embeddings_NE, list(itertools.chain.from_iterable(ids))
+    return StoredRows(folder, name)[:], load_ids(folder, name)
+
+
+def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
+    """All embeddings [N, E] of a name, once every host has encoded its shards.
+
+    Raises:
+      UserError: as `load`.
+    """
+    hosts.on_first(lambda: None)  # from here on the files of all hosts are there
+    return load(folder, name)[0]
 
 
 def load_ids(folder: Path, name: str) -> list[str]:
@@ -163,16 +164,33 @@ def load_ids(folder: Path, name: str) -> list[str]:
     Raises:
       UserError: a shard is missing, or a list of ids is damaged.
     """
-    return list(itertools.chain.from_iterable(map(read_ids, shard_paths(folder, name))))
+    return list(itertools.chain.from_iterable(map(_read_ids, _whole_paths(folder, name))))
 
 
 def encode_rows(
-    tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
+    tokens: Iterable[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
 ) -> np.ndarray:
-    """Embeds rows in batches of like length, and puts them back in order."""
-    batches = _batches(tokens, batch_tokens, longest, multiple)
-    embedded = [batch for batch in _embedded(embed, batches, _at_once(multiple)) if isinstance(batch, _Embedded)]
-    return _in_order(embedded, len(tokens))
+    """The embeddings [N, E] of rows, in their order; [0, 0] of none.
+
+    Args:
+      tokens: of each row; made in a thread where they are made as they are read.
+      batch_tokens, longest, multiple: as in `encode`.
+
+    Raises:
+      UserError: an embedding is not finite.
+    """
+
+    def size(length: int) -> int:
+        return max(multiple, batch_tokens // length // multiple * multiple)
+
+    with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
+        embedded = list(_embedded(embed, made, _at_once(multiple)))
+    if not embedded:
+        return np.zeros((0, 0), np.float32)
+    result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
+    for rows, values_BE in embedded:
+        result_NE[rows] = values_BE
+    return result_NE
 
 
 def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
@@ -186,17 +204,10 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
       float32 [N, E].
     """
     rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
-    ids_BL = np.zeros((rows, min(_round_up(max(map(len, tokens))), longest)), np.int32)
-    for row, ids in enumerate(tokens):
-        ids_BL[row, : len(ids)] = ids
-    return _embed(embed, _Batch(list(range(len(tokens))), ids_BL)).values
+    return _embed(embed, padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest)), len(tokens))
 
 
-def _path(folder: Path, name: str, shard: int, count: int) -> Path:
-    return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
-
-
-def shard_paths(folder: Path, name: str) -> list[Path]:
+def _whole_paths(folder: Path, name: str) -> list[Path]:
     """The shards of a name, in order, all of which are there."""
     paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
     if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
@@ -204,14 +215,7 @@ def shard_paths(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
-    """The ids come first: a shard whose embeddings are there is finished."""
-    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
-    with files.atomic(path) as temporary, temporary.open("wb") as file:
-        np.save(file, embeddings_NE, allow_pickle=False)
-
-
-def read_shard(path: Path) -> np.ndarray:
+def _read_shard(path: Path) -> np.ndarray:
     stored = files.read_array(path, "delete it and encode again")
     try:
         return finite_embeddings(stored, "stored")
@@ -225,28 +229,12 @@ def _ids_path(shard: Path) -> Path:
     return shard.with_suffix(".ids.json")
 
 
-def read_ids(shard: Path) -> list[str]:
+def _read_ids(shard: Path) -> list[str]:
     path = _ids_path(shard)
     ids = files.read_json(path)
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")
     return ids
-
-
-def _shards(
-    texts: Iterable[tuple[str, T]], total: int, shard_size: int, wanted: Collection[int]
-) -> Iterator[tuple[int, list[tuple[str, T]]]]:
-    """The numbers and the texts of the wanted shards; what comes after the last of them is not read."""
-    texts = iter(texts)
-    for shard in range(max(wanted, default=-1) + 1):
-        part = itertools.islice(texts, shard_size)
-        if shard not in wanted:
-            deque(part, maxlen=0)
-            continue
-        members = list(part)
-        if len(members) != min(total - shard * shard_size, shard_size):
-            raise UserError(f"there are no longer {total} texts: their file changed while it was read; encode again")
-        yield shard, members
 
 
 def _rows(
@@ -262,46 +250,41 @@ def _rows(
             yield from rows
 
 
-def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same items, made in a thread that is a few ahead; an exception there is raised here.
-
-    Closed early, it leaves no thread behind.
-    """
-    end = object()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            made: deque[Future[Any]] = deque(pool.submit(next, items, end) for _ in range(_AHEAD))
-            while (item := made.popleft().result()) is not end:
-                made.append(pool.submit(next, items, end))
-                yield item
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _batches(tokens: Iterable[Sequence[int]], batch_tokens: int, longest: int, multiple: int) -> Iterator[_Batch]:
+def batches(
+    tokens: Iterable[Sequence[int]], size: Callable[[int], int], longest: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
     """Batches of rows of like length, each as soon as it is full, and in the end what is left over of every length.
 
     L is one of few lengths and B depends on L alone, so few shapes compile.
+
+    Args:
+      size: from L to B.
+      longest: no row has more tokens, and none is padded to more.
+
+    Returns:
+      The places of some rows, and their token ids [B, L]; those beyond them are padding.
     """
     waiting: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
 
-    def batch(length: int) -> _Batch:
-        members = waiting.pop(length)
-        ids_BL = np.zeros((size(length), length), np.int32)
-        for place, (_, ids) in enumerate(members):
-            ids_BL[place, : len(ids)] = ids
-        return _Batch([row for row, _ in members], ids_BL)
+    def batch(length: int) -> tuple[list[int], np.ndarray]:
+        places, rows = zip(*waiting.pop(length))
+        return list(places), padded(rows, size(length), length)
 
-    def size(length: int) -> int:
-        return max(multiple, batch_tokens // length // multiple * multiple)
-
-    for row, ids in enumerate(tokens):
+    for place, ids in enumerate(tokens):
         length = min(_round_up(len(ids)), longest)
-        waiting[length].append((row, ids))
+        waiting[length].append((place, ids))
         if len(waiting[length]) == size(length):
             yield batch(length)
     for length in sorted(waiting):
         yield batch(length)
+
+
+def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
+    """Token ids as an array [count, length], zeros behind each row and behind the last."""
+    ids = np.zeros((count, length), np.int32)
+    for row, tokens in zip(ids, rows):
+        row[: len(tokens)] = tokens
+    return ids
 
 
 def lengths_up_to(longest: int) -> list[int]:
@@ -324,33 +307,24 @@ def _at_once(devices: int) -> int:
     return _AT_ONCE if devices == 1 and jax.default_backend() != "gpu" else 1
 
 
-def _embedded(embed: Embed, items: Iterable[_Batch | _Complete], at_once: int) -> Iterator[_Embedded | _Complete]:
-    """The items in order, the batches as their embeddings."""
+def _embedded(
+    embed: Embed, made: Iterable[tuple[list[int], np.ndarray]], at_once: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """The places of the rows of each batch, and their embeddings, in order."""
     with ThreadPoolExecutor(at_once) as pool:
-        sent: deque[Future[_Embedded]] = deque()
-        for item in items:
-            if isinstance(item, _Batch):
-                sent.append(pool.submit(_embed, embed, item))
-            while len(sent) > (at_once if isinstance(item, _Batch) else 0):
-                yield sent.popleft().result()
-            if isinstance(item, _Complete):
-                yield item
-        for future in sent:
-            yield future.result()
+        sent: deque[tuple[list[int], Future[np.ndarray]]] = deque()
+        for places, ids_BL in made:
+            sent.append((places, pool.submit(_embed, embed, ids_BL, len(places))))
+            if len(sent) > at_once:
+                places, future = sent.popleft()
+                yield places, future.result()
+        for places, future in sent:
+            yield places, future.result()
 
 
-def _embed(embed: Embed, batch: _Batch) -> _Embedded:
-    values_BE = np.asarray(embed(batch.ids), np.float32)[: len(batch.rows)]
+def _embed(embed: Embed, ids_BL: np.ndarray, rows: int) -> np.ndarray:
+    """The embeddings of the first rows of a batch."""
+    values_BE = np.asarray(embed(ids_BL), np.float32)[:rows]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return _Embedded(batch.rows, values_BE)
-
-
-def _in_order(embedded: Sequence[_Embedded], count: int) -> np.ndarray:
-    """[count, E] out of what batches gave; [0, 0] where there were none."""
-    if not embedded:
-        return np.zeros((0, 0), np.float32)
-    result_NE = np.empty((count, embedded[0].values.shape[1]), np.float32)
-    for rows, values_BE in embedded:
-        result_NE[rows] = values_BE
-    return result_NE
+    return values_BE

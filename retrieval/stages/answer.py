@@ -159,8 +159,7 @@ def _read_set(
         members = ((f"{q} {row}", (q, row)) for q, row in pairs)
         options = {"longest": lengths.row, "multiple": finder.mesh.size, **sizes}
         encoding.encode(store, "pairs", members, len(pairs), rows_of, finder, **options)
-        hosts.on_first(lambda: None)  # from here on the files of all hosts are there
-        values_PM, _ = encoding.load(store, "pairs")
+        values_PM = encoding.load_of_all_hosts(store, "pairs")
         rows = {}
         for (q, row), values in zip(pairs, values_PM):
             text = texts[row].text

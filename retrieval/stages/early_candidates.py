@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.recipes import question_tower
 from retrieval.recipes.towers import query_tokens
 from retrieval.search import encoding
-from retrieval.search.stored_rows import StoredRows
+from retrieval.search.encoding import StoredRows
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection
 

@@ -2,7 +2,8 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrieval.data.sets import beir
@@ -22,7 +23,6 @@ from retrieval.stages.collection import (
     START,
     TRAINED,
     UNTRAINED,
-    Collection,
     collections,
     of_pairs,
     repeated,
@@ -37,7 +37,10 @@ def encode(run: Run) -> dict[str, Any]:
     config = of_towers(run)
     mesh = local_mesh(config)  # every host has shards of its own
     embedder = Embedder(config, vocabulary, mesh)
-    tokens_of = functools.partial(query_tokens, config, vocabulary)
+
+    def rows_of(texts: Sequence[str]) -> list[list[list[int]]]:
+        return [[ids] for ids in query_tokens(config, vocabulary, texts)]
+
     windows_of = functools.partial(candidate_windows, config, vocabulary)
     items, counts = collections(run), {}
     same = repeated(items)
@@ -46,47 +49,32 @@ def encode(run: Run) -> dict[str, Any]:
         systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
     if run.config.encode.start:
         systems[START] = lambda: initial_parameters.load_start(run, config, len(vocabulary))
+    sizes = {"shard_size": config.encode.shard_size, "batch_tokens": config.encode.batch_tokens}
+    options = {**sizes, "longest": longest_text(config), "multiple": mesh.size}
+
+    def write_queries(folder: Path, kind: str, queries: Mapping[str, str], embed: encoding.Embed) -> None:
+        encoding.encode(folder, kind, queries.items(), len(queries), rows_of, embed, **options)
+
     for system, towers in systems.items():
         params = parameters_of(towers())
         for collection in items:
-            name = collection.name
+            name, folder = collection.name, collection.embeddings(system)
             if name == CORPUS and system in BASELINES:
                 continue
-            write = functools.partial(
-                encoding.encode,
-                collection.embeddings(system),
-                shard_size=config.encode.shard_size,
-                batch_tokens=config.encode.batch_tokens,
-                longest=longest_text(config),
-                multiple=mesh.size,
-            )
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
-                _encode_queries("queries", queries, write, embedder.queries(params), tokens_of)
+                write_queries(folder, "queries", queries, embedder.queries(params))
             if system == TRAINED and name == examples.split_set(run):
-                queries, _ = examples.validation(run)
-                _encode_queries("validation", queries, write, embedder.queries(params), tokens_of)
+                write_queries(folder, "validation", examples.validation(run)[0], embedder.queries(params))
             counts[f"{name}, {system}"] = total = sum(1 for _ in collection.candidates())
             if first := same.get(name):
                 _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
-                size = config.encode.shard_size
-                encoding.copy(first.embeddings(system), collection.embeddings(system), "candidates", total, size)
-            else:
-                _encode_candidates(collection, total, write, embedder.documents(params), windows_of)
+                encoding.copy(first.embeddings(system), folder, "candidates", total, config.encode.shard_size)
+            else:  # they are read as they are encoded: a collection may be larger than the memory
+                texts = ((item.id, item) for item in collection.candidates())
+                documents = embedder.documents(params)
+                encoding.encode(folder, "candidates", texts, total, windows_of, documents, **options)
     return counts
-
-
-def _encode_queries(
-    kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, tokens: Callable
-) -> None:
-    write(kind, queries.items(), len(queries), lambda texts: [[ids] for ids in tokens(texts)], embed)
-
-
-def _encode_candidates(
-    collection: Collection, total: int, write: Callable, embed: encoding.Embed, tokens: Callable
-) -> None:
-    """The candidates are read as they are encoded: a collection may be larger than the memory."""
-    write("candidates", ((item.id, item) for item in collection.candidates()), total, tokens, embed)
 
 
 def check_start(run: Run) -> None:

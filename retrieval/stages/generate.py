@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,19 +116,9 @@ def generate(run: Run) -> dict[str, Any]:
 
 def _queries(passages: Sequence[Candidate], write: Write) -> Found:
     """The texts that are kept."""
-    kept, cut, counts = [], [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
-    for passage, texts in zip(passages, write(passages)):
-        seen: set[str] = set()
-        for text in texts:
-            counts[WRITTEN] += 1
-            if not text.text or text.text in seen:
-                counts[DUPLICATES if text.text else EMPTY] += 1
-                continue
-            seen.add(text.text)
-            counts[KEPT] += 1
-            cut.append(text.is_cut)
-            kept.append((passage, Expansion(passage.id, text.text, text.log_probability)))
-    return Found(kept, counts, cut)
+    counts = Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
+    written = ((passage, text, None) for passage, texts in zip(passages, write(passages)) for text in texts)
+    return _kept(written, str, counts)
 
 
 def _questions(
@@ -139,39 +129,38 @@ def _questions(
     ProQA's filters leave out passages of few words, and questions that have their answer in them.
     """
     kinds = (PROPOSED, SHORT, TOLD, WRITTEN, KEPT, EMPTY, DUPLICATES, CUT)
-    kept, cut, counts = [], [], Counter(dict.fromkeys(kinds, 0))
+    counts = Counter(dict.fromkeys(kinds, 0))
     long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
     counts[SHORT] = len(passages) - len(long)
     spans = MAKERS[fields.answers].spans([passage.text for passage in long])
     proposed = proposer.spans(long) if proposer else itertools.repeat(())
     asked = [
-        Candidate(f"{passage.id}\0{answer}", answer, passage.text)
+        (passage, answer)
         for passage, found, best in zip(long, spans, proposed)
         for answer in chosen(passage.text, found, fields.queries, seed, best)
     ]
     counts[PROPOSED] = len(asked)
-    by_id = {passage.id: passage for passage in long}
-    seen: set[tuple[str, str]] = set()
-    for source, (text, *_) in zip(asked, write(asked)):
+    sources = [Candidate(f"{passage.id}\0{answer}", answer, passage.text) for passage, answer in asked]
+    written = ((passage, text, answer) for (passage, answer), (text, *_) in zip(asked, write(sources)))
+    return _kept(written, normalised, counts)
+
+
+def _kept(
+    written: Iterable[tuple[Candidate, WrittenText, str | None]], key_of: Callable[[str], str], counts: Counter
+) -> Found:
+    """The texts that are kept, of passages, texts and the answers of questions; `key_of` gives equal ones the same."""
+    kept, cut, seen = [], [], set()
+    for passage, text, answer in written:
+        key = passage.id, key_of(text.text)
+        told = answer is not None and normalised(answer) in key[1]
         counts[WRITTEN] += 1
-        document = source.id.partition("\0")[0]
-        question, answer = normalised(text.text), normalised(source.title)
-        why = (
-            EMPTY
-            if not question
-            else DUPLICATES
-            if (document, question) in seen
-            else TOLD
-            if answer in question
-            else ""
-        )
-        if why:
+        if why := EMPTY if not key[1] else DUPLICATES if key in seen else TOLD if told else "":
             counts[why] += 1
             continue
-        seen.add((document, question))
+        seen.add(key)
         counts[KEPT] += 1
         cut.append(text.is_cut)
-        kept.append((by_id[document], Expansion(document, text.text, text.log_probability, source.title)))
+        kept.append((passage, Expansion(passage.id, text.text, text.log_probability, answer or "")))
     return Found(kept, counts, cut)
 
 

@@ -14,8 +14,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding, scann_shards, windows
+from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, Embeddings, IndexKind, Options, Share, Texts
-from retrieval.search.stored_rows import StoredRows
 from retrieval.stage_outputs import Run
 from retrieval.stages import pod_search
 from retrieval.stages.collection import Collection, collections, of_pairs

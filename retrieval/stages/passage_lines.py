@@ -1,22 +1,19 @@
 """A file of lines about the passages of a collection, made shard by shard, so that what was cut off goes on."""
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
-from retrieval import files, terminal
+from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
+from retrieval.search.sharded_map import shard_paths, write_shards
 from retrieval.stages.collection import Collection, repeated
 
 LONG = "passages longer than the model reads"
-COUNTS = "counts.json"  # beside the files: what was counted of each that was made
 
 
 class Lines(NamedTuple):
@@ -59,18 +56,11 @@ def write(
       UserError: there is no passage, or one has no text.
     """
     total, folder = check(collection), path.with_suffix("")
-    if counts := hosts.on_first(lambda: _finished(path)):
-        return counts
-    count = -(-total // shard_size)
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = [folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)]
-    of_this_host = range(jax.process_index(), count, jax.process_count())
-    passages = collection.candidates()
-    for number, shard in enumerate(terminal.progress(shards, desc=f"{path.parent.name} {path.stem}")):
-        members = list(itertools.islice(passages, shard_size))
-        if number in of_this_host and not shard.exists():
-            files.write_json(shard, make(members)._asdict())
-    return hosts.on_first(lambda: _join(shards, path, total))
+    if not hosts.on_first(path.exists):
+        shards = shard_paths(folder, "lines", ".json", total, shard_size)
+        write_shards(shards, collection.candidates(), total, shard_size, make, _write)
+        hosts.on_first(lambda: _join(shards, path, total))
+    return hosts.on_first(lambda: _counts(path))
 
 
 def check(collection: Collection) -> int:
@@ -91,28 +81,26 @@ def check(collection: Collection) -> int:
     return count
 
 
-def _finished(path: Path) -> dict[str, int] | None:
-    """The counts of a file that is there, without what a kill left of its shards; None where there is none."""
-    counts = _known(path).get(path.stem) if path.exists() else None
-    if counts:
-        files.remove(path.with_suffix(""))
-    return counts
+def _counts_path(path: Path) -> Path:
+    """What was counted of a file's lines, beside it."""
+    return path.with_suffix(".counts.json")
 
 
-def _known(path: Path) -> dict[str, dict[str, int]]:
-    """What was counted of the files beside this one."""
-    counts = path.with_name(COUNTS)
-    return files.read_json(counts) if counts.exists() else {}
+def _write(path: Path, made: Lines) -> None:
+    files.write_json(path, made._asdict())
 
 
-def _join(shards: Sequence[Path], path: Path, passages: int) -> dict[str, int]:
+def _join(shards: Sequence[Path], path: Path, passages: int) -> None:
     counts = Counter({"passages": passages})
     with files.atomic(path) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for shard in map(files.read_json, shards):
                 file.writelines(shard["lines"])
                 counts.update(shard["counts"])
-        # Before the file is there: where it stands, its counts are known.
-        files.write_json(path.with_name(COUNTS), _known(path) | {path.stem: counts})
+        files.write_json(_counts_path(path), counts)  # before the file: where that is, its counts are known
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """The counts of a file that is there; deletes its shards."""
     files.remove(path.with_suffix(""))
-    return dict(counts)
+    return files.read_json(_counts_path(path))

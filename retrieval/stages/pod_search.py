@@ -12,9 +12,9 @@ from jax.experimental import multihost_utils
 
 from retrieval.runtime import hosts, orders
 from retrieval.search import encoding, scann_shards, windows
+from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex, matching_queries, no_results
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind
-from retrieval.search.stored_rows import StoredRows
 from retrieval.search.windows import Index
 from retrieval.stages import indexes
 from retrieval.stages.collection import Collection

@@ -9,10 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.recipes.pair_scores import PairScorer, document_bodies, joined, query_beginnings
-from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.rerankers import Reranker
-from retrieval.runtime import hosts
+from retrieval.recipes.rerankers import Reranker, RowScorer
 from retrieval.search import encoding
 
 
@@ -28,11 +25,13 @@ class Scorer:
 
     def __init__(self, config: ConfigDict, reranker: Reranker, shard_size: int):
         """Args are the run's config, the reranker, and the pairs of a file."""
-        self._mesh = local_mesh(config)
-        self._reranker = reranker
-        scorer = PairScorer(config, reranker.model, reranker.vocabulary.sep_id, self._mesh)
-        self._score = scorer.of(parameters_of(reranker.model))
-        self._sizes = {"shard_size": shard_size, "batch_tokens": config.encode.batch_tokens}
+        self._scorer = RowScorer(config, reranker)
+        self._sizes = {
+            "shard_size": shard_size,
+            "batch_tokens": config.encode.batch_tokens,
+            "longest": self._scorer.lengths.row,
+            "multiple": self._scorer.devices,
+        }
 
     def score(
         self,
@@ -55,28 +54,16 @@ class Scorer:
         """
         if not total:
             return Scores(np.zeros(0, np.float32), None)
-        _, vocabulary, lengths = self._reranker
-        beginnings = query_beginnings(vocabulary, queries, lengths)
+        beginnings, scored = self._scorer.beginnings(queries), 0
 
-        def tokens(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
-            bodies = document_bodies(vocabulary, [text_of(document) for _, document in members], lengths)
-            return [
-                [joined(beginnings[query], body, vocabulary.sep_id, lengths)]
-                for (query, _), body in zip(members, bodies)
-            ]
-
-        scored = 0
-
-        def counted(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
+        def rows(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
             nonlocal scored
             scored += len(members)
-            return tokens(members)
+            documents = [text_of(document) for _, document in members]
+            return [[row] for row in self._scorer.rows((beginnings[query] for query, _ in members), documents)]
 
         began = time.perf_counter()
         texts = ((str(query), (query, document)) for query, document in pairs)
-        options = {"longest": lengths.row, "multiple": self._mesh.size, **self._sizes}
-        encoding.encode(folder, "pairs", texts, total, counted, self._score, **options)
+        encoding.encode(folder, "pairs", texts, total, rows, self._scorer.score, **self._sizes)
         seconds = time.perf_counter() - began
-        hosts.on_first(lambda: None)  # from here on the files of all hosts are there
-        scores_P1, _ = encoding.load(folder, "pairs")
-        return Scores(scores_P1[:, 0], seconds / scored if scored else None)
+        return Scores(encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None)
