@@ -4,10 +4,10 @@
         --config.pairs.files=DATA/pairs.jsonl --config.sets.labelled=DATA/test.jsonl
 
 The argument is a folder of sentence-transformers, or a model of Hugging Face's hub. As in `published.py`, sizes,
-pooling, normalisation, prompts, titles and lengths are the model's own. Five positives of a query are trained on, the
-first: more of them, of low grades, cost NFCorpus three points (--config.pairs.positives=0 takes all). Pairs need no negatives: the other documents of
-a batch are the wrong ones. A tenth of the queries is held out, and the step that is best on them is the result: step 0,
-the model as it came, where none is better. On a BEIR folder's own judgements:
+pooling, normalisation, prompts, titles and lengths are the model's own. The first five positives of a query are trained
+on: more of them, of low grades, cost NFCorpus three points (--config.pairs.positives=0 takes all). Pairs need no
+negatives: the other documents of a batch are the wrong ones. A tenth of the queries is held out, and the step that is
+best on them is the result: step 0, the model as it came, where none is better. On a BEIR folder's own judgements:
 
     python -m retrieval.main --config=fine_tune:MODEL --workdir=runs/tuned --config.sets.beir=DATA/nfcorpus \\
         --config.split.set=nfcorpus --config.split.train=train --config.split.dev=dev
