@@ -372,4 +372,4 @@ def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
 
 @pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])
 def test_a_time_to_divide_by_has_no_zone(value, fits):
-    assert mind._is_time(value) == fits
+    assert mind.is_time(value) == fits

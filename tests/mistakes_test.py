@@ -117,9 +117,9 @@ FLAGS = mistakes(
 --config=configs/ict_bfs_wlp.py:local --workdir={run} --config.base={oldest}
   {oldest}: another version of this program made this work directory | another --workdir
 $TASKS --workdir={run} --config.similarity.pairs=5
-  config.similarity.pairs is gone: the stage | leave it out
+  config.similarity.pairs is gone: The stage | leave it out
 --config={gone.py} --workdir={run}
-  config.latency.questions is gone: reports have the milliseconds
+  config.latency.questions is gone: Reports have the milliseconds
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}

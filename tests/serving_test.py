@@ -23,13 +23,13 @@ from starlette.testclient import TestClient
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import candidates
+from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher, BusyError
 from retrieval.serving.own_service import service_of
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Current, Service
-from retrieval.stages import serve as serve_stage
 
 NASTY = "<script>alert(1)</script>\u202e"
 SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, batch=8)
@@ -251,7 +251,7 @@ def test_pages_of_other_sites_read_answers_where_a_field_names_them():
     ],
 )
 def test_origins_are_as_browsers_have_them(origins, fits):
-    assert serve_stage._ORIGINS.fits(origins) is fits
+    assert declared()["serve.origins"].kind.fits(origins) is fits
 
 
 def fitting(value, schema, described):
