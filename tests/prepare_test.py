@@ -231,7 +231,9 @@ def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, ex
     config = bm25.get_config()
     config.update_from_flattened_dict({"corpus": str(tmp_path), **changes})
     run, taken = Run(config, tmp_path / "run", tmp_path / "no.lock"), []
-    monkeypatch.setattr(prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or {"problems": []})
+    monkeypatch.setattr(
+        prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or {"problems": [], "examples": {}}
+    )
     prepare.prepare_corpus(run)
     assert taken[0].num_shards == prepare.shards_of(run) == expected
 
