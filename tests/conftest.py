@@ -43,7 +43,7 @@ _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
         *("cpu_attention", "exact", "kmeans", "loop", "mistakes", "on_mesh", "packed_rows", "packing", "plan"),
-        *("plan_collection", "pod", "pod_search", "pod_store", "refresh", "scann", "scann_shards", "sharding", "tasks"),
+        *("pod", "pod_search", "pod_store", "refresh", "scann", "scann_shards", "sharding", "tasks"),
         *("training_time", "works"),
     )
 )
@@ -106,7 +106,9 @@ def pools():
 @pytest.fixture(scope="module", autouse=True)
 def devices(request):
     """One, but in modules about meshes: runs on one take two thirds of the time."""
-    if request.module.__name__ not in _EIGHT_DEVICES:
+    names = vars(request.module)
+    is_of_a_mesh = "assert_same_on_any_mesh" in names or "assert_loss_same_on_any_mesh" in names
+    if request.module.__name__ not in _EIGHT_DEVICES and not is_of_a_mesh:
         request.getfixturevalue("one_device")
 
 

@@ -10,6 +10,7 @@ from support.tiny import execute, make_config
 
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
+from retrieval.data.labelled import known_positives
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -187,6 +188,7 @@ def record(simple, count=5):
         "query": tf.constant([9], tf.int64),
         "document_id": ids,
         "counts": tf.ones(3 * (count + 1)),
+        "known": tf.constant([0], tf.int64),
         "simple": tf.constant(simple, tf.int64),
     }
 
@@ -195,8 +197,9 @@ def record(simple, count=5):
     ("simple", "firsts", "seconds"),
     [(2, {11, 12}, {13, 14, 15}), (-1, {11, 12, 13, 14, 15}, {10}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)],
 )
-def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds):
-    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0), {}, {"quadruplets": 1.0}))
+def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
+    known_positives.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
+    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0), {}, {"quadruplets": 1.0}, tmp_path))
     lengths = {"query": 5, "document": 6, "document_id": 3}
     drawn = [make(record(simple), tf.constant([0, seed]), lengths)["document_id"].numpy() for seed in range(60)]
     assert {row[0] for row in drawn} == {10}
