@@ -209,7 +209,7 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with files.atomic(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
-            np.save(buffer, array)
+            np.save(buffer, array, allow_pickle=False)
             archive.writestr(f"{name}.npy", buffer.getvalue())
 
 

@@ -87,7 +87,7 @@ class Collection:
     """A set, with padded token ids [N, L] and grades [Q, N]."""
 
     def __init__(self, path: Path, sizes: Sizes):
-        arrays = dict(np.load(path))
+        arrays = dict(np.load(path, allow_pickle=False))
         self.name = path.stem
         self.queries = _padded(arrays["queries"], arrays["queries_lengths"], sizes.query_length)
         most = sizes.candidates or len(arrays["texts"])
@@ -192,7 +192,7 @@ class Programs:
     """The model of two towers, the reranker, and what is compiled of them: all at once, in threads."""
 
     def __init__(self, data: Path, sizes: Sizes):
-        stored = dict(np.load(data / "weights.npz"))
+        stored = dict(np.load(data / "weights.npz", allow_pickle=False))
         self.sizes = sizes
         self.sep_id = int(stored.pop("sep_id"))
         flat = {tuple(name.split("/")): jnp.asarray(from_planes(leaf), jnp.float32) for name, leaf in stored.items()}
