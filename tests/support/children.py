@@ -19,6 +19,8 @@ from typing import NamedTuple
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones end at a flag that is gone
     XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+    # Eight devices on a busy machine may meet late, and XLA would end the process after 40 seconds.
+    XLA_FLAGS += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 # By its name from the folder where the tests start: before Python 3.13 the server has no other path.
