@@ -19,16 +19,15 @@ from benchmarks import measure, worker
 from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.search import encoding, scann, tuning
-from retrieval.search.exact import ExactIndex
+from retrieval.search import encoding, scann
+from retrieval.search.exact import ExactIndex, recall
 from retrieval.search.scann import ScannIndex
 
 _FOLDER = flags.DEFINE_string("folder", None, "Folder for the embeddings and the index.")
 _OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
 _ROWS = flags.DEFINE_integer("rows", 1_000_000, "Candidates.", lower_bound=1)
 _DIMENSIONS = flags.DEFINE_integer("dimensions", 512, "Dimensions of an embedding.", lower_bound=1)
-_QUERIES = flags.DEFINE_integer("queries", 500, "Queries that are measured, and as many to tune on.", lower_bound=1)
-_RECALL = flags.DEFINE_float("recall", 0.95, "Recall@100 that ScaNN is tuned for.")
+_QUERIES = flags.DEFINE_integer("queries", 500, "Queries that are measured.", lower_bound=1)
 
 _K, _SHARD = 100, 65_536
 # A cluster of fewer than a hundred rows: the best hundred lie in several.
@@ -45,22 +44,22 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("ScaNN cannot be imported here: there is nothing to measure")
     folder = Path(_FOLDER.value)
     write_embeddings(folder, _ROWS.value, _DIMENSIONS.value, _QUERIES.value)
-    steps: dict[str, Callable[[Path, float], dict[str, Any]]] = {
+    steps: dict[str, Callable[[Path], dict[str, Any]]] = {
         "exact: load, search": _search_exactly,
-        "ScaNN: load, tune, build, save": _build_scann,
+        "ScaNN: load, build, save": _build_scann,
         "ScaNN: load, search": _search_scann,
     }
-    measured = {name: _in_process(step, folder, _RECALL.value) for name, step in steps.items()}
+    measured = {name: _in_process(step, folder) for name, step in steps.items()}
     size = _ROWS.value * _DIMENSIONS.value * 4
     files.write_json(Path(_OUT.value), {"bytes": size, "steps": measured})
     print(table(measured, size))
 
 
 def write_embeddings(folder: Path, rows: int, dimensions: int, queries: int) -> None:
-    """Candidates, queries and queries to tune on, as unit vectors around the same centres."""
+    """Candidates and queries, as unit vectors around the same centres."""
     generator = np.random.default_rng(0)
     centres_CE = generator.standard_normal((max(1, rows // _CLUSTER), dimensions), np.float32)
-    for name, count in (("candidates", rows), ("queries", queries), ("tuning", queries)):
+    for name, count in (("candidates", rows), ("queries", queries)):
         shards = -(-count // _SHARD)
         for shard in range(shards):
             ids = range(shard * _SHARD, min(count, (shard + 1) * _SHARD))
@@ -111,7 +110,7 @@ def _in_process(step: Callable[..., dict[str, Any]], *arguments: Any) -> dict[st
     }
 
 
-def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
+def _search_exactly(folder: Path) -> dict[str, Any]:
     part = _Parts()
     index = part("load", lambda: ExactIndex(encoding.load(folder, "candidates")[0]))
     queries_QE, _ = encoding.load(folder, "queries")
@@ -121,24 +120,21 @@ def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
     return {"parts": part.parts, "results": _speed(part, queries_QE)}
 
 
-def _build_scann(folder: Path, recall: float) -> dict[str, Any]:
+def _build_scann(folder: Path) -> dict[str, Any]:
     part = _Parts()
     embeddings_NE, _ = part("load", lambda: encoding.load(folder, "candidates"))
-    queries_QE, _ = encoding.load(folder, "tuning")
-    sample = part("exact results to tune on", lambda: tuning.draw(embeddings_NE, queries_QE, len(queries_QE), _K))
     tree = part("build", lambda: ScannIndex.build(embeddings_NE))
-    tree = part("tune", lambda: tree.tuned(sample, recall))
     part("save", lambda: tree.save(folder / "scann"))
     return {"parts": part.parts, "results": {"index": tree.description}}
 
 
-def _search_scann(folder: Path, _: float) -> dict[str, Any]:
+def _search_scann(folder: Path) -> dict[str, Any]:
     part = _Parts()
     index = part("load", lambda: ScannIndex.load(folder / "scann"))
     queries_QE, _ = encoding.load(folder, "queries")
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
-    recall = tuning.recalls(np.load(folder / "exact.npy", allow_pickle=False), rows_QK).mean()
-    return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(float(recall), 4)}}
+    found = recall(np.load(folder / "exact.npy", allow_pickle=False), rows_QK)
+    return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(found, 4)}}
 
 
 def _speed(part: _Parts, queries_QE: np.ndarray) -> dict[str, float]:

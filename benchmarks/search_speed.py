@@ -1,12 +1,12 @@
-"""The speed of search: exact against FAISS's IndexFlatIP, ScaNN as the tuner sets it against the indexes of FAISS.
+"""The speed of search: exact against FAISS's IndexFlatIP, ScaNN against the indexes of FAISS.
 
     python -m benchmarks.search_speed --out=search_speed.json
     python -m benchmarks.search_speed --out=search_speed.json --sizes= --embeddings=CANDIDATES.npy \\
         --query_embeddings=QUERIES.npy
 
-The first compares exact search on random embeddings of `--sizes`. The second compares approximate search, for several
-recalls, on embeddings of one's own (float32, [rows, dimensions]). Half of the queries are for tuning, the other half is
-measured. Prints a table and writes --out.
+The first compares exact search on random embeddings of `--sizes`. The second compares approximate search, at ScaNN's
+recall, on embeddings of one's own (float32, [rows, dimensions]). Half of the queries are for tuning the others, the
+other half is measured. Prints a table and writes --out.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from benchmarks.measure import markdown, spread, timed
 from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError, unknown_name
-from retrieval.search import scann, tuning
-from retrieval.search.exact import ExactIndex
+from retrieval.search import scann
+from retrieval.search.exact import ExactIndex, recall
 from retrieval.search.scann import ScannIndex
 
 _OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
@@ -44,7 +44,6 @@ _ROUNDS = flags.DEFINE_integer("rounds", 5, "How often every search is made; the
 _COUNT = flags.DEFINE_integer("count", 2000, "Queries: random or held-out ones.", lower_bound=2)
 _K = flags.DEFINE_integer("k", 100, "Results.", lower_bound=1)
 
-RECALLS = (0.90, 0.95, 0.99)
 OURS, FLAT = "ours, exact", "FAISS IndexFlatIP"
 
 _Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -157,7 +156,7 @@ def measure_approximate(
     faiss: ModuleType | None,
     peers: Sequence[str],
 ) -> dict[str, Any]:
-    """For every recall: ScaNN by its tuner, and the fastest setting of every peer that reaches it; exact search beside.
+    """ScaNN, and the fastest setting of every peer that reaches its recall; exact search beside.
 
     A peer needs the recall only on the queries that it is tuned on, with no margin, and its settings are timed.
 
@@ -168,25 +167,22 @@ def measure_approximate(
         raise UserError("ScaNN cannot be imported here: there is nothing to measure")
     half = len(queries_QE) // 2
     tuning_QE, measured_QE = queries_QE[:half], queries_QE[half:]
-    sample = tuning.draw(candidates_NE, tuning_QE, half, k)
+    exact_SK = ExactIndex(candidates_NE).search(tuning_QE, k)[1]
     tree, tree_seconds = timed(lambda: ScannIndex.build(candidates_NE))
+    target = recall(exact_SK, tree.search(tuning_QE, k)[1])
     built = {name: timed(functools.partial(_build, faiss, PEERS[name], candidates_NE)) for name in peers if faiss}
-    tried = {name: list(_try(faiss, PEERS[name], index, sample)) for name, (index, _) in built.items()}
-    targets = {}
-    for target in RECALLS:
-        tuned, tuning_seconds = timed(functools.partial(tree.tuned, sample, target))
-        searches = {OURS: ExactIndex(candidates_NE).search, "ScaNN": tuned.search}
-        settings = {"ScaNN": tuned.description, "tuning ScaNN, seconds": round(tuning_seconds, 1)}
-        for name, (index, _) in built.items():
-            enough = [(seconds, setting) for setting, recall, seconds in tried[name] if recall >= target]
-            if enough:  # a peer that does not get there has no row
-                settings[PEERS[name].title] = min(enough)[1]
-                searches[PEERS[name].title] = functools.partial(_search_with, faiss, index, min(enough)[1])
-        measured = _measure(searches, measured_QE, k, rounds)
-        targets[f"{target:g}"] = {"settings": settings, "systems": measured}
+    searches: dict[str, _Search] = {OURS: ExactIndex(candidates_NE).search, "ScaNN": tree.search}
+    settings = {"ScaNN": tree.description}
+    for name, (index, _) in built.items():
+        tried = _try(faiss, PEERS[name], index, tuning_QE, exact_SK)
+        enough = [(seconds, setting) for setting, found, seconds in tried if found >= target]
+        if enough:  # a peer that does not get there has no row
+            settings[PEERS[name].title] = min(enough)[1]
+            searches[PEERS[name].title] = functools.partial(_search_with, faiss, index, min(enough)[1])
+    measured = {"settings": settings, "systems": _measure(searches, measured_QE, k, rounds)}
     seconds = {"ScaNN": tree_seconds} | {PEERS[name].title: seconds for name, (_, seconds) in built.items()}
     rows, dimensions = candidates_NE.shape
-    return {"rows": rows, "dimensions": dimensions, "build_seconds": seconds, "targets": targets}
+    return {"rows": rows, "dimensions": dimensions, "build_seconds": seconds, "targets": {f"{target:.4f}": measured}}
 
 
 def table(measured: Mapping[str, Any]) -> str:
@@ -224,7 +220,7 @@ def _measure(searches: Mapping[str, _Search], queries_QE: np.ndarray, k: int, ro
         name: {
             "queries_per_second": spread([len(queries_QE) / taken[name] for taken in seconds]),
             "ratio": spread([taken[OURS] / taken[name] for taken in seconds]),
-            "recall": float(tuning.recalls(rows[OURS], rows[name]).mean()),
+            "recall": recall(rows[OURS], rows[name]),
         }
         for name in searches
     }
@@ -251,12 +247,14 @@ def _search_with(faiss: ModuleType, index: Any, setting: str, queries_QE: np.nda
     return index.search(queries_QE, k)
 
 
-def _try(faiss: ModuleType, peer: _Peer, index: Any, sample: tuning.Sample) -> Iterator[tuple[str, float, float]]:
+def _try(
+    faiss: Any, peer: _Peer, index: Any, queries_QE: np.ndarray, exact_QK: np.ndarray
+) -> Iterator[tuple[str, float, float]]:
     """Every setting of a peer with its recall and its seconds on the queries to tune on."""
     for setting in peer.settings:
-        search = functools.partial(_search_with, faiss, index, setting)
-        recalls_S, seconds = timed(functools.partial(sample.recalls, search))
-        yield setting, float(recalls_S.mean()), seconds
+        search = functools.partial(_search_with, faiss, index, setting, queries_QE, exact_QK.shape[1])
+        (_, rows_QK), seconds = timed(search)
+        yield setting, recall(exact_QK, rows_QK), seconds
 
 
 def _read(path: Path) -> np.ndarray:

@@ -42,14 +42,13 @@ from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hub, store_copy
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.rerank import is_system
 
-_DEPTH = 100  # results that an approximate index is built for
 # Stages that read what is copied down of a run on a store.
 _READS_THE_MODEL, _READS_THE_INDEXES = "export", "search"
 _RERANKER = "config.rerank.model"
@@ -315,7 +314,7 @@ class Model:
                 opened[each.name] = indexes.open_words(each, collection).search
             else:
                 options = indexes.options_of(each, self._config)
-                opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options, _DEPTH).search)
+                opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options).search)
         return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 
     @property
@@ -335,8 +334,7 @@ class Model:
         rows = self._windows(texts)
         owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
         embeddings_WE = self._embed(self._documents, list(itertools.chain.from_iterable(rows)))
-        contents = Embeddings(embeddings_WE, owners_W, lambda: embeddings_WE[:0], _DEPTH)
-        return self._of_texts(windows.over_candidates(kind.build(contents, options), owners_W).search)
+        return self._of_texts(windows.over_candidates(kind.build(embeddings_WE, options), owners_W).search)
 
     def _of_texts(self, search: Callable[[np.ndarray, int], Any]) -> Search:
         return lambda queries, k: search(self.encode_queries(queries), k)

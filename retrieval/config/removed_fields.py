@@ -2,6 +2,8 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
+    "index.recall_target": "ScaNN looks into a fifth of its partitions, and reports have its recall; leave it out.",
+    "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
     "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",

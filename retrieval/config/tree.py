@@ -584,8 +584,6 @@ declare(
         one_of("index", "retrieval.search.index_kind.DENSE"),
         "dense index: scann, or exact, which builds nothing",
     ),
-    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
-    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
     words=Field(
         ("bm25",),
         names("one name or more, such as \"('bm25',)\"", 1),

@@ -147,6 +147,12 @@ class ExactIndex:
         return scores_QK, rows_QK
 
 
+def recall(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> float:
+    """The mean share of each query's exact results (rows, -1 where there is none) that the approximate ones hold."""
+    lists = zip(exact_QK, approximate_QK, strict=True)
+    return float(np.mean([np.isin(exact_K[exact_K >= 0], rows_K).mean() for exact_K, rows_K in lists]))
+
+
 def compiling(queries: int) -> int:
     """How many of so many queries a search has to have to compile all that a search of all of them uses."""
     most = _queries(local_mesh())

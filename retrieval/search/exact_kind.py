@@ -1,7 +1,9 @@
 """The kind of index 'exact': embeddings are compared one by one, and nothing is saved."""
 
+import numpy as np
+
 from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import EXACT, Embeddings, IndexKind, Options, register
+from retrieval.search.index_kind import EXACT, IndexKind, Options, register
 
 
 @register
@@ -11,5 +13,5 @@ class Exact(IndexKind):
     name, title, system = EXACT, "exact search", "dense"
     is_saved = False
 
-    def build(self, contents: Embeddings, options: Options) -> ExactIndex:
-        return ExactIndex(contents.embeddings_WE)
+    def build(self, contents: np.ndarray, options: Options) -> ExactIndex:
+        return ExactIndex(contents)

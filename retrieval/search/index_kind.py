@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jax.sharding import Mesh
 
 from retrieval.errors import UserError
 from retrieval.registry import Table
-from retrieval.search.exact import Rows
 
 Options = Mapping[str, Any]
 
@@ -47,41 +45,6 @@ class Texts(NamedTuple):
     generated: Path | None = None
 
 
-class Embeddings(NamedTuple):
-    """What an index of embeddings is built from.
-
-    Attributes:
-      embeddings_WE: those of all windows; may be memory-mapped.
-      owners_W: the candidate of each window.
-      queries: gives embeddings [Q, E] of queries like those that will come, to tune the index on; Q may be 0.
-      depth: results that a query will ask for.
-      scratch: an existing folder for large files that are needed for a moment, as `files.scratch` takes it.
-    """
-
-    embeddings_WE: np.ndarray
-    owners_W: np.ndarray
-    queries: Callable[[], np.ndarray]
-    depth: int
-    scratch: Path | None = None
-
-
-class Share(NamedTuple):
-    """What a host of a pod builds its part of an index from.
-
-    Attributes:
-      rows: the embeddings [W, E] of all windows; a host reads those that it needs.
-      contents: as of the whole index, but for the embeddings, of which there are none.
-      number, count: of this host, and how many there are.
-      mesh: of the devices of all hosts.
-    """
-
-    rows: Rows
-    contents: Embeddings
-    number: int
-    count: int
-    mesh: Mesh
-
-
 class SavedIndex(Protocol):
     """An index that can be written to a folder."""
 
@@ -114,11 +77,10 @@ class IndexKind:
       name: in the config, and of the folder of each index.
       title: what people call it.
       system: the name of its results in tables.
-      of_words: whether it is built from `Texts`, not from `Embeddings`.
+      of_words: whether it is built from `Texts`, not from embeddings.
       is_saved: whether the stage `index` builds and saves it. Otherwise it is built when it is searched. One of words
         is always saved.
       options: the fields of the config that its methods get, as dotted names.
-      least_of_shard: rows that a host has at least where the hosts of a pod build a shard each; 0: they never do.
     """
 
     name: str
@@ -127,7 +89,6 @@ class IndexKind:
     of_words: bool = False
     is_saved: bool = True
     options: Sequence[str] = ()
-    least_of_shard: int = 0
 
     def available(self) -> bool:
         """Whether it can be used on this machine; where it cannot, the reason is logged."""
@@ -164,28 +125,12 @@ class IndexKind:
         return ()
 
     def build(self, contents: Any, options: Options) -> Any:
-        """Builds an index of `Texts` or of `Embeddings`: a `SavedIndex`, or an `Index` where it is not saved.
+        """Builds an index of `Texts` or of embeddings [N, E]: a `SavedIndex`, or an `Index` where it is not saved.
 
         Raises:
           UserError: there are no candidates, a text without any word among them, or an embedding that is not finite.
         """
         raise NotImplementedError(f"the kind of index '{self.name}' has no build()")
-
-    def build_share(self, share: Share, options: Options) -> SavedIndex:
-        """Builds a host's shard of the index. All hosts do it at once.
-
-        Raises:
-          UserError: as `build`.
-        """
-        raise NotImplementedError(f"the kind of index '{self.name}' is not built in shards")
-
-    def load_share(self, folder: Path, number: int, count: int) -> Any:
-        """Loads a host's part of an index in shards: an `Index` whose rows are those of the whole.
-
-        Raises:
-          UserError: a shard is missing, or damaged.
-        """
-        raise NotImplementedError(f"the kind of index '{self.name}' is not built in shards")
 
     def load(self, folder: Path) -> SavedIndex:
         """Loads what `save` wrote.

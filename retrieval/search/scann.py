@@ -1,13 +1,12 @@
 """Approximate search with ScaNN: a tree of partitions, anisotropic hashing, exact scores for the best of those.
 
 Guo et al. 2020, "Accelerating Large-Scale Inference with Anisotropic Vector Quantization". Fewer than 5,000 candidates
-are searched by brute force; N otherwise have 2 sqrt(N) partitions and 2 dimensions per hash code. How many partitions a
-query looks into, and how many candidates then get their exact score, is tuned for a recall (see `tuning`).
+are searched by brute force. One rule fits all others: N have sqrt(N) partitions and 2 dimensions per hash code, a query
+looks into a fifth of the partitions, and ten candidates for each result get their exact score. A million clustered
+vectors of 128 dimensions then have a recall@10 of MILLION, the passages of the quickstart one of QUICKSTART.
 """
 
 import contextlib
-import dataclasses
-import functools
 import logging
 import math
 from pathlib import Path
@@ -19,110 +18,61 @@ import numpy as np
 from retrieval import extras
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search import scann_tree, tuning
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
-from retrieval.search.tuning import Sample, Setting
 
 _log = logging.getLogger(__name__)
 
-BRUTE_FORCE_BELOW = 5_000
-_PARAMETERS = "parameters.json"
-_ASSETS = "scann_assets.pbtxt"
-_PICKLE = "scann_docids.pkl"
+_BRUTE_FORCE_BELOW = 5_000
+_SEARCHED = 0.2  # of the partitions
+_RESCORED, _LEAST_RESCORED = 10, 100  # candidates per result that get their exact score, and how many at least
+# What ScaNN's documentation recommends. Its centroids are made of so many candidates at most.
+_DIMENSIONS_PER_CODE, _THRESHOLD, _SAMPLE = 2, 0.2, 250_000
 
-
-# What tuning chooses from: shares of the partitions, and exact scores per result.
-_LEAVES, _DEPTHS = 40, (1, 2, 3, 5, 10, 20, 50)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Parameters:
-    """The index, and the setting for `k` results; untuned, a query looks into every partition.
-
-    `target` and `recall`: the recall@k that the setting was tuned for, and the one measured in doing so.
-    """
-
-    candidates: int
-    dimensions: int
-    partitions: int
-    leaves: int
-    reordered: int
-    k: int
-    target: float | None = None
-    recall: float | None = None
-
-    def setting(self, k: int) -> Setting:
-        """That for `k` results; those for more than it was tuned for grow with their number."""
-        more = max(1, k / self.k)
-        leaves, reordered = math.ceil(self.leaves * more), math.ceil(self.reordered * more)
-        return Setting(min(leaves, self.partitions), min(reordered, self.candidates))
-
-    def cost(self, setting: Setting) -> float:
-        """Bytes that a query reads, per dimension: half of a 4-bit code for hashed candidates, 4 for exact scores."""
-        return setting.leaves / self.partitions * self.candidates / 4 + setting.reordered * 4
+_SIZES, _ASSETS, _PICKLE = "sizes.json", "scann_assets.pbtxt", "scann_docids.pkl"
+_REMEDY = "--stage=index makes it again"
 
 
 class ScannIndex:
     """A ScaNN searcher of inner products. The scores it returns are exact; only the choice of candidates is not."""
 
-    def __init__(self, searcher: Any, parameters: _Parameters):
-        self._searcher = searcher
-        self._parameters = parameters
+    def __init__(self, searcher: Any, candidates: int, dimensions: int):
+        self._searcher, self._candidates, self._dimensions = searcher, candidates, dimensions
+        self._partitions = 1 if candidates < _BRUTE_FORCE_BELOW else round(math.sqrt(candidates))
+        self._searched = math.ceil(_SEARCHED * self._partitions)
 
     @classmethod
-    def build(cls, embeddings_NE: np.ndarray, scratch: Path | None = None) -> "ScannIndex":
-        """Builds the index; 100,000 candidates of 128 dimensions take about 9 s on two cores.
-
-        The same embeddings give the same index, on any number of devices of a kind that divides 64.
-
-        Args:
-          scratch: an existing folder that takes the embeddings for a moment, as `files.scratch`.
+    def build(cls, embeddings_NE: np.ndarray) -> "ScannIndex":
+        """Builds the index; 100,000 candidates of 128 dimensions take about 20 s on two cores.
 
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
         """
         embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
-        candidates, dimensions = embeddings_NE.shape
-        if not candidates:
+        if not len(embeddings_NE):
             raise UserError("there are no candidates to search: the list of embeddings is empty")
-        count = partitions(candidates)
-        parameters = _Parameters(candidates, dimensions, count, leaves=count, reordered=_DEPTHS[-1], k=1)
-        scann = _import_scann()
-        if count == 1:
-            return cls(scann.builder(embeddings_NE, 1, "dot_product").score_brute_force().build(), parameters)
-        return cls(scann_tree.build(scann, embeddings_NE, count, parameters.reordered, scratch), parameters)
+        index = cls(None, *embeddings_NE.shape)
+        builder = _import_scann().builder(embeddings_NE, 1, "dot_product")
+        if index._partitions == 1:
+            builder = builder.score_brute_force()
+        else:
+            builder = builder.tree(
+                index._partitions, index._searched, training_sample_size=min(_SAMPLE, index._candidates)
+            )
+            dimensions = min(_DIMENSIONS_PER_CODE, index._dimensions)
+            builder = builder.score_ah(dimensions, anisotropic_quantization_threshold=_THRESHOLD)
+            builder = builder.reorder(_LEAST_RESCORED)
+        index._searcher = builder.build()
+        return index
 
     def __len__(self) -> int:
-        return self._parameters.candidates
-
-    def tuned(self, sample: Sample, target: float) -> "ScannIndex":
-        """The same index with the cheapest setting that reaches the recall `target` on a sample of queries.
-
-        Where none does, a query looks into all partitions, and that is logged as a warning.
-        """
-        parameters, k = self._parameters, sample.exact_SK.shape[1]
-        choice = tuning.choose(
-            lambda setting: sample.recalls(functools.partial(self._search, setting=setting)),
-            leaves=np.unique(np.geomspace(1, parameters.partitions, _LEAVES).round().astype(int)).tolist(),
-            depths=sorted({min(k * depth, parameters.candidates) for depth in _DEPTHS}),
-            cost=parameters.cost,
-            target=target,
-            weights_S=sample.weights,
-        )
-        if not choice.enough:
-            _log.warning(
-                "ScaNN: no setting reaches recall@%d %g for sure, the most exact one has %.4f", k, target, choice.recall
-            )
-        setting = choice.setting._asdict()
-        tuned = dataclasses.replace(parameters, **setting, k=k, target=target, recall=round(choice.recall, 6))
-        return ScannIndex(self._searcher, tuned)
+        return self._candidates
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all; the folder can be moved."""
         with atomic(folder) as temporary:
             temporary.mkdir()
             self._searcher.serialize(str(temporary), relative_path=True)
-            write_json(temporary / _PARAMETERS, dataclasses.asdict(self._parameters))
+            write_json(temporary / _SIZES, [self._candidates, self._dimensions])
             write_manifest(temporary)
 
     @classmethod
@@ -136,32 +86,23 @@ class ScannIndex:
         folder = Path(folder)
         if (folder / _PICKLE).exists():
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
-        verify_manifest(folder, "--stage=index makes it again")
+        verify_manifest(folder, _REMEDY)
         try:
-            parameters = _Parameters(**read_json(folder / _PARAMETERS))
-        except TypeError as error:
-            raise UserError(f"{folder}: of another version of this program ({error}); build it again") from error
-        _check_assets(folder)
-        try:
+            candidates, dimensions = map(int, read_json(folder / _SIZES))
+            _check_assets(folder)
             searcher = _import_scann().load_searcher(str(folder))
         except (ValueError, RuntimeError, TypeError) as error:
-            raise UserError(f"{folder}: ScaNN cannot read it ({error}); build it again") from error
-        return cls(searcher, parameters)
+            raise UserError(f"{folder}: ScaNN cannot read it ({error}); {_REMEDY}") from error
+        return cls(searcher, candidates, dimensions)
 
     @property
     def description(self) -> str:
         """The kind of index and its parameters, in words for a report."""
-        parameters = self._parameters
-        size = f"{parameters.candidates:,} candidates of {parameters.dimensions} dimensions"
-        if parameters.partitions == 1:
+        size = f"{self._candidates:,} candidates of {self._dimensions} dimensions"
+        if self._partitions == 1:
             return f"ScaNN, brute force, {size}"
-        searched = f"{parameters.leaves} of them searched, {parameters.reordered:,} candidates rescored"
-        tuned = (
-            f"for {parameters.k} results"
-            if parameters.target is None
-            else (f"for recall@{parameters.k} {parameters.target:g} ({parameters.recall:.4f} on a sample)")
-        )
-        return f"ScaNN, {parameters.partitions} partitions, {searched} {tuned}, anisotropic hashing, {size}"
+        searched = f"{self._searched} of them searched, {_RESCORED} candidates per result rescored"
+        return f"ScaNN, {self._partitions} partitions, {searched}, anisotropic hashing, {size}"
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row.
@@ -172,28 +113,19 @@ class ScannIndex:
         Raises:
           UserError: a query holds NaN or infinity or has another size than the candidates.
         """
-        return self._search(queries_QE, k, self._parameters.setting(k))
-
-    def _search(self, queries_QE: np.ndarray, k: int, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-        queries_QE = matching_queries(queries_QE, self._parameters.dimensions)
+        queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         if not len(queries_QE):
             return scores_QK, rows_QK
-        wanted = min(k, self._parameters.candidates)
-        found, scores = self._searcher.search_batched_parallel(
-            queries_QE, wanted, max(wanted, setting.reordered), setting.leaves
-        )
+        wanted = min(k, self._candidates)
+        rescored = min(max(_RESCORED * wanted, _LEAST_RESCORED), self._candidates)
+        found, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched)
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)
         scores_QK[:, :wanted] = np.where(missing, -np.inf, scores)
         rows_QK[:, :wanted] = np.where(missing, -1, found.astype(np.int32))
         order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
         return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
-
-
-def partitions(candidates: int) -> int:
-    """Of so many candidates; 1: they are searched by brute force."""
-    return 1 if candidates < BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
 
 
 def _check_assets(folder: Path) -> None:

@@ -6,15 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
-from retrieval.search import encoding, windows
-from retrieval.search.index_kind import Embeddings
+from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
@@ -35,7 +32,6 @@ class Collection:
       embedded: the folder of its embeddings, one folder a system.
       indexed: the folder of its indexes, one folder a kind.
       generated: the file of what the stage `generate` writes of its candidates.
-      queries: folders with embeddings of queries like those that will come: the set's own, or those of every set.
     """
 
     name: str
@@ -43,7 +39,6 @@ class Collection:
     embedded: Path
     indexed: Path
     generated: Path
-    queries: tuple[Path, ...]
 
     def candidates(self) -> Iterator[Candidate]:
         """The candidates, in order, one after the other."""
@@ -60,16 +55,6 @@ class Collection:
     def index(self, kind: str) -> Path:
         """The folder of an index."""
         return self.indexed / kind
-
-    def query_embeddings(self) -> np.ndarray:
-        """Embeddings [Q, E] of queries like those that will come; Q may be 0."""
-        embeddings = [encoding.load(folder, "queries")[0] for folder in self.queries if folder.exists()]
-        return np.concatenate(embeddings) if sum(map(len, embeddings)) else np.zeros((0, 0), np.float32)
-
-    def contents(self, depth: int, system: str = TRAINED) -> Embeddings:
-        """What an index of embeddings is built from, for searches of so many results."""
-        embeddings_WE, ids = encoding.load(self.embeddings(system), "candidates")
-        return Embeddings(embeddings_WE, windows.owners(ids), self.query_embeddings, depth)
 
     def check_embeddings(self, value: Judged, system: str = TRAINED) -> None:
         """Checks that the embeddings are of a set's candidates and queries as they are now.
@@ -95,14 +80,12 @@ def set_names(sets: Path) -> list[str]:
 
 def open_collection(run: Run, name: str) -> Collection:
     """A set by its name, or the corpus: its passages, or without one those of labelled examples."""
-    sets = [name] if name != CORPUS else set_names(run.sets)
     return Collection(
         name,
         tuple(run.passages) if name == CORPUS else (run.sets / name / "corpus.jsonl",),
         run.embeddings(name, TRAINED).parent,
         run.index(name, "of").parent,
         run.holder("generate").folder / GENERATED / f"{name}.jsonl",
-        tuple(run.embeddings(other, TRAINED) for other in sets),
     )
 
 

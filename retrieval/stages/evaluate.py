@@ -121,7 +121,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     """
     if hosts.is_alone():
         return _evaluate(run, None)
-    return pod_search.lead(run.embeddings, run.index, functools.partial(_evaluate, run))
+    return pod_search.lead(functools.partial(open_collection, run), functools.partial(_evaluate, run))
 
 
 def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
-from retrieval.search import encoding, scann_shards, windows
+from retrieval.search import index_shards
 from retrieval.search.encoding import StoredRows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, Embeddings, IndexKind, Options, Share, Texts
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts
 from retrieval.stage_outputs import Run
-from retrieval.stages import pod_search
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import Built, built_by, options_of
 
@@ -55,8 +53,8 @@ def _all(config: ConfigDict) -> list[Built]:
 def index(run: Run) -> dict[str, Any]:
     """Builds the indexes of words and, where there are embeddings, the dense one, for every collection.
 
-    Before `encode` or `mine` in config.stages there are those of words alone. In a pod the first host builds all but
-    large dense indexes, of which each builds a shard.
+    Before `encode` or `mine` in config.stages there are those of words alone. In a pod the first host builds these, and
+    each host its shards of the dense ones.
     """
     words, dense = built_by(run.config)
     searched = collections(run)
@@ -72,11 +70,7 @@ def index(run: Run) -> dict[str, Any]:
             description = hosts.tell_all(functools.partial(_build_words, kind, collection, texts, options))
             built[f"{collection.name}, {kind.title}"] = description
         if has_dense and collection.has_embeddings():
-            if _is_shared(dense.kind, collection):
-                description = _build_shard(*dense, collection, run.config.evaluate.depth)
-            else:
-                build = functools.partial(_build_dense, *dense, collection, run.config.evaluate.depth)
-                description = hosts.tell_all(build)
+            description = _build_dense(*dense, collection)
             if description:
                 built[f"{collection.name}, dense"] = description
                 _log.info("%s: %s", collection.name, description)
@@ -145,12 +139,6 @@ def _build_words(kind: IndexKind, collection: Collection, texts: Texts, options:
     return words.description
 
 
-def _scratch(folder: Path) -> Path:
-    """The folder that an index's own lies in, which may not be there yet."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return folder.parent
-
-
 def _finished_before(kind: IndexKind, folder: Path) -> str:
     """The description of an index that this stage had saved before it was cut off; "" where there is none.
 
@@ -167,43 +155,31 @@ def _finished_before(kind: IndexKind, folder: Path) -> str:
     return description
 
 
-def _is_shared(kind: IndexKind, collection: Collection) -> bool:
-    """Whether each host of a pod builds a shard: where none of them would be very small."""
-    if hosts.is_alone() or not kind.least_of_shard:
-        return False
-    rows = len(encoding.load_ids(collection.embeddings(), "candidates"))
-    return rows >= kind.least_of_shard * hosts.count()
+def _build_dense(kind: IndexKind, options: Options, collection: Collection) -> str:
+    """Builds and saves this host's shards of a dense index; returns the description of the whole.
 
-
-def _build_shard(kind: IndexKind, options: Options, collection: Collection, depth: int) -> str:
-    """Builds and saves this host's shard of a dense index; returns the description of the whole."""
-    folder, number, count = collection.index(kind.name), hosts.number(), hosts.count()
-    owners_W = windows.owners(encoding.load_ids(collection.embeddings(), "candidates"))
-    contents = Embeddings(np.zeros((0, 0), np.float32), owners_W, collection.query_embeddings, depth, _scratch(folder))
-    rows = StoredRows(collection.embeddings(), "candidates")
-    hosts.on_first(lambda: files.remove(folder))  # from here on they compute together
-    shard = kind.build_share(Share(rows, contents, number, count, pod_search.mesh_of_all()), options)
-    shard.save(scann_shards.shard_path(folder, number, count))
-    built = hosts.to_first([len(shard), shard.description])
-    hosts.on_first(lambda: scann_shards.write_list(folder, [rows for rows, _ in built]))
-    return hosts.tell_all(lambda: f"{count} shards, one a host, the first of them: {built[0][1]}")
-
-
-def _build_dense(kind: IndexKind, options: Options, collection: Collection, depth: int) -> str:
-    """Builds and saves a dense index; returns its description, or "" where none is saved.
-
-    One that is not saved leaves a note of its options: stages that build it are then made anew when they change.
+    One that is not saved leaves a note of its options, and its description is "": stages that build it are then made
+    anew when they change.
     """
     folder = collection.index(kind.name)
-    if kind.is_saved:
-        if there := _finished_before(kind, folder):
-            return there
-        index = kind.build(collection.contents(depth)._replace(scratch=_scratch(folder)), options)
-        index.save(folder)
-        return index.description
-    if kind.name != EXACT:  # which is always there
-        _note(folder, options)
-    return ""
+    if not kind.is_saved:
+        if kind.name != EXACT:  # which is always there
+            hosts.tell_all(functools.partial(_note, folder, options))
+        return ""
+    rows, descriptions = StoredRows(collection.embeddings(), "candidates"), []
+    count = index_shards.number(len(rows), hosts.count())
+    for shard in range(hosts.number(), count, hosts.count()):
+        path = index_shards.shard_path(folder, shard, count)
+        files.remove_temporaries(folder, path.name)
+        there = _finished_before(kind, path)
+        if not there:
+            index = kind.build(rows[index_shards.rows_of(shard, count, len(rows))], options)
+            index.save(path)
+            there = index.description
+        descriptions.append(there)
+    hosts.on_first(functools.partial(index_shards.write_list, folder, count, len(rows)))
+    first = hosts.tell_all(lambda: descriptions[0])
+    return first if count == 1 else f"{count} shards, the first of them: {first}"
 
 
 def _note(folder: Path, options: Options) -> None:

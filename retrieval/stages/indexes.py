@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError
-from retrieval.search import encoding, fusion, side_by_side, windows
+from retrieval.search import encoding, fusion, index_shards, side_by_side, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
+from retrieval.search.index_shards import IndexShards
 from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
 from retrieval.stages.collection import CORPUS, TRAINED, Collection
@@ -82,28 +83,39 @@ def open_words(kind: IndexKind, collection: Collection, candidates: int | None =
     return index
 
 
-def open_dense(kind: IndexKind, collection: Collection, options: Options, depth: int, system: str = TRAINED) -> Index:
+def open_dense(kind: IndexKind, collection: Collection, options: Options, system: str = TRAINED) -> Index:
     """An index of the embeddings by one system, whose rows are candidates.
 
     Args:
       options: as `options_of` gives them; they count where the index is not saved, but built now.
-      depth: results that a query will ask for.
 
     Raises:
       UserError: it is damaged, or over another number of texts.
     """
     if not kind.is_saved:
-        return build_dense(kind, collection, options, depth, system)
-    folder, ids = collection.index(kind.name), encoding.load_ids(collection.embeddings(), "candidates")
-    saved = kind.load(folder)
-    check_count(folder, len(saved), len(ids))
-    return windows.over_candidates(saved, windows.owners(ids))
+        return build_dense(kind, collection, options, system)
+    ids = encoding.load_ids(collection.embeddings(), "candidates")
+    return windows.over_candidates(open_shards(kind, collection, len(ids)), windows.owners(ids))
 
 
-def build_dense(kind: IndexKind, collection: Collection, options: Options, depth: int, system: str = TRAINED) -> Index:
+def open_shards(kind: IndexKind, collection: Collection, rows: int, part: slice = slice(None)) -> IndexShards:
+    """A saved index of embeddings, or the shards of it that are a part.
+
+    Args:
+      rows: how many embeddings the collection has.
+
+    Raises:
+      UserError: a shard is missing or damaged, or it is over another number of texts.
+    """
+    folder = collection.index(kind.name)
+    check_count(folder, sum(index_shards.counts(folder)), rows)
+    return IndexShards.load(folder, kind.load, part)
+
+
+def build_dense(kind: IndexKind, collection: Collection, options: Options, system: str = TRAINED) -> Index:
     """As `open_dense`, built now and not saved."""
-    contents = collection.contents(depth, system)
-    return windows.over_candidates(kind.build(contents, options), contents.owners_W)
+    embeddings_WE, ids = encoding.load(collection.embeddings(system), "candidates")
+    return windows.over_candidates(kind.build(embeddings_WE, options), windows.owners(ids))
 
 
 def dense_kind_there(collection: Collection) -> IndexKind:
@@ -145,7 +157,7 @@ def open_all(
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth, in_tables=in_tables)
     kind = dense_kind_there(collection)
-    index = open_dense(kind, collection, options_of(kind), depth)
+    index = open_dense(kind, collection, options_of(kind))
     in_tables[side_by_side.DENSE] = kind.system_of(index)
     return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth, in_tables)
 

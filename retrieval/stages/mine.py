@@ -59,7 +59,7 @@ def mine(run: Run) -> dict[str, Any]:
         texts = [question.text for question in questions]
         queries = texts if kind.of_words else embedded(open_trained(source), source.holder("train").folder, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-        search = open_search(kind, open_collection(source, name), options_of, config.evaluate.depth)
+        search = open_search(kind, open_collection(source, name), options_of)
         mined = hard_negatives.mine(mining, questions, candidates, search, queries, keeps_lone=config.pairs.keep_lone)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
@@ -147,12 +147,9 @@ def _candidates(record: dict[str, Any] | None, name: str) -> str | None:
 
 
 def open_search(
-    kind: IndexKind, collection: Collection, options_of: Callable[[IndexKind], Options], depth: int
+    kind: IndexKind, collection: Collection, options_of: Callable[[IndexKind], Options]
 ) -> Callable[[Any, int], tuple[np.ndarray, np.ndarray]]:
     """The search of a collection's index, which takes texts or their embeddings.
-
-    Args:
-      depth: results that a query will ask for.
 
     Raises:
       UserError: there is no such index.
@@ -161,7 +158,7 @@ def open_search(
         return indexes.open_words(kind, collection).search
     if kind.is_saved and not (kind.available() and collection.index(kind.name).exists()):
         raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; take the system 'exact'")
-    return indexes.open_dense(kind, collection, options_of(kind), depth).search
+    return indexes.open_dense(kind, collection, options_of(kind)).search
 
 
 def embedded(trained: Trained, folder: Path, texts: list[str]) -> np.ndarray:

@@ -1,17 +1,17 @@
 """Search by all hosts of a pod: the first one asks. In exact search each holds its share of the embeddings on its
-devices, and of an index in shards each has some.
+devices, and of a saved index each has some shards.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from retrieval.runtime import hosts, orders
-from retrieval.search import encoding, scann_shards, windows
+from retrieval.search import encoding, index_shards, windows
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex, matching_queries, no_results
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind
@@ -20,29 +20,23 @@ from retrieval.stages import indexes
 from retrieval.stages.collection import Collection
 from retrieval.stages.indexes import Together
 
-FolderOf = Callable[[str, str], Path]
+Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+CollectionOf = Callable[[str], Collection]
+"""Gives the collection of a name."""
 
 # Queries that go to the other hosts at once.
 _AT_ONCE = 8192
 
 
-def lead(embeddings_of: FolderOf, index_of: FolderOf, work: Callable[[Together], Any]) -> Any:
-    """`work(together)` in the first process; the others search with it. All get what it returns, as JSON.
-
-    Args:
-      embeddings_of: the folder of the embeddings of a collection, by its name, by a system.
-      index_of: that of the index of a collection, of a kind.
-    """
-    part = _Part(embeddings_of, index_of)
+def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
+    """`work(together)` in the first process; the others search with it. All get what it returns, as JSON."""
+    part = _Part(collection_of)
 
     def led(give: orders.Give) -> Any:
         def together(kind: IndexKind, collection: Collection, system: str) -> Index | None:
-            if kind.name != EXACT and not scann_shards.is_in_shards(collection.index(kind.name)):
+            if kind.name != EXACT and not kind.is_saved:
                 return None
             ids = encoding.load_ids(collection.embeddings(system), "candidates")
-            if kind.name != EXACT:
-                folder = collection.index(kind.name)
-                indexes.check_count(folder, sum(scann_shards.counts(folder)), len(ids))
             asked = _Asked(part, give, [collection.name, kind.name, system])
             return windows.over_candidates(asked, windows.owners(ids))
 
@@ -52,7 +46,7 @@ def lead(embeddings_of: FolderOf, index_of: FolderOf, work: Callable[[Together],
 
 
 def to_all(
-    embeddings_of: FolderOf, index_of: FolderOf, search: Callable[[Together], tuple[np.ndarray, np.ndarray]]
+    collection_of: CollectionOf, search: Callable[[Together], tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The scores and rows [Q, K] that `search(together)` finds in the first process, in all of them."""
     found: list[np.ndarray] = []
@@ -61,43 +55,24 @@ def to_all(
         found.extend(search(together))
         return found[0].shape
 
-    shape = tuple(lead(embeddings_of, index_of, led))
+    shape = tuple(lead(collection_of, led))
     scores_QK, rows_QK = found or (np.zeros(shape, np.float32), np.zeros(shape, np.int32))
     scores_QK, rows_QK = multihost_utils.broadcast_one_to_all((scores_QK, rows_QK))
     return np.asarray(scores_QK), np.asarray(rows_QK)
 
 
-def mesh_of_all() -> jax.sharding.Mesh:
-    """One axis over the devices of all hosts."""
-    return jax.make_mesh((jax.device_count(),), ("rows",))
-
-
-class _PartIndex(Protocol):
-    """What a host has of an index."""
-
-    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What all hosts find, in each of them; they call it together."""
-        ...
-
-
-class _Shards:
-    """A host's shards of an index."""
-
-    def __init__(self, own: Index):
-        self._own = own
-
-    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        found = self._own.search(queries_QE, k)
-        scores_HQK, rows_HQK = map(multihost_utils.process_allgather, found)
-        return scann_shards.merge(list(zip(scores_HQK, rows_HQK)), len(queries_QE), k)
+def _gathered(own: Index, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the shards of all hosts find, in each of them."""
+    scores_HQK, rows_HQK = map(multihost_utils.process_allgather, own.search(queries_QE, k))
+    return index_shards.merge(list(zip(scores_HQK, rows_HQK)), len(queries_QE), k)
 
 
 class _Part:
     """A host's parts of the indexes over a collection."""
 
-    def __init__(self, embeddings_of: FolderOf, index_of: FolderOf):
-        self._embeddings_of, self._index_of, self._of = embeddings_of, index_of, ("", "")
-        self._open: dict[tuple[str, ...], _PartIndex] = {}
+    def __init__(self, collection_of: CollectionOf):
+        self._collection_of, self._of = collection_of, ("", "")
+        self._open: dict[tuple[str, ...], Search] = {}
 
     def obey(self, order: Sequence[Any]) -> None:
         """Does what the first process asks for."""
@@ -117,17 +92,20 @@ class _Part:
         name, kind, system = place
         if (name, system) != self._of:
             self._of, self._open = (name, system), {}
-        rows = StoredRows(self._embeddings_of(name, system), "candidates")
-        self._open[name, kind, system] = (
-            ExactIndex(rows, mesh=mesh_of_all())
-            if kind == EXACT
-            else _Shards(INDEXES[kind].load_share(self._index_of(name, kind), hosts.number(), hosts.count()))
-        )
+        collection = self._collection_of(name)
+        rows = StoredRows(collection.embeddings(system), "candidates")
+        if kind == EXACT:
+            mesh = jax.make_mesh((jax.device_count(),), ("rows",))  # over the devices of all hosts
+            search = ExactIndex(rows, mesh=mesh).search
+        else:
+            own = slice(hosts.number(), None, hosts.count())
+            search = functools.partial(_gathered, indexes.open_shards(INDEXES[kind], collection, len(rows), own))
+        self._open[name, kind, system] = search
         return rows.shape[1]
 
     def search(self, place: Sequence[str], queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """What all hosts find, in each of them; the queries are those of the first."""
-        return self._open[tuple(place)].search(multihost_utils.broadcast_one_to_all(queries_QE), k)
+        return self._open[tuple(place)](multihost_utils.broadcast_one_to_all(queries_QE), k)
 
 
 class _Asked:

@@ -10,7 +10,7 @@ import numpy as np
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.search import encoding, exact, fusion, tuning, windows
+from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes, run_files
 from retrieval.stages.collection import BASELINES, TRAINED, Collection
@@ -110,7 +110,7 @@ def rank(
         shared = together(kind, collection, system) if together else None
         if shared is not None:
             return shared
-        return indexes.open_dense(kind, collection, {} if kind.name == EXACT else options(kind), depth, system)
+        return indexes.open_dense(kind, collection, {} if kind.name == EXACT else options(kind), system)
 
     lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_dense, weight))
     check_names(value.name, lists)
@@ -169,9 +169,9 @@ def _rank(
     yield dense._replace(among=_Embedded(collection, TRAINED))
     made, _ = indexes.dense_kinds_beside(collection, beside)
     for kind in (*indexes.dense_kinds_of(collection), *made):
-        index = indexes.build_dense(kind, collection, options(kind), depth) if kind in made else open_dense(kind)
+        index = indexes.build_dense(kind, collection, options(kind)) if kind in made else open_dense(kind)
         ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
-        yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
+        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
     if first:
         yield _hybrid(first, dense, validation.golds if validation else (), depth, weight)
 

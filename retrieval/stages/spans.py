@@ -63,7 +63,7 @@ def write_spans(run: Run) -> dict[str, Any]:
         if config.spans.run:
             lists = _of_run(Path(config.spans.run), questions, run.sets / name, _deep(config.spans), config.runs.third)
         else:
-            lists = _searched(config.spans, source, name, questions, config.evaluate.depth)
+            lists = _searched(config.spans, source, name, questions)
         early = _early(config.spans, source, name, texts, questions)
         retrieved = _retrieved(questions, lists, texts, config.spans.depth, config.spans.gold, early)
         lengths = RowLengths(config.data.query_length, config.data.document_length)
@@ -154,20 +154,19 @@ def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Qu
 
 
 def _searched(
-    fields: ConfigDict, source: Run, name: str, questions: Sequence[_Question], deepest: int
+    fields: ConfigDict, source: Run, name: str, questions: Sequence[_Question]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Scores and rows of each question's passages, of an index.
 
     Args:
       fields: of `config.spans`.
-      deepest: results that an index is made for, `config.evaluate.depth`.
     """
     kind = INDEXES[fields.system]
     texts = [question.text for question in questions]
     asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
     deep = _deep(fields)
-    search = mine.open_search(kind, open_collection(source, name), options_of, max(deep, deepest))
+    search = mine.open_search(kind, open_collection(source, name), options_of)
     for start in range(0, len(texts), _PART):
         yield from zip(*search(asked[start : start + _PART], deep))
 

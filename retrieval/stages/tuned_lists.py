@@ -1,5 +1,6 @@
 """The system 'tuned': what a reader's own question tower retrieves, among the embeddings that it was trained with."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,11 +61,11 @@ def search(trainer: Run, reader: Reader, collection: Collection, value: Judged, 
         )
         deep, exact = min(depth + bool(value.own), len(value.candidates)), INDEXES[EXACT]
         shared = together(exact, collection, TRAINED) if together else None
-        index = indexes.open_dense(exact, collection, {}, deep) if shared is None else shared
+        index = indexes.open_dense(exact, collection, {}) if shared is None else shared
         return others(*index.search(queries_QE, deep), value.queries, value.own, depth)
 
-    source = _source(trainer)
-    scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(source.embeddings, source.index, found)
+    opened = functools.partial(open_collection, _source(trainer))
+    scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(opened, found)
     return Lists(TUNED, scores_QK, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
 
 
