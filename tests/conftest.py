@@ -43,7 +43,7 @@ _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
         *("cpu_attention", "exact", "kmeans", "loop", "mistakes", "on_mesh", "packed_rows", "packing", "plan"),
-        *("pod", "pod_search", "pod_store", "refresh", "scann", "scann_shards", "sharding", "tasks"),
+        *("pod", "pod_search", "pod_store", "refresh", "sharding", "tasks"),
         *("training_time", "works"),
     )
 )

@@ -337,7 +337,7 @@ def collection_of(folder, name, *texts):
     for path, text in zip(paths, texts):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return Collection(name, paths, folder, folder, folder, ())
+    return Collection(name, paths, folder, folder, folder)
 
 
 def test_collections_of_the_same_texts_are_found(tmp_path):

@@ -1,4 +1,4 @@
-"""The stage `index`: what ScaNN is tuned on, and what becomes of it."""
+"""The stage `index`: what it builds, and what a killed one goes on with."""
 
 import dataclasses
 import functools
@@ -14,13 +14,12 @@ import pytest
 from conftest import REPOSITORY
 from support.tiny import execute
 
-from retrieval import files
 from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.work_directory import Asked
-from retrieval.search import encoding, scann
+from retrieval.search import encoding, index_shards, scann
 from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
@@ -85,7 +84,7 @@ def dense_index(run, name):
     """What the stage `search` asks."""
     collection = open_collection(run, name)
     kind = indexes.dense_kind_there(collection)
-    return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config), run.config.evaluate.depth)
+    return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config))
 
 
 @needs_scann
@@ -111,19 +110,31 @@ def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
 
 
 @needs_scann
-def test_every_collection_gets_an_index_for_the_target(run, monkeypatch):
-    scratch, used = files.scratch, []
-    monkeypatch.setattr(files, "scratch", lambda folder: [used.append(folder), scratch(folder)][1])
+def test_a_killed_stage_keeps_its_shards_and_every_collection_gets_an_index(run, monkeypatch):
+    monkeypatch.setattr(index_shards, "_MOST", 2500)
+    build, sizes = Scann.build, []
+
+    def counted(kind, embeddings, options):
+        sizes.append(len(embeddings))
+        if len(sizes) == 3:
+            raise KeyboardInterrupt
+        return build(kind, embeddings, options)
+
+    monkeypatch.setattr(Scann, "build", counted)
+    with pytest.raises(KeyboardInterrupt):
+        index.index(run)
+    (kept,) = {path.parent for path in run.index("large", "scann").glob("*-00001-*/manifest.json")}
+    (kept / "hashed_dataset.npy").unlink(missing_ok=True)
+    (kept / "dataset.npy").write_bytes(b"damaged")
+    del sizes[:]
+    sizes += [0] * 9  # so that nothing is cut off
     built = index.index(run)
-    # What a kill leaves there is removed by the next start: in the system's folder it would stay.
-    assert set(used) == {run.index(name, "scann").parent for name in ("large", CORPUS)}
-    target = r"for recall@20 0.99 (0.9"
-    assert target in built["large, dense"] and target in built["corpus, dense"]
+    assert sizes[9:] == [2000, 2000, 40, 1833, 1833, 1834]  # of the large one the damaged shard and the last
+    assert built["large, dense"].startswith("3 shards, the first of them: ScaNN, brute force, 2,000 candidates")
     assert "brute force, 40 candidates" in built["tiny, dense"]
-    for name in ("large", CORPUS):
-        parameters = json.loads((run.index(name, "scann") / "parameters.json").read_text())
-        assert parameters["target"] == 0.99 and parameters["k"] == 20 and 0 < parameters["leaves"] < 155
-        assert dense_index(run, name).description == built[f"{name}, dense"]
+    queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
+    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}).search(queries, 5)
+    np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
 
 
 def test_a_stage_cut_off_goes_on_behind_its_last_index(run, monkeypatch):
@@ -157,20 +168,6 @@ def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
     assert index.needs(tuple(stages.split())) == needs
 
 
-def test_what_is_tuned_on(run):
-    def rows(name):
-        return encoding.load(run.embeddings(name, TRAINED), "queries")[0]
-
-    np.testing.assert_array_equal(open_collection(run, "large").query_embeddings(), rows("large"))
-    np.testing.assert_array_equal(
-        open_collection(run, CORPUS).query_embeddings(), np.concatenate([rows("large"), rows("tiny")])
-    )
-    for name in ("large", "tiny"):
-        (run.sets / name / "corpus.jsonl").unlink()
-        (run.sets / name).rmdir()
-    assert open_collection(run, CORPUS).query_embeddings().shape == (0, 0)
-
-
 class Reversed:
     """Exact search whose rows are saved last first."""
 
@@ -192,11 +189,11 @@ class Plugin(IndexKind):
     """A kind of index from outside, with an option of its own."""
 
     name, title, system = "reversed", "Reversed", "dense (reversed)"
-    options = ("index.tune_queries",)
+    options = ("encode.windows",)
 
     def build(self, contents, options):
-        assert options == {"index.tune_queries": 7} and len(contents.queries())
-        return Reversed(contents.embeddings_WE)
+        assert options == {"encode.windows": 7}
+        return Reversed(contents)
 
     def load(self, folder):
         return Reversed(np.load(folder / "rows.npy")[::-1])
@@ -206,12 +203,12 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch, own
     own_table(INDEXES)
     assert "reversed" not in DENSE
     register(Plugin)
-    run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "reversed", "reversed", 7
+    run.config.index.dense, run.config.mine.system, run.config.encode.windows = "reversed", "reversed", 7
     assert "reversed" in DENSE and mine.needs(run.config.mine.system) == ("train", "encode", "index")
     assert index.index(run)["large, dense"] == "reversed"
     assert [kind.name for kind in indexes.dense_kinds_of(open_collection(run, "large"))] == ["reversed"]
     queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
-    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}, 5).search(queries, 5)
+    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}).search(queries, 5)
     np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
     monkeypatch.setattr(Plugin, "available", lambda self: False)
     assert not indexes.dense_kinds_of(open_collection(run, "large"))
@@ -221,11 +218,11 @@ class Unsaved(IndexKind):
     """Exact search over the first dimensions, built when it is searched."""
 
     name, title, system = "few", "Few dimensions", "dense (few)"
-    is_saved, options = False, ("index.tune_queries",)
+    is_saved, options = False, ("encode.windows",)
 
     def build(self, contents, options):
-        count = options["index.tune_queries"]
-        index = ExactIndex(contents.embeddings_WE[:, :count])
+        count = options["encode.windows"]
+        index = ExactIndex(contents[:, :count])
         return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
 
 
@@ -233,11 +230,11 @@ def test_an_unsaved_outside_index_is_evaluated(run, own_table):
     """It leaves its options, so that what is made of it is made anew when they change."""
     own_table(INDEXES)
     register(Unsaved)
-    run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "few", "few", 4
+    run.config.index.dense, run.config.mine.system, run.config.encode.windows = "few", "few", 4
     assert mine.needs(run.config.mine.system) == ("train", "encode", "index")
     index.index(run)
     few = run.index("tiny", "few")
-    assert json.loads((few / "options.json").read_text()) == {"index.tune_queries": 4}
+    assert json.loads((few / "options.json").read_text()) == {"encode.windows": 4}
     assert few in index.written(run.folder)
     queries = {str(number): "some words" for number in range(30)}
     value = Judged("tiny", queries, [str(number) for number in range(40)], {}, {})
@@ -265,7 +262,7 @@ def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch, own_t
     register(Unsaved)
     collection = open_collection(run, "tiny")
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), [str(number) for number in range(40)], {}, {})
-    options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
+    options = lambda kind: {"encode.windows": 4}  # noqa: E731
     lists = rankings.rank(value, collection, depth=20, words=(), options=options, beside=("few",))
     few = next(ranking for ranking in lists if ranking.system == "dense (few)")
     assert 0.5 < few.recall < 1 and not run.index("tiny", "few").exists()
@@ -308,7 +305,7 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, own_table
     assert "[77]" in ids[1] and ids[3].split()[-1] == "99" and len(ids) == 4  # of one text
     assert bm25[1:] == ["  nothing: no passage matches the query"]
     assert "[77]" in merged[1]
-    asked = mine.open_search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
+    asked = mine.open_search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {})
     assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 
@@ -332,7 +329,7 @@ def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, own_table):
 
     assert first_system({}) == "bm25"
     assert first_system({"index.words": ("ids", "bm25")}) == "bm25 (ids)"
-    assert first_system({"index.recall_target": 0.9}) == "bm25"
+    assert first_system({"index.bm25_k1": 0.9}) == "bm25"
     assert records.is_current(made("above", "evaluate", base=str(tmp_path / "base")), "evaluate")
 
 
@@ -344,13 +341,13 @@ def test_two_indexes_of_one_name_are_refused(run, monkeypatch, own_table):
     index.index(run)
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), list(map(str, range(40))), {}, {})
     settings = dict(depth=5, words=("bm25",), step=0)
-    options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
+    options = lambda kind: {"encode.windows": 4}  # noqa: E731
     with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25'; give"):
         rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
 
 
 def test_a_new_process_knows_all_index_fields():
     """Before anything has read the table: what a config lacks at first could not be checked later."""
-    program = "from retrieval.config import experiment as e; c = e.defaults(); e.check(c); print(c.index.recall_target)"
+    program = "from retrieval.config import experiment as e; c = e.defaults(); e.check(c); print(c.index.bm25_k1)"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY)
-    assert told.stdout == "0.99\n", told.stderr
+    assert told.stdout == "1.5\n", told.stderr

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from support import tiny
 from support.pods import SMALL, ending, environment, processes
 
 from retrieval.errors import UserError
-from retrieval.search import encoding, scann, tuning
+from retrieval.search import encoding, scann
 from retrieval.search.encoding import StoredRows
-from retrieval.search.exact import ExactIndex
-from retrieval.search.scann_shards import ScannShards
+from retrieval.search.exact import ExactIndex, recall
+from retrieval.search.index_shards import IndexShards
+from retrieval.search.scann import ScannIndex
 from retrieval.search.windows import WindowIndex, owners
 from retrieval.stages import pod_search
 
@@ -74,9 +76,9 @@ def test_a_shard_of_another_size_is_refused(tmp_path):
 def test_embeddings_of_one_system_are_on_the_devices_at_a_time(tmp_path):
     _, embeddings, queries = collection(tmp_path)
     shutil.copytree(tmp_path / "trained", tmp_path / "untrained")
-    part = pod_search._Part(lambda name, system: tmp_path / system, lambda name, kind: tmp_path / kind)
+    part = pod_search._Part(lambda name: SimpleNamespace(embeddings=lambda system: tmp_path / system))
     part.open(["toy", "exact", "untrained"])
-    first = weakref.ref(part._open["toy", "exact", "untrained"])
+    first = weakref.ref(part._open["toy", "exact", "untrained"].__self__)
     part.open(["toy", "exact", "trained"])
     gc.collect()
     assert first() is None
@@ -99,7 +101,6 @@ from retrieval.stages import pod_search, tuned_lists
 hosts.connect()
 folder = Path(sys.argv[1])
 there = SimpleNamespace(name="toy", embeddings=lambda system: folder / system)
-places = lambda name, system: folder / system, lambda name, kind: folder / kind
 pod_search._AT_ONCE = 4
 
 def say(what):
@@ -117,8 +118,9 @@ def embedded(*arguments):
     say("embedded")
     return np.load(folder / "queries.npy")
 
-say(pod_search.lead(*places, work))
-source = SimpleNamespace(embeddings=places[0], index=places[1], config=None)
+say(pod_search.lead(lambda name: there, work))
+source = SimpleNamespace(config=None)
+tuned_lists.open_collection = lambda run, name: there
 tuned_lists._source = tuned_lists.question_tower.towers_of = lambda run: source
 tuned_lists.question_tower.embedded = embedded
 reader = SimpleNamespace(model=None, vocabulary=None, config=None)
@@ -127,7 +129,7 @@ there.check_embeddings = lambda value: None
 lists = tuned_lists.search(source, reader, there, value, 20)
 np.savez(folder / f"tuned-{hosts.number()}.npz", lists.scores, lists.rows)
 try:
-    pod_search.lead(*places, fail)
+    pod_search.lead(lambda name: there, fail)
 except UserError as error:
     say(error)
 ending.leave(0)
@@ -176,9 +178,7 @@ there = SimpleNamespace(
     name="toy",
     embeddings=lambda system="trained": folder / system,
     index=lambda kind: folder / kind,
-    query_embeddings=lambda: queries[:200],
 )
-places = lambda name, system: folder / system, lambda name, kind: folder / kind
 scann = INDEXES["scann"]
 
 def work(together):
@@ -188,10 +188,8 @@ def work(together):
 def main(_):
     hosts.connect()
     if task == "build":
-        assert index._is_shared(scann, there)
-        options = {"index.tune_queries": 200, "index.recall_target": 0.95}
-        print(index._build_shard(scann, options, there, 20), flush=True)
-    pod_search.lead(*places, work)
+        print(index._build_dense(scann, {}, there), flush=True)
+    pod_search.lead(lambda name: there, work)
     ending.leave(0)
 
 sys.argv.pop()
@@ -216,13 +214,13 @@ def test_two_hosts_build_and_search_a_shard_each(tmp_path):
         return [process.returncode for process in started], said
 
     codes, said = pod("build")
-    assert codes == [0, 0] and all("2 shards, one a host" in out for out, _ in said), said
+    assert codes == [0, 0] and all("2 shards, the first of them" in out for out, _ in said), said
     found = np.load(tmp_path / "found.npz")
-    whole = ScannShards.load(tmp_path / "scann").search(queries[200:], 20)
+    whole = IndexShards.load(tmp_path / "scann", ScannIndex.load).search(queries[200:], 20)
     for ours, expected in zip(found.values(), whole):
         np.testing.assert_array_equal(ours, expected)
     exact = ExactIndex(embeddings).search(queries[200:], 20)[1]
-    assert tuning.recalls(exact, found["arr_1"]).mean() >= 0.94
+    assert recall(exact, found["arr_1"]) >= 0.94
     shutil.rmtree(tmp_path / "scann" / "shard-00001-of-00002")
     codes, said = pod("search")
     assert codes == [2, 2] and all("00001-of-00002: this shard of the index is missing" in err for _, err in said), said

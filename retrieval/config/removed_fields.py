@@ -10,6 +10,7 @@ REMOVED: dict[str, str] = {
     "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
+    "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
 }
 

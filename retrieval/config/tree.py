@@ -647,11 +647,6 @@ declare(
 declare(
     "runs",
     files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
-    third=Field(
-        "",
-        one_of("kind of third column", ("rank", "score"), ""),
-        "what the third column of files with three is, rank or score; '': what its numbers tell",
-    ),
     set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
     unknown=Field(
         "refuse",

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import UserError
-from retrieval.evaluation import conclusion, display, per_query, significance
-from retrieval.evaluation.conclusion import Difference, Pair
+from retrieval.evaluation import display, per_query, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
@@ -29,8 +28,8 @@ _CURVES = {
     "Answer": "questions with an answer in the first k passages",
 }
 
+Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
-_NOTHING = "Nothing was measured: there is no evaluation set with a metric that is a share."
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
 _BANDS = "Bands are 95 % confidence intervals of the mean over the questions, by Student's t."
 _STYLES = ("-", "--", "-.", ":")
@@ -52,7 +51,6 @@ class Table:
       header: the names of the columns.
       rows: the cells, text or numbers.
       notes: a paragraph of Markdown below it: where the numbers come from.
-      plot: a figure between the two.
       left: the first columns, which have texts.
     """
 
@@ -60,7 +58,6 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     notes: str = ""
-    plot: Plot | None = None
     left: int = 1
 
 
@@ -91,24 +88,20 @@ def write_report(
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
-    sentences: dict[str, str] = {}  # with the metric of each
     for (dataset, split), systems in _by_test_set(results).items():
         read = (per_query.read(per_query.path_of(place, dataset, split)) for place in evaluated)
         about, values = f"{dataset}, {split}", [each for each in read if each]
-        metric, means, questions = _first_metric(systems)
-        tested = _tested(values, (*_PAIRS, *compared, *(conclusion.compared(means) if means else ())))
-        if means:
-            sentences[conclusion.sentence(about, questions, metric, means, _of_metric(tested, metric))] = metric
+        tested = _tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
         if tested:
             parts += _differences_section(len(values[0].queries), tested)
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about, values):
-                parts += [Plot(f"{metric.lower()}-{dataset}-{split}", figure), *([_BANDS] if values else [])]
-    mark = "- " if len(sentences) > 1 else ""
-    opening = "\n".join(f"{mark}{each}" for each in sentences) or _NOTHING
-    heading = [f"# {display.inline(title)}", opening, conclusion.meanings(sentences.values())]
-    parts = [*filter(None, heading), *parts]
+                parts += [
+                    Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure),
+                    *([_BANDS] if values else []),
+                ]
+    parts = [f"# {display.inline(title)}", *(parts or ["Nothing was measured: there is no evaluation set."])]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
         parts += ["## Training", Plot("training-loss", curves_figure("Training loss", "loss", losses))]
@@ -118,26 +111,11 @@ def write_report(
         parts += [
             f"## {display.inline(table.title)}",
             *([display.markdown(table.header, table.rows, table.left)] if table.rows else []),
-            *filter(None, [table.plot, table.notes]),
+            *filter(None, [table.notes]),
         ]
-    parts = _named(parts)
     texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in parts]
     write_text(folder / "report.html", page(title, parts))
     write_text(folder / "report.md", "\n\n".join(texts) + "\n")
-
-
-def _named(parts: Sequence[str | Plot]) -> list[str | Plot]:
-    """The parts, where each plot has a name of a file of its own: those of two sets may be alike."""
-    names: set[str] = set()
-    named: list[str | Plot] = []
-    for part in parts:
-        if isinstance(part, Plot):
-            name = display.file_name(part.name)
-            name = name if name not in names else f"{name}-{len(names)}"
-            names.add(name)
-            part = part._replace(name=name)
-        named.append(part)
-    return named
 
 
 def results_tables(results: Sequence[Mapping]) -> list[str]:
@@ -191,15 +169,6 @@ def metric_cell(metric: str, value: float | None, best: float) -> str:
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
-def _first_metric(systems: Mapping[tuple, Mapping]) -> tuple[str, dict[str, float], int]:
-    """The first metric that is a share, its mean by system, and the number of questions."""
-    metrics = dict.fromkeys(metric for of in systems.values() for metric in of["metrics"])
-    first = next(filter(is_share, metrics), "")
-    measured = {system: of for (system, _), of in systems.items() if first in of["metrics"]}
-    means = {system: of["metrics"][first] for system, of in measured.items()}
-    return first, means, max((of["queries"] for of in measured.values()), default=0)
-
-
 def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     """What the first system of a pair is above the second on the same questions, by each metric that both have."""
     differences: dict[tuple[Pair, str], np.ndarray] = {}
@@ -216,16 +185,6 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
 def _of_questions(values: Sequence[PerQuery], system: str, metric: str) -> dict[str, float]:
     """Question -> value; empty where it was not measured."""
     return next((found for each in values if (found := each.of(system, metric))), {})
-
-
-def _of_metric(tested: _Tested, metric: str) -> dict[Pair, Difference]:
-    """The differences by one metric, of each pair both ways."""
-    result = {}
-    for (pair, name), (differences_Q, p_value) in tested.items():
-        if name == metric and len(differences_Q) > 1:
-            mean, margin = float(differences_Q.mean()), significance.margin(differences_Q.tolist())
-            result |= {pair: Difference(mean, margin, p_value), pair[::-1]: Difference(-mean, margin, p_value)}
-    return result
 
 
 def _differences_section(questions: int, tested: _Tested) -> list[str]:

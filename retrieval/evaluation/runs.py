@@ -18,18 +18,13 @@ from retrieval.errors import UserError
 from retrieval.files import atomic
 from retrieval.identifiers import SEVERAL, in_run_file, numbered
 
-RANK, SCORE = "rank", "score"  # what the third of three columns may be
-
-# Columns of a line -> what they are, and the places of candidate, rank and score among them; -1 where there is none.
-_FORMS = {
+# Columns of a line -> what they are, and the places of candidate, rank and score among them.
+_FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {
     6: ("query id, Q0, candidate id, rank, score, tag", (2, 3, 4)),
-    5: ("query id, Q0, candidate id, rank, score", (2, 3, 4)),
-    4: ("query id, candidate id, rank, score (ColBERT)", (1, 2, 3)),
-    3: ("query id, candidate id, and a rank (MS MARCO) or a score (Tevatron)", (1, -1, 2)),
+    3: ("query id, candidate id, rank (MS MARCO)", (1, 2, None)),
 }
 
 _RANK = re.compile(r"[0-9]{1,8}")
-_RANKS = 10**8
 _LOOKED_AT = 1000  # lines that are enough to look at before a run
 
 # Reads a file's lines, each after the place where it stands, as `data.text_files.lines` does.
@@ -78,7 +73,7 @@ def write_run(
 
 
 def read_run(
-    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str], third: str = ""
+    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads the run of any system, in a form of _FORMS. Lines may come in any order.
 
@@ -88,7 +83,6 @@ def read_run(
 
     Args:
       query_ids, candidate_ids: all that the file may name.
-      third: RANK or SCORE, what the third of three columns is; '' for what its numbers tell.
 
     Returns:
       scores [Q, K] float32 and rows [Q, K] int32, as a search gives them; -inf and -1 where a query has fewer than K
@@ -97,24 +91,21 @@ def read_run(
     Raises:
       UserError: the file has no result, or a line is not a result, names an unknown id or one that may be either of
         two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
-        of the rank before; or the third of three columns may be ranks or scores.
+        of the rank before.
     """
     results = _numbered(_results(lines(path)), query_ids, candidate_ids)
     if not len(results.query):
         raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
-    is_ranked = _third_has_ranks(results, third, path) if results.is_alone else results.has_ranks
     fault = _repeated_candidate(results)
-    if is_ranked:
-        fault = fault or _no_rank(results) or _wrong_rank(results)
-        fault = fault or (None if results.is_alone else _rising_score(results))
+    if results.has_ranks:
+        fault = fault or _no_rank(results) or _wrong_rank(results) or _rising_score(results)
     if fault:
         at, _ = next(itertools.islice(lines(path), fault.line, None))
         raise UserError(f"{at}: query '{query_ids[results.query[fault.line]]}' has {fault.problem}")
-    place = results.rank - results.rank.min() if is_ranked else _places_by_score(results, candidate_ids)
-    score = -results.rank if is_ranked and results.is_alone else results.score
+    place = results.rank - results.rank.min() if results.has_ranks else _places_by_score(results, candidate_ids)
     shape = (len(query_ids), place.max() + 1)
     scores_QK, rows_QK = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
-    scores_QK[results.query, place], rows_QK[results.query, place] = score, results.row
+    scores_QK[results.query, place], rows_QK[results.query, place] = results.score, results.row
     return scores_QK, rows_QK
 
 
@@ -125,7 +116,8 @@ def check_beginning(path: Path, lines: Lines) -> None:
       UserError: one is not a result.
     """
     for result in itertools.islice(_results(lines(path)), _LOOKED_AT):
-        numbers.score(result.score, "score", result.at)
+        if result.score is not None:
+            numbers.score(result.score, "score", result.at)
 
 
 def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[str]]:
@@ -153,24 +145,23 @@ class _Result(NamedTuple):
     at: str
     query: str
     candidate: str
-    rank: str | None
-    score: str
+    rank: str
+    score: str | None
 
 
 class _Numbered(NamedTuple):
     """One value for every line of a run file: positions among the queries and the candidates, rank and score.
 
     Attributes:
-      rank: -1 where it is no whole number from 0 on; of a lone column that of the score.
-      is_alone: whether ranks and scores are one column.
-      has_ranks: whether the column of ranks has two different values.
+      rank: -1 where it is no whole number from 0 on.
+      score: minus the rank where there is none.
+      has_ranks: whether the column of ranks has two different values, or there is no score.
     """
 
     query: np.ndarray
     row: np.ndarray
     rank: np.ndarray
     score: np.ndarray
-    is_alone: bool
     has_ranks: bool
 
 
@@ -183,7 +174,7 @@ def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
         if len(fields) != width:
             raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}")
         candidate, rank, score = _FORMS[width][1]
-        yield _Result(at, fields[0], fields[candidate], fields[rank] if rank >= 0 else None, fields[score])
+        yield _Result(at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score])
 
 
 def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
@@ -198,43 +189,15 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
 def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
     queries, rows = numbered(query_ids), numbered(candidate_ids)
     query, row, rank, score = (array.array(code) for code in "iiif")
-    first, is_alone, has_ranks = None, False, False
+    first, has_ranks = None, False
     for result in results:
         query.append(_known(queries, result.query, "query", result.at))
         row.append(_known(rows, result.candidate, "candidate", result.at))
-        number = numbers.score(result.score, "score", result.at)
-        score.append(number)
-        if is_alone := result.rank is None:
-            rank.append(int(number) if number.is_integer() and 0 <= number < _RANKS else -1)
-        else:
-            first = result.rank if first is None else first
-            has_ranks = has_ranks or result.rank != first
-            rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
-    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), is_alone, has_ranks)
-
-
-def _third_has_ranks(results: _Numbered, third: str, path: Path) -> bool:
-    """Whether a lone column has ranks and not scores.
-
-    Raises:
-      UserError: it may have either.
-    """
-    if third or (results.rank < 0).any():
-        return third == RANK
-    order = np.argsort(results.query, kind="stable")
-    steps = np.diff(results.rank[order])[np.diff(results.query[order]) == 0]
-    rises, falls = (steps > 0).any(), (steps < 0).any()
-    if rises and not falls:
-        return True
-    if _wrong_rank(results) is None:
-        if not falls or rises:
-            return True
-    elif falls and not rises:
-        return False
-    raise UserError(
-        f"{path}: its third column may be ranks or scores: set config.runs.third={RANK} if the lowest is the best, or "
-        f"{SCORE} if the highest is"
-    )
+        first = result.rank if first is None else first
+        has_ranks = has_ranks or result.rank != first or result.score is None
+        rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
+        score.append(-rank[-1] if result.score is None else numbers.score(result.score, "score", result.at))
+    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), has_ranks)
 
 
 def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
-from retrieval.search.alike import first_alike
+from retrieval.search.near_duplicates import first_duplicates
 from retrieval.search.side_by_side import DENSE, HYBRID
 from retrieval.serving import openapi, page, requests
 from retrieval.serving.batching import Batcher, BusyError
@@ -276,7 +276,7 @@ def _add_details(service: Service, query: str, lists: Collection[list[dict[str, 
     texts = list(dict.fromkeys(hit[part] for hits in lists for hit in hits for part in parts))  # lists share hits
     marked = dict(zip(texts, service.marked(query, texts)))
     for hits in lists:
-        for hit, first in zip(hits, first_alike([hit["text"] for hit in hits])):
+        for hit, first in zip(hits, first_duplicates([hit["text"] for hit in hits])):
             hit["marked"] = {part: marked[hit[part]] for part in parts}
             hit["alike"] = first
 

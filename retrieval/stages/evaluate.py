@@ -58,7 +58,6 @@ class _Search(NamedTuple):
       options: gives those of a kind of index.
       step: of training; None where nothing was trained.
       unknown: what is done about candidates in run files that a set lacks.
-      third: what the third column of run files with three is.
       of_files: systems that have a run file.
       weight: of the dense list in the hybrid, where no validation questions choose it.
     """
@@ -69,7 +68,6 @@ class _Search(NamedTuple):
     options: Callable[[IndexKind], Options]
     step: int | None
     unknown: str
-    third: str
     of_files: frozenset[str]
     fusing: Fusing
     weight: float
@@ -133,7 +131,6 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         options=functools.partial(indexes.options_of, config=indexed),
         step=(details(run, "train") or {}).get("step"),
         unknown=run.config.runs.unknown,
-        third=run.config.runs.third,
         of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),
         fusing=fused.fusing(run.config.fuse),
         weight=run.config.fuse.dense_weight,
@@ -189,7 +186,7 @@ def _rankings(
     Args:
       held_out: gives validation questions of the set that is divided for training; None for any other set.
     """
-    whole, read = run_files.read(outside, value, search.unknown, search.third)  # before a search, which may take long
+    whole, read = run_files.read(outside, value, search.unknown)  # before a search, which may take long
     is_weighed = collection.has_embeddings() or search.fusing.systems
     validation = _validation(held_out, collection, value) if held_out and is_weighed else None
     lists = rankings.rank(

@@ -11,8 +11,8 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
-from retrieval.search import languages, near_duplicates
-from retrieval.search.alike import are_alike, shingles
+from retrieval.search import near_duplicates
+from retrieval.search.near_duplicates import are_near, shingles
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
 
 
 def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Finding]:
-    """Empty texts, those that are there twice, those that are nearly the same, and languages."""
+    """Empty texts, those that are there twice, and those that are nearly the same."""
     if not texts:
         return
     number, bodies, ids = len(texts), [text.text for text in texts], [text.id for text in texts]
@@ -111,11 +111,10 @@ def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Findin
     same = [(place, places.setdefault(grouping.digest(text), place)) for place, text in enumerate(texts)]
     same = [pair for pair in same if len(set(pair)) == 2]
     yield Finding(about, "the same as an earlier one", len(same), number, len(same) > _ALIKE * number, _pair(same, ids))
-    firsts, known = near_duplicates.first_alike(bodies, seed=seed), {place for place, _ in same}
+    firsts, known = near_duplicates.first_duplicates(bodies, seed=seed), {place for place, _ in same}
     alike = [(place, first) for place, first in enumerate(firsts) if first != place and place not in known]
     what = "nearly the same as an earlier one (4 of 5 runs of three words)"
     yield Finding(about, what, len(alike), number, len(alike) > _ALIKE * number, _pair(alike, ids))
-    yield from _languages(about, bodies, ids)
 
 
 def _pair(pairs: Sequence[tuple[int, int]], ids: Sequence[str]) -> str:
@@ -126,13 +125,6 @@ def _pair(pairs: Sequence[tuple[int, int]], ids: Sequence[str]) -> str:
     ((document, count),) = Counter(documents).most_common(1)
     place, first = pairs[documents.index(document)]
     return f"{ids[place]}, as {ids[first]}" + (f" ({count:,} of {document})" if document and count > 1 else "")
-
-
-def _languages(about: str, texts: Sequence[str], examples: Sequence[str]) -> Iterator[Finding]:
-    names = list(map(languages.language, texts))
-    for name, count in Counter(names).most_common():
-        what = f"language, guessed by script and stop words: {name}"
-        yield Finding(about, what, count, len(texts), example=_short(examples[names.index(name)]))
 
 
 def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[str]) -> Iterator[Finding]:
@@ -176,9 +168,8 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
         documents = [text for example in examples for text in example.positives]
         names = [text.id or text.title or text.text for text in documents]
         yield from cut_off("labelled positives", sizes.of_documents(documents), sizes.document_length, names)
-    yield from _languages("labelled queries", queries, queries)
 
 
 def _likely_positives(example: Example) -> int:
     positives = [shingles(text.text) for text in example.positives]
-    return sum(any(are_alike(shingles(text.text), positive) for positive in positives) for text in example.negatives)
+    return sum(any(are_near(shingles(text.text), positive) for positive in positives) for text in example.negatives)

@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -18,10 +18,8 @@ from retrieval.pipeline.records import details, is_done, record_of, verify_writt
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
-from retrieval.stages import report_questions, report_sets
-from retrieval.stages.collection import Collection, open_collection, set_names
+from retrieval.stages import report_questions
 from retrieval.stages.evaluate import LEFT_OUT
-from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +56,6 @@ def write_report(run: Run) -> None:
         _answered(details(run, "answer") or {}),
         *tables,
         *report_questions.questions(run.sets, run.holder("evaluate").folder),
-        *_texts(
-            [open_collection(run, name) for name in set_names(run.sets)],
-            TextSizes.of(trainer.data, run.load_vocabulary()) if run.vocabulary else None,
-            _read_lengths(trainer, run.holder("encode").config.encode.windows) if is_trained else (),
-        ),
         _stages(records),
         _config(run.config),
     ]
@@ -202,22 +195,6 @@ def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
         "largest child) up to the end of the stage."
     )
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
-
-
-def _read_lengths(trained: ConfigDict, windows: int) -> tuple[int, ...]:
-    """The tokens that a model reads of a query, and of a candidate where that has one window."""
-    lengths = trained.data.query_length, trained.data.document_length
-    return lengths if windows == 1 else lengths[:1]
-
-
-def _texts(sets: Iterable[Collection], sizes: TextSizes | None, reads: Sequence[int]) -> Iterator[Table]:
-    """The lengths of each set's texts, in tokens where there are some.
-
-    Args:
-      reads: the tokens of queries and of documents that a model reads, as far as there is such a number.
-    """
-    for collection in sets:
-        yield report_sets.lengths(collection.files[0].parent, sizes, reads)
 
 
 def _config(config: ConfigDict) -> Table:

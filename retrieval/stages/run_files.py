@@ -102,7 +102,7 @@ def check_beginnings(values: Sequence[str]) -> None:
         runs.check_beginning(file.path, text_files.lines)
 
 
-def read(files: Sequence[RunFile], value: Judged, unknown: str, third: str = "") -> tuple[Judged, list[Lists]]:
+def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged, list[Lists]]:
     """Reads run files for a set. With ALLOW the set gets the candidates that they name, behind its own.
 
     Raises:
@@ -122,7 +122,7 @@ def read(files: Sequence[RunFile], value: Judged, unknown: str, third: str = "")
     lists = []
     for file in files:
         try:
-            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates, third)
+            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates)
         except runs.UnknownIdError as error:
             raise UserError(f"{error} With config.runs.unknown=allow such ids are counted") from error
         left_out, without = int((rows[count:, 0] >= 0).sum()), int((rows[:count, 0] < 0).sum())

@@ -16,7 +16,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.search.alike import first_alike
+from retrieval.search import near_duplicates
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -118,7 +118,7 @@ def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str
     for system, hits in lists.items():
         lines += ["", titles[system]]
         groups: dict[int, list[int]] = {}
-        for place, first in enumerate(first_alike([each.text for each in hits])):
+        for place, first in enumerate(near_duplicates.first_duplicates([each.text for each in hits])):
             groups.setdefault(first, []).append(place)
         for first, (_, *others) in groups.items():
             lines.append(hit(first + 1, hits[first]))

@@ -61,7 +61,7 @@ def write_spans(run: Run) -> dict[str, Any]:
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
     with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
         if config.spans.run:
-            lists = _of_run(Path(config.spans.run), questions, run.sets / name, _deep(config.spans), config.runs.third)
+            lists = _of_run(Path(config.spans.run), questions, run.sets / name, _deep(config.spans))
         else:
             lists = _searched(config.spans, source, name, questions)
         early = _early(config.spans, source, name, texts, questions)
@@ -187,14 +187,14 @@ def _early(
 
 
 def _of_run(
-    path: Path, questions: Sequence[_Question], folder: Path, depth: int, third: str
+    path: Path, questions: Sequence[_Question], folder: Path, depth: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The same, of a run file, which may have lists of questions that are not trained on."""
     candidates = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
     ids = [question.id for question in questions]
     asked = set(map(in_run_file, ids))
     others = [id for id in runs.ids_in_runs([path], text_files.lines)[0] if id not in asked]
-    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [*ids, *others], candidates, third)
+    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [*ids, *others], candidates)
     without = int((rows_QK[: len(ids), 0] < 0).sum())
     for number, what in ((len(others), "are of questions that are not trained on"), (without, "questions have none")):
         if number:
@@ -305,7 +305,7 @@ STAGES.register(
         check=(Run.check_vocabulary,),
         reads="`training/` or files of questions, an index that is made before or is the base's",
         writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
-        settings=("spans", "split", "sets.qa_patterns", "runs.third", "data.query_length", "data.document_length"),
+        settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
         needs=("prepare", "sets"),
         also=of_fields(needs, "spans.system", "spans.run", "spans.early"),
         looks_back=True,
