@@ -8,8 +8,6 @@ from support.tiny import execute
 
 from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
 
@@ -65,35 +63,11 @@ def test_accents_are_folded_as_the_vocabulary_folds_them(tmp_path, folder):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "cafe"]))
     keeping, folding = str(REPOSITORY / "tests" / "golden" / "byte_pairs"), str(tmp_path / "vocab.txt")
     for vocab, accents, folded in (
-        ("", "vocabulary", True),
         (folding, "vocabulary", True),
         (keeping, "vocabulary", False),
-        (keeping, "fold", True),
         (folding, "keep", False),
     ):
         run = make_run(tmp_path / "run", folder, **{"vocab": vocab, "index.bm25_accents": accents})
         execute(run)
         assert ("accents folded" in description(run)) == folded
         assert found(run)["bm25"] == (1 if folded else 0), (vocab, accents)
-
-
-def test_other_words_rebuild_the_index_before_a_search(tmp_path, folder):
-    execute(make_run(tmp_path, folder))
-    assert "English stop words left out, no stemming" in description(make_run(tmp_path, folder))
-    for change, said in (
-        ({"index.bm25_stop_words": "none"}, "no stop words, no stemming"),
-        ({"index.bm25_stop_words": "french"}, "French stop words left out, no stemming"),
-        ({"index.bm25_stemmer": "french"}, "English stop words left out, stemmed by Snowball's 'french'"),
-        ({"index.bm25_accents": "keep"}, "accents kept"),
-    ):
-        run = make_run(tmp_path, folder, **change)
-        with pytest.raises(UserError, match=r"what stage 'index' made with other settings"):
-            preflight.check(run, ["evaluate"])
-        execute(run, "index")
-        assert said in description(run)
-    run = make_run(tmp_path, folder, **{"index.bm25_also": (0.9, 0.4)})
-    execute(run, "index")
-    assert run.index("accents", "bm25_also").exists()
-    run = make_run(tmp_path, folder)
-    execute(run, "index", "evaluate")  # the second one goes when it is no longer asked for
-    assert found(run) == {"bm25": 1}

@@ -132,12 +132,6 @@ def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
         np.testing.assert_array_equal(found, np.concatenate(parts))
 
 
-def test_a_batch_ends_before_it_has_too_many_hits(monkeypatch):
-    monkeypatch.setattr(bm25, "_BATCH", 3)
-    parts = bm25._batches([5, 5, 1, 30, 0, 2, 2, 2, 2], 10)
-    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 3), (3, 4), (4, 7), (7, 9)]
-
-
 def test_saved_and_loaded_it_answers_the_same(tmp_path):
     index = Bm25Index.build(TEXTS, "title + text", k1=0.9, b=0.4)
     index.save(tmp_path / "index")
@@ -202,15 +196,17 @@ def test_squad_gives_the_figures_measured_with_other_code(shared_data):
 
 def test_the_build_holds_few_bytes_a_word(monkeypatch):
     """4 bytes for a weight and 8 for the result: what has 64 bits is of some passages at a time."""
-    counts, entries = bm25._Counts(), 0
+    words, counts, ends = [], [], [0]
     for i in range(4000):
-        passage = {f"w{(i * 7 + j * 13) % 5000}": j % 3 + 1 for j in range(i % 5 and 200)}
-        counts.add_frequencies(passage.items())
-        entries += len(passage)
-    whole = counts.weights(0.9, 0.4)
+        passage = {(i * 7 + j * 13) % 5000: j % 3 + 1 for j in range(i % 5 and 200)}
+        words += passage
+        counts += passage.values()
+        ends.append(len(words))
+    given = np.array(words, np.int32), np.array(counts, np.int32), np.array(ends), 5000, 0.9, 0.4
+    whole, entries = bm25._weights(*given), len(words)
     monkeypatch.setattr(bm25, "_PART", 100)
     tracemalloc.start()
-    in_parts = counts.weights(0.9, 0.4)
+    in_parts = bm25._weights(*given)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * entries and in_parts.indices.dtype == np.int32

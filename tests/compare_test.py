@@ -2,20 +2,15 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.tiny import make_config
 
-from retrieval import LOCK, compare, files
-from retrieval.api.finished_run import FinishedRun
+from retrieval import compare
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
-from retrieval.pipeline import preflight, records
-from retrieval.stage_outputs import Run
 from retrieval.studies import run_comparison
-from retrieval.studies.study_results import Results
 
 QUESTIONS = ["q1", "q2", "q3", "q4"]
 
@@ -61,11 +56,6 @@ def test_named_systems_are_compared_across_runs(runs):
     assert (found.system, found.over_system, found.difference) == ("dense", "bm25", 0.375)
 
 
-def test_a_systems_name_may_have_a_comma(runs):
-    with pytest.raises(UserError, match=r"'bm25 \(0\.9, 0\.4\)'"):
-        compare.main(["compare", *runs, "--systems=bm25 (0.9, 0.4),dense"])
-
-
 def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
     compare.main(["compare", *runs, f"--html={page}", f"--json={numbers}"])
@@ -76,21 +66,6 @@ def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     told = json.loads(numbers.read_text())
     assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
     assert told["differences"][0]["difference"] == 0.625
-
-
-def test_candidates_of_a_bases_sets_are_counted(tmp_path, capsys):
-    for name, count in (("base", 9), ("a", 7)):
-        folder = write_run(tmp_path / name, [0.0, 0.5, 0.5, 0.0], stages=("sets", "evaluate"))
-        run = Run(preflight.read_config(tmp_path / name), tmp_path / name, LOCK)
-        details = {"squad": {"candidates": count}}
-        records.write_record(run, "sets", {"done": True, "details": details, "seconds": 1, "peak_memory_mb": 1})
-    base = str(tmp_path / "base")
-    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], stages=("evaluate",), base=base)
-    compare.main(["compare", folder, b])
-    assert "**The sets differ**: candidates: 7 in a, 9 in b." in capsys.readouterr().out
-    shutil.rmtree(base)
-    compare.main(["compare", folder, b])
-    assert "The sets differ" not in capsys.readouterr().out
 
 
 def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
@@ -112,45 +87,6 @@ def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
         assert not told["differences"] and told["untested"][0]["reason"] in reason
     found = run_comparison.compare([a, runs[1], asked])
     assert [each.run for each in found.differences] == ["b"] and [each.run for each in found.untested] == ["asked"]
-
-
-def test_a_set_that_the_first_run_lacks_is_told(runs, tmp_path):
-    first, other = write_run(tmp_path / "first", [0.0, 0, 0, 0], dataset="nq"), tmp_path / "b"
-    rows = json.loads((tmp_path / "b" / "results.json").read_text())
-    (other / "results.json").write_text(json.dumps([*rows, rows[1] | {"dataset": "nq", "system": "hybrid"}]))
-    found = run_comparison.compare([first, *runs]).untested
-    assert {(each.run, each.dataset, each.reason) for each in found} == {
-        ("a", "nq", "a has no results of this set"),
-        ("b", "nq", "b has no values of single questions; evaluate it again"),
-        ("a", "squad", "first has no results of this set"),
-        ("b", "squad", "first has no results of this set"),
-    }
-    (named,) = run_comparison.compare([first, runs[1]], ["dense", "bm25"]).untested
-    assert named.reason == "b has no results of bm25"
-
-
-@pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz", "metrics/train.jsonl"])
-def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
-    for folder in map(Path, runs):
-        run = Run(preflight.read_config(folder), folder, LOCK)
-        sums = files.checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
-        noted = {"metrics/train.jsonl": sums.pop("metrics/train.jsonl")}
-        records.write_record(run, "evaluate", {"done": True, "outputs": sums, "noted": noted, "details": {}})
-    run_comparison.compare(runs)
-    path = tmp_path / "b" / name
-    content = path.read_bytes()
-    path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    said = rf"b/{name}: damaged, .* --stage=evaluate makes it again"
-    with pytest.raises(UserError, match=said):
-        run_comparison.compare(runs)
-    with pytest.raises(UserError, match=said):
-        Results(tmp_path, ["b"]).of_run("b")
-    if name == "results.json":
-        with pytest.raises(UserError, match=said):
-            FinishedRun(tmp_path / "b").results  # noqa: B018
-    if name.startswith("metrics"):
-        path.unlink()  # as whoever wants no curves may do
-        run_comparison.compare(runs)
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):

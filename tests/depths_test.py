@@ -99,17 +99,3 @@ def test_mrr_is_that_of_the_official_scorer(shared_data, official, tmp_path):
     value = evaluate(rows, list(qrels), pool, qrels, ["RR@10"])["RR@10"]
     assert value == pytest.approx(expected["MRR @10"], abs=1e-12)
     assert 0.01 < value < 0.99
-
-
-def test_tied_scores_keep_their_ranks(official, tmp_path):
-    """A system whose scores are all alike: the scorer sees its ranks alone."""
-    ids = [str(number) for number in range(1, 31)]
-    qrels = {"1": {"9": 1}, "2": {"4": 1, "30": 1}}
-    ranked = {"1": ids[::-1], "2": ids}
-    run = [f"{q} Q0 {id} {rank} 1.0 x\n" for q, found in ranked.items() for rank, id in enumerate(found, 1)]
-    (tmp_path / "run.trec").write_text("".join(run))
-    (tmp_path / "run.tsv").write_text("".join("\t".join(line.split()[n] for n in (0, 2, 3)) + "\n" for line in run))
-    (tmp_path / "qrels").write_text("".join(f"{q}\t0\t{id}\t1\n" for q, grades in qrels.items() for id in grades))
-    expected = official.compute_metrics_from_files(str(tmp_path / "qrels"), str(tmp_path / "run.tsv"))
-    _, rows = read_run(tmp_path / "run.trec", lines, ["1", "2"], ids)
-    assert evaluate(rows, ["1", "2"], ids, qrels, ["RR@10"])["RR@10"] == expected["MRR @10"] == 1 / 8

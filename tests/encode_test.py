@@ -3,11 +3,7 @@
 import contextlib
 import itertools
 import json
-import re
-import sys
 import threading
-import time
-import types
 import weakref
 from collections import Counter
 from unittest import mock
@@ -15,7 +11,6 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -87,38 +82,6 @@ def test_rows_come_back_in_order(tmp_path):
     assert len(set(embed.shapes)) <= 5 and all(rows % 8 == 0 for rows, _ in embed.shapes)
 
 
-class FlatIndex:
-    """What the guide's lines need of FAISS."""
-
-    def __init__(self, dimension):
-        self.dimension = dimension
-
-    def add(self, vectors):
-        assert vectors.dtype == np.float32 and vectors.shape[1] == self.dimension
-        self.vectors = vectors
-
-
-@pytest.mark.parametrize("real", [False, True])
-def test_the_lines_of_the_guide_read_embeddings_into_faiss(real, tmp_path, monkeypatch):
-    if real:
-        pytest.importorskip("faiss", reason="faiss is not installed")
-    else:
-        monkeypatch.setitem(sys.modules, "faiss", types.SimpleNamespace(IndexFlatIP=FlatIndex))
-    folder = "runs/bert/embeddings/reqa/trained"
-    run(tmp_path / folder, Embed())
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "guides" / "bert.md").read_text(), re.DOTALL)
-    (lines,) = [block for block in blocks if "faiss" in block]
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(lines, names)
-    assert names["ids"] == IDS
-    np.testing.assert_array_equal(names["vectors"], EXPECTED)
-    if real:
-        scores, rows = names["index"].search(names["vectors"][:3], 5)
-        np.testing.assert_allclose(scores, np.sort(np.array(EXPECTED[:3]) @ np.array(EXPECTED).T)[:, ::-1][:, :5])
-        assert rows.max() < len(IDS)
-
-
 def test_each_row_of_a_text_has_its_id(tmp_path):
     """Shards are of texts, so one that is lost is made anew as it was."""
 
@@ -138,38 +101,6 @@ def test_each_row_of_a_text_has_its_id(tmp_path):
     write(tmp_path, embed, tokens=rows)
     assert contents(tmp_path) == whole
     assert sum((ids[:, 0] > 0).sum() for ids in embed.batches) == sum(len(rows([text])[0]) for text in TEXTS[40:80])
-
-
-def test_texts_are_padded_to_few_lengths(tmp_path):
-    embed = Embed()
-    run(tmp_path, embed)
-    allowed = [16, 32, 48, 64, 70]
-    for ids in embed.batches:
-        lengths = (ids > 0).sum(axis=1)
-        for length in lengths[lengths > 0]:
-            assert ids.shape[1] == min(a for a in allowed if a >= length)
-        assert ids.shape[0] == max(8, 256 // ids.shape[1] // 8 * 8)
-    # Of every length, only the last batch of a shard may have room left.
-    assert sum((ids.sum(axis=1) == 0).any() for ids in embed.batches) <= 3 * len(allowed)
-
-
-def test_several_devices_get_their_batches_one_after_the_other(tmp_path):
-    """Of one host or several. From two threads each could get them in another order, and wait for the others."""
-    at_work, together = [], []
-
-    def embed(ids):
-        at_work.append(ids)
-        together.append(len(at_work))
-        time.sleep(0.01)
-        at_work.pop()
-        return ids[:, :1]
-
-    encoding.encode_rows([[1]] * 30, embed, 80, 16, 1)
-    assert max(together) == 2
-    together.clear()
-    encoding.encode_rows([[1]] * 30, embed, 80, 16, 2)
-    write(tmp_path, embed, multiple=2)
-    assert max(together) == 1
 
 
 @pytest.mark.parametrize("batches", range(0, 20, 3))
@@ -234,33 +165,6 @@ def test_two_shards_are_held_and_reading_stops_in_time(tmp_path):
     with as_host(1, 4):
         encoding.encode(tmp_path, "candidates", texts(), 101, tokens, Embed(), **settings)
     assert read == 100 and most <= 22  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
-
-
-def test_one_device_embeds_two_batches_at_once(tmp_path):
-    together = threading.Barrier(2)
-
-    def embed(ids):
-        together.wait(timeout=10)
-        return Embed()(ids)
-
-    write(tmp_path, embed, texts=[[1] * 20] * 32, multiple=1)  # four batches
-    write(tmp_path / "alone", Embed(), texts=[[1] * 20] * 32)
-    for path in tmp_path.glob("*.npy"):
-        assert path.read_bytes() == (tmp_path / "alone" / path.name).read_bytes()
-
-
-def test_a_gpu_embeds_one_batch_at_a_time(tmp_path, monkeypatch):
-    """Two threads at once crashed the process on an H200: XLA recorded the kernels of both as one graph."""
-    alone = threading.Lock()
-
-    def embed(ids):
-        assert alone.acquire(blocking=False), "two batches at once"
-        time.sleep(0.05)
-        alone.release()
-        return Embed()(ids)
-
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    write(tmp_path, embed, texts=[[1] * 20] * 32, multiple=1)  # four batches
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
@@ -344,20 +248,6 @@ def test_collections_of_the_same_texts_are_found(tmp_path):
     texts = {"a": ["one", "two"], "b": ["one", "six"], "c": ["one", "two"], "d": ["onetwo"], "e": ["one", "two"]}
     items = [collection_of(tmp_path, name, *of_name) for name, of_name in texts.items()]
     assert {name: item.name for name, item in repeated(items).items()} == {"c": "a", "e": "a"}
-
-
-def test_lines_about_the_same_passages_are_made_once(tmp_path):
-    line = json.dumps({"_id": "d1", "text": "whale"}) + "\n"
-    items = [collection_of(tmp_path, name, line) for name in ("a", "b")]
-    made = []
-
-    def make(passages):
-        made.append([passage.id for passage in passages])
-        return passage_lines.Lines(["of d1\n"], Counter({"lines": 1}))
-
-    counts = passage_lines.write_all(tmp_path / "out", items, 10, make)
-    assert made == [["d1"]] and counts["a"] == counts["b"] == {"passages": 1, "lines": 1}
-    assert [(tmp_path / "out" / f"{name}.jsonl").read_text() for name in ("a", "b")] == ["of d1\n"] * 2
 
 
 @pytest.mark.parametrize("stop", ["in the next collection", "before the shards are removed", "before the record"])

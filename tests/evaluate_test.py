@@ -11,7 +11,6 @@ from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation import per_query
 from retrieval.recipes import examples, validation
-from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import evaluate, fused, rankings
 from retrieval.stages.fused import Fusing
@@ -24,31 +23,6 @@ def test_dropping_the_query_itself_leaves_a_full_list(own, expected):
     index = ExactIndex(np.array([[4.0], [3.0], [2.0], [1.0]], np.float32))
     ranking = rankings.search(value, 2, "dense", index, np.ones((1, 1), np.float32))
     assert ranking.rows.tolist() == [expected] and ranking.scores.shape == (1, 2)
-
-
-@pytest.mark.parametrize("queries", [1, 600, 3584, 3585, 4096, 4097, 9000])
-def test_a_search_is_compiled_before_it_is_timed(monkeypatch, queries):
-    used = []
-
-    def search_batches(queries_GBE, embeddings, layout, k):
-        used.append(len(queries_GBE))
-        return np.zeros((2, len(queries_GBE) * queries_GBE.shape[1], k), np.float32)
-
-    class Clock:
-        """Between its two readings a search takes place."""
-
-        def perf_counter(self):
-            used.append("read")
-            return 0.0
-
-    monkeypatch.setattr(exact, "_search_batches", search_batches)
-    monkeypatch.setattr(rankings, "time", Clock())
-    value = Judged("toy", dict.fromkeys(map(str, range(queries)), "wings"), ["a"], {}, {"test": {}})
-    index = ExactIndex(np.ones((1, 1), np.float32))
-    rankings.search(value, 1, "dense", index, np.ones((queries, 1), np.float32))
-    began = used.index("read")
-    compiled, clocked = used[:began], used[began + 1 : -1]
-    assert set(compiled) == set(clocked) and len(compiled) <= 2
 
 
 class Lists:
@@ -98,10 +72,6 @@ def test_articles_are_those_of_every_rule():
     assert of_articles(qrels, ["A", "B"]) == {"article": ["q0", "q1"]}
     reqa = {"pair": {"q0": {"d0": 1}}, "sentence": {"q0": {"d1": 1}, "q1": {"d1": 1}}}
     assert of_articles(reqa, ["A", "B"]) == {"article": ["q0"]}
-
-
-def test_where_no_right_passage_has_an_article_nothing_is_measured():
-    assert of_articles({"test": {"q0": {"d0": 1}}}, ["", "B"]) == {}
 
 
 def test_encoded_validation_questions_choose_the_weight(tmp_path):

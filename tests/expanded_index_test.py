@@ -1,6 +1,5 @@
 """BM25 over passages with queries that a model wrote of them, and over words that a model weighed."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -14,7 +13,6 @@ from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.methods.deepct import index
-from retrieval.methods.writer.expansions import Expansion, to_line
 from retrieval.pipeline import preflight
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
@@ -26,7 +24,6 @@ PASSAGES = [
     Candidate("d2", "Owls", "They hunt at night."),
 ]
 WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
-WORDS |= {"index.bm25_identifiers": False}
 SETTINGS = WORDS | {
     "index.bm25_k1": 0.9,
     "index.bm25_b": 0.4,
@@ -89,22 +86,6 @@ def test_weighed_words_are_term_frequencies(tmp_path):
     )
 
 
-def test_ids_may_be_numbers_and_lines_those_of_doc_t5_query(tmp_path):
-    numbered = [dataclasses.replace(passage, id=str(row)) for row, passage in enumerate(PASSAGES)]
-    path = write(tmp_path / "toy.jsonl", [{"_id": 1, "text": "dolphin"}, {"_id": 0.0, "text": "wild cat"}])
-    lists = write(
-        tmp_path / "lists.jsonl",
-        [{"id": 1, "predicted_queries": ["dolphin"]}, {"id": "0", "predicted_queries": ["wild", "cat"]}],
-    )
-    for name in (path, lists):
-        index = INDEXES["doc2query"].build(texts(numbered), SETTINGS | {"index.expansions": str(name)})
-        assert [int(index.search([query], 1)[1][0, 0]) for query in ("dolphin", "wild")] == [1, 0]
-    weights = [{"_id": 1, "frequencies": {"dolphin": 3}}, {"id": 0, "contents": "wild"}, {"id": 0, "contents": "wild"}]
-    options = FREQUENCIES | {"index.term_weights": str(write(tmp_path / "weights.jsonl", weights))}
-    index = INDEXES["deepct"].build(texts(numbered), options)
-    assert [int(index.search([query], 1)[1][0, 0]) for query in ("dolphin", "wild")] == [1, 0]
-
-
 def test_queries_of_low_scores_are_left_out(tmp_path):
     scored = zip(written(("d1", "whale"), ("d0", "wild"), ("d1", "dolphin"), ("d2", "dark")), (3.0, -1.0, 2.0, -2.0))
     path = write(tmp_path / "toy.jsonl", [record | {"score": score} for record, score in scored])
@@ -122,16 +103,6 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
     write(path, written(("d1", "whale")))
     with pytest.raises(UserError, match=r"expansions_share=0\.5 goes by scores, and a query of 'd1' has none"):
         INDEXES["doc2query"].build(texts(), options)
-
-
-def test_scores_of_a_sure_reranker_are_not_alike(tmp_path):
-    """The share is kept, whatever the reranker's scores are close to."""
-    scores = [near - 1e-6 * number for near in (0, 1) for number in range(5)]
-    path = tmp_path / "toy.jsonl"
-    path.write_text("".join(to_line(Expansion("d1", "whale", -1.5, score=score)) for score in scores))
-    options = SETTINGS | {"index.expansions": str(path), "index.expansions_share": 0.3}
-    index = INDEXES["doc2query"].build(texts(), options)
-    assert "7 of 10 queries left out by their scores" in index.description
 
 
 @pytest.mark.parametrize(
@@ -226,13 +197,6 @@ def test_the_kinds_stand_beside_bm25_and_follow_their_files(run, tmp_path):
     execute(run, "index", "evaluate")
     rows = json.loads((run.folder / "results.json").read_text())
     assert {row["value"] for row in rows if row["metric"] == "RR" and row["system"] == "doc2query"} == {0}
-
-
-@pytest.mark.parametrize("field", ["expansions", "term_weights"])
-def test_a_missing_file_is_said_before_the_run(run, tmp_path, field):
-    run.config.index[field] = str(tmp_path / "absent.jsonl")
-    with pytest.raises(UserError, match=rf"config\.index\.{field}=.*absent\.jsonl: no such file; name a \.jsonl file"):
-        preflight.check(run, run.config.stages)
 
 
 def test_weighted_words_need_a_file_written_queries_do_not(run, tmp_path):

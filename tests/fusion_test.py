@@ -24,13 +24,6 @@ def random_runs(seed, queries=40):
     return runs
 
 
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="same number"):
-        hybrid(run([1]), run([1], [2]), 0.5, 1)
-    with pytest.raises(ValueError, match="k must be"):
-        hybrid(run([1]), run([2]), 0.5, 0)
-
-
 @pytest.mark.parametrize("weight", [0.3, 0.0, 0.5])
 def test_weighted_sums_equal_a_loop_over_dictionaries(weight, monkeypatch):
     monkeypatch.setattr(fusion, "_BATCH", 7)
@@ -76,13 +69,6 @@ def test_a_dense_list_without_the_query_ends_early():
     fused, order = hybrid(nothing, (scores, rows), 1.0, 4)
     np.testing.assert_allclose(fused, [[1, 0.8, 0.2, 0]], atol=1e-6)
     assert order.tolist() == [[3, 1, 2, 0]]
-
-
-def test_a_weight_of_one_keeps_a_runs_order():
-    scores, rows = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[4, 2, 7]], np.int32)
-    other = np.array([[3.0, 2.0, 1.0]], np.float32), np.array([[7, 8, 9]], np.int32)
-    assert hybrid((scores, rows), other, 0.0, 3)[1].tolist() == [[4, 2, 7]]
-    assert hybrid((scores, rows), other, 1.0, 2)[1].tolist() == [[7, 8]]
 
 
 def interleaved(lists, k):

@@ -5,8 +5,6 @@ import functools
 import importlib
 import json
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +24,7 @@ from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, regist
 from retrieval.search.scann_kind import Scann
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
-from retrieval.stages.collection import CORPUS, TRAINED, collections, open_collection
+from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
@@ -65,36 +63,11 @@ def run(made, tmp_path):
     return Run(made.config.copy_and_resolve_references(), folder, made.lock)
 
 
-def test_a_run_that_leaves_everything_out_says_so(run, caplog):
-    shutil.rmtree(run.sets)
-    assert [each.name for each in collections(run)] == [CORPUS] and not caplog.messages
-    run.config.encode.corpus = False
-    assert collections(run) == [] and "config.encode.corpus=False leaves the corpus out" in caplog.text
-
-
-def test_a_typed_query_needs_passages(run, tmp_path):
-    """With embeddings of the sets alone, no stage could make an index of it."""
-    run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
-    missing = r"of a prepared corpus or of labelled examples, and .* has none: add 'prepare' .* config\.pairs\.files"
-    with pytest.raises(UserError, match=missing):
-        search.search(dataclasses.replace(run, folder=tmp_path / "other", asked=Asked("some words")))
-
-
 def dense_index(run, name):
     """What the stage `search` asks."""
     collection = open_collection(run, name)
     kind = indexes.dense_kind_there(collection)
     return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config))
-
-
-@needs_scann
-def test_a_dense_index_that_was_built_is_not_built_again(run, monkeypatch):
-    whole = index.index(run)
-    monkeypatch.setattr(Scann, "build", lambda *_: pytest.fail("built again"))
-    assert index.index(run) == whole
-    options_of = functools.partial(indexes.options_of, config=run.config)
-    opened = indexes.open_all(open_collection(run, "large"), ("bm25",), options_of, lambda texts: texts, 20)
-    assert opened.in_tables == {"bm25": "bm25", "dense": "dense (ScaNN)"}  # tables tell it from exact search
 
 
 def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
@@ -226,36 +199,6 @@ class Unsaved(IndexKind):
         return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
 
 
-def test_an_unsaved_outside_index_is_evaluated(run, own_table):
-    """It leaves its options, so that what is made of it is made anew when they change."""
-    own_table(INDEXES)
-    register(Unsaved)
-    run.config.index.dense, run.config.mine.system, run.config.encode.windows = "few", "few", 4
-    assert mine.needs(run.config.mine.system) == ("train", "encode", "index")
-    index.index(run)
-    few = run.index("tiny", "few")
-    assert json.loads((few / "options.json").read_text()) == {"encode.windows": 4}
-    assert few in index.written(run.folder)
-    queries = {str(number): "some words" for number in range(30)}
-    value = Judged("tiny", queries, [str(number) for number in range(40)], {}, {})
-    lists = rankings.rank(
-        value,
-        open_collection(run, "tiny"),
-        depth=20,
-        words=("bm25",),
-        options=lambda kind: indexes.options_of(kind, run.config),
-        step=7,
-    )
-    systems = {ranking.system: ranking for ranking in lists}
-    assert list(systems) == ["bm25", "dense", "dense (few)", "hybrid"]
-    folder = run.embeddings("tiny", TRAINED)
-    (candidates, _), (asked, _) = (encoding.load(folder, kind) for kind in ("candidates", "queries"))
-    expected = np.argsort(-(asked[:, :4] @ candidates[:, :4].T), axis=1)[:, :20]
-    np.testing.assert_array_equal(systems["dense (few)"].rows, expected)
-    assert systems["dense (few)"].step == 7 and 0.5 < systems["dense (few)"].recall < 1
-    assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
-
-
 def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch, own_table):
     """It leaves nothing on the disk, and finds what a built one finds."""
     own_table(INDEXES)
@@ -331,23 +274,3 @@ def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, own_table):
     assert first_system({"index.words": ("ids", "bm25")}) == "bm25 (ids)"
     assert first_system({"index.bm25_k1": 0.9}) == "bm25"
     assert records.is_current(made("above", "evaluate", base=str(tmp_path / "base")), "evaluate")
-
-
-def test_two_indexes_of_one_name_are_refused(run, monkeypatch, own_table):
-    own_table(INDEXES)
-    monkeypatch.setattr(Unsaved, "system", "bm25")
-    register(Unsaved)
-    run.config.index.dense = "few"
-    index.index(run)
-    value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), list(map(str, range(40))), {}, {})
-    settings = dict(depth=5, words=("bm25",), step=0)
-    options = lambda kind: {"encode.windows": 4}  # noqa: E731
-    with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25'; give"):
-        rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
-
-
-def test_a_new_process_knows_all_index_fields():
-    """Before anything has read the table: what a config lacks at first could not be checked later."""
-    program = "from retrieval.config import experiment as e; c = e.defaults(); e.check(c); print(c.index.bm25_k1)"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY)
-    assert told.stdout == "1.5\n", told.stderr

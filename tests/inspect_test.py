@@ -19,7 +19,7 @@ from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.search import alike, languages, near_duplicates
+from retrieval.search import near_duplicates
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings
 from retrieval.stages.seen_queries import SeenQueries
@@ -136,7 +136,6 @@ def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
     for task, told in statistics["tasks"].items():
         assert seen["corpus", f"pairs of {task.upper()}, of {passages:,} passages"][0] == told["pairs"]
     assert seen["passages", "looked at"] == (passages, None, False)
-    assert seen["passages", "language, guessed by script and stop words: english"][0] > 0.8 * passages
     assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
 
 
@@ -189,31 +188,16 @@ def test_near_duplicates_are_those_of_comparing_all_pairs():
         words[int(RNG.integers(40))] = "other"
         texts += [" ".join(words), texts[place].upper()]
     texts += ["", "one", "one"]
-    assert near_duplicates.first_alike(texts) == alike.first_alike(texts)
+    sets = list(map(near_duplicates.shingles, texts))
+    firsts = []
+    for place, one in enumerate(sets):
+        before = (first for first in range(place) if firsts[first] == first)
+        firsts.append(next((first for first in before if near_duplicates.are_near(one, sets[first])), place))
+    assert near_duplicates.first_duplicates(texts) == firsts and len(set(firsts)) < len(texts)
 
 
 @pytest.mark.parametrize(("first", "count"), [("一", 5000), ("ก", 44), ("あ", 80)])
 def test_scripts_without_spaces_have_near_duplicates(first, count):
     letters = [chr(ord(first) + int(place)) for place in np.random.default_rng(0).integers(count, size=80)]
     text, other = "".join(letters), "".join(letters[:20] + letters[19:20] + letters[21:])
-    assert alike.first_alike([text, other, text[::-1]]) == [0, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("this is the text of an owl", "english"),
-        ("das ist der Text von einer Eule und nicht von einem Fuchs", "german"),
-        ("c'est le texte d'une chouette et pas d'un renard dans la forêt", "french"),
-        ("東京は日本の首都である", "japanese"),
-        ("北京是中国的首都", "chinese"),
-        ("столица России", "cyrillic"),
-        ("서울은 한국의 수도", "hangul"),
-        ("zyx wvu", languages.OTHER),
-        ("fn d(t: T, s: &str) -> l s n.d c.on(me) y m as_mut les.des T on", languages.OTHER),
-        ("Returns the d of t: on c, y and n are as in l.m(s, t), where s is a type.", "english"),
-        ("123 -- 456", languages.OTHER),
-    ],
-)
-def test_languages_are_guessed(text, name):
-    assert languages.language(text) == name
+    assert near_duplicates.first_duplicates([text, other, text[::-1]]) == [0, 0, 2]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.search.kmeans import PLUS_PLUS, RANDOM, Rule, cluster
+from retrieval.search.kmeans import Rule, cluster
 from retrieval.training import sharding
 
 
@@ -45,9 +45,8 @@ def test_clusters_are_those_of_lloyds_algorithm():
     np.testing.assert_allclose(found.inertia, inertia[: len(found.inertia)], rtol=1e-5)
 
 
-@pytest.mark.parametrize("start", [RANDOM, PLUS_PLUS])
-def test_eight_devices_find_the_same_bits_as_one(start):
-    rule = Rule(11, iterations=9, sample=20, start=start)
+def test_eight_devices_find_the_same_bits_as_one():
+    rule = Rule(11, iterations=9, sample=20)
     one, eight = (cluster(blobs(), rule, [5], mesh_of(devices)) for devices in (1, 8))
     np.testing.assert_array_equal(one.cluster_N, eight.cluster_N)
     np.testing.assert_array_equal(one.centroid_KE, eight.centroid_KE)
@@ -62,16 +61,6 @@ def test_inertia_never_rises_and_iterations_end_when_nothing_moves():
     assert all(later <= earlier * (1 + 1e-6) for earlier, later in zip(found.inertia, found.inertia[1:]))
 
 
-def test_k_means_plus_plus_starts_in_every_blob():
-    """Blobs that are far apart: chance alone would leave one out nearly always."""
-    random = np.random.default_rng(0)
-    points = (np.repeat(np.eye(12) * 100, 20, axis=0) + random.normal(size=(240, 12))).astype(np.float32)
-    start = cluster(points, Rule(12, iterations=0, start=PLUS_PLUS), [0], mesh_of(1)).centroid_KE
-    assert sorted(start.argmax(axis=1)) == list(range(12))
-    by_chance = cluster(points, Rule(12, iterations=0), [0], mesh_of(1)).centroid_KE
-    assert len(set(by_chance.argmax(axis=1))) < 12
-
-
 def test_spherical_clusters_do_not_see_lengths():
     points = blobs()
     scaled = points * np.random.default_rng(1).uniform(0.1, 10, (300, 1)).astype(np.float32)
@@ -82,7 +71,7 @@ def test_spherical_clusters_do_not_see_lengths():
 
 
 def test_points_that_are_all_the_same_are_one_cluster():
-    found = cluster(np.ones((70, 3), np.float32), Rule(4, iterations=5, start=PLUS_PLUS), [0], mesh_of(8))
+    found = cluster(np.ones((70, 3), np.float32), Rule(4, iterations=5), [0], mesh_of(8))
     assert set(found.cluster_N) == {0} and found.inertia[-1] == 0
 
 

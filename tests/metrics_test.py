@@ -146,7 +146,7 @@ def official(qrels_lines, run_lines, depth):
     return np.mean(1 / np.array(list(first.values())))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_reciprocal_ranks_as_ms_marco_counts_them(seed, tmp_path):
     """Several right answers, judged queries without results, results without judgements, scores that tie."""
     rng = np.random.default_rng(seed)
@@ -163,20 +163,6 @@ def test_reciprocal_ranks_as_ms_marco_counts_them(seed, tmp_path):
     written = (tmp_path / "run.trec").read_text().splitlines()
     measured = evaluate(rows, query_ids, CANDIDATES, qrels, ["RR@10", "RR@100"])
     assert measured == pytest.approx({f"RR@{k}": official(lines, written, k) for k in (10, 100)})
-
-
-def test_a_repeated_judgement_counts_once(tmp_path):
-    files = {
-        "c.tsv": "d0\ta\nd1\tb\nd2\tc\n",
-        "q.tsv": "1\tq\n",
-        "qrels.tsv": "1\t0\td2\t1\n1\t0\td1\t1\n1\t0\td2\t1\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    value = trec.read_set("msmarco", *(tmp_path / name for name in files))
-    measured = evaluate(np.array([[0, 1]]), ["1"], CANDIDATES, value.qrels["test"], ["R@10", "RR@10", "nDCG@10"])
-    assert measured["R@10"] == 0.5 and measured["RR@10"] == 0.5
-    assert measured["nDCG@10"] == pytest.approx(1 / np.log2(3) / (1 + 1 / np.log2(3)))
 
 
 def test_the_deep_learning_tracks_grades(shared_data):
@@ -229,21 +215,3 @@ def test_an_outside_metric_stands_beside_ir_measures(own_table):
     for wrong, message in (("Gain", "written wrongly"), ("Gain@0", "written wrongly"), ("Gian@2", "did you mean Gain")):
         with pytest.raises(UserError, match=message):
             metrics.check_name(wrong)
-
-
-def test_an_answer_metric_from_outside_stands_beside_our_own(own_table):
-    """The share of the first k results that hold an answer."""
-    own_table(metrics.METRICS)
-    metrics.METRICS.register("Holding", metrics.AnswerMetric(lambda holds_K, k: holds_K[:k].sum() / k))
-    names = ["RR", "Answer@1", "Holding@2", "nDCG@10"]
-    assert metrics.by_kind(names) == (["RR", "nDCG@10"], ["Answer@1", "Holding@2"])
-    holds_QK = np.array([[False, True, True], [True, True, False]])
-    found = metrics.per_answered_query(holds_QK, ["Holding@2", "Answer@1"])
-    assert {name: values_Q.tolist() for name, values_Q in found.items()} == {"Holding@2": [0.5, 1], "Answer@1": [0, 1]}
-    for wrong in ("Holding", "Holding@0", "Answer", "Answer@", "Answer@2.5"):
-        with pytest.raises(UserError, match="written wrongly: give a cutoff"):
-            metrics.by_kind([wrong])
-    with pytest.raises(UserError, match="metric 'RR' looks at judgements, and not at answers"):
-        metrics.per_answered_query(holds_QK, ["RR"])
-    with pytest.raises(UserError, match="metric 'Answer@1' looks at answers in texts, and not at judgements"):
-        evaluate(np.array([[0]]), ["a"], CANDIDATES, {"a": {"d0": 1}}, ["Answer@1"])

@@ -66,13 +66,6 @@ def test_a_host_reads_the_shards_of_its_rows_alone(tmp_path):
     np.testing.assert_array_equal(stored[600:], embeddings[600:])
 
 
-def test_a_shard_of_another_size_is_refused(tmp_path):
-    collection(tmp_path)
-    np.save(tmp_path / "trained" / "candidates-00001-of-00003.npy", np.zeros((300, 5), np.float32))
-    with pytest.raises(UserError, match=r"00001-of-00003.npy: embeddings \(300, 5\) where \(300, 6\) belong"):
-        StoredRows(tmp_path / "trained", "candidates")[:]
-
-
 def test_embeddings_of_one_system_are_on_the_devices_at_a_time(tmp_path):
     _, embeddings, queries = collection(tmp_path)
     shutil.copytree(tmp_path / "trained", tmp_path / "untrained")

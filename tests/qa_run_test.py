@@ -89,7 +89,7 @@ def test_every_system_is_judged_by_the_answers(finished):
         assert values == pytest.approx(want, abs=1e-6)
     assert 0.5 < found["bm25"]["Answer@20"] < 1 and found["dense"] != found["bm25"]
     report = (finished.folder / "report.md").read_text()
-    assert "## qa, answers" in report and "| Answer@20 |" in report and "plots/answer-qa-answers.png" in report
+    assert "## qa, answers" in report and "| Answer@20 |" in report and "plots/answer.qa.answers.png" in report
     assert json.loads((finished.folder / "stages" / "sets.json").read_text())["outputs"]["sets/qa/answers.jsonl"]
 
 

@@ -9,8 +9,8 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
-from retrieval.search.alike import first_alike
 from retrieval.search.exact import no_results
+from retrieval.search.near_duplicates import first_duplicates
 from retrieval.search.side_by_side import SideBySide
 
 CANDIDATES = [
@@ -78,4 +78,4 @@ def test_without_embeddings_there_is_no_hybrid():
 def test_texts_that_are_nearly_the_same_are_told():
     long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     texts = [long, "other words altogether", long + " sixteen", "x", long.upper(), "X", ""]
-    assert first_alike(texts) == [0, 1, 0, 3, 0, 3, 6]
+    assert first_duplicates(texts) == [0, 1, 0, 3, 0, 3, 6]

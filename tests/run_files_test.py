@@ -68,15 +68,6 @@ def test_names_of_systems(tmp_path):
             reader.run_files(wrong)
 
 
-def test_own_systems_and_those_of_files_have_run_files_of_their_own(tmp_path, folder):
-    path = write(tmp_path / "x.trec", ("q0", "d0", 1, 3))
-    changes = {"runs.files": (f"bm25_(0.9,_0.4)={path}",), "index.bm25_also": (0.9, 0.4)}
-    run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
-    with pytest.raises(UserError, match=r"set 'toy': the systems 'bm25 \(0.9, 0.4\)' and 'bm25_\(0.9,_0.4\)' would"):
-        execute(run)
-    assert not (run.folder / "runs").exists()
-
-
 def test_a_run_files_set_is_named_or_alone():
     assert reader.set_of("", ["toy"]) == "toy" and reader.set_of("b", ["a", "b"]) == "b"
     with pytest.raises(UserError, match=r"Set config\.runs\.set to one of a, b"):
@@ -150,27 +141,6 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
     path.write_text(path.read_text().replace("d1 1 9", "d4 1 9"))
     execute(run, "evaluate")  # the file has changed
     assert values(run, "RR")["other"] == found["other"] and "d4 1 9" in (runs / "other.trec").read_text()
-
-
-def test_every_two_systems_are_fused(tmp_path, folder):
-    """Interleaved lists begin with the first of two, so both orders are there; sums have no order."""
-    found_by = {"a": "d0", "b": "d2", "c": "d3"}
-    paths = [write(tmp_path / f"{name}.trec", ("q0", id, 1, 1), ("q1", id, 1, 1)) for name, id in found_by.items()]
-    changes = {
-        "runs.files": tuple(map(str, paths)),
-        "fuse.systems": ("a", "b", "c"),
-        "fuse.pairs": True,
-        "fuse.methods": ("interleave", "weighted_sum"),
-    }
-    run = make_run(tmp_path / "run", folder, run_files.get_config(), **changes)
-    execute(run)
-    found = values(run, "RR@10")
-    assert [name for name in found if "interleave" in name] == [
-        f"interleave({pair})" for pair in ("a+b", "a+c", "b+a", "b+c", "c+a", "c+b")
-    ]
-    assert [name for name in found if "sum" in name] == [f"weighted_sum({pair})" for pair in ("a+b", "a+c", "b+c")]
-    assert found["interleave(b+a)"] == 0.5 and found["interleave(a+b)"] == 0.25
-    assert found["interleave(c+b)"] == 0.75 == found["interleave(b+c)"]
 
 
 @pytest.mark.parametrize(
@@ -249,12 +219,3 @@ def test_published_numbers_of_dl_2019(tmp_path, shared_data, name, ndcg):
     execute(run, "sets", "evaluate")
     (value,) = values(run, "nDCG@10").values()
     assert round(value, 4) == ndcg
-
-
-def test_ids_with_blanks_are_those_of_the_set(tmp_path):
-    value = Judged("toy", {"q 0": "red fox"}, ["my notes.md", "b"], {}, {"test": {"q 0": {"my notes.md": 1}}})
-    path = write(tmp_path / "x.trec", ("q%200", "b", 1, 2.0), ("q%200", "my%20notes.md", 2, 1.0))
-    for unknown in (reader.REFUSE, reader.ALLOW):
-        whole, (lists,) = reader.read([reader.RunFile("x", path)], value, unknown)
-        assert whole.candidates == value.candidates and (lists.left_out, lists.without) == (0, 0)
-        assert lists.rows.tolist() == [[1, 0]]

@@ -62,17 +62,6 @@ def test_only_queries_with_few_candidates_are_asked_again():
     assert index.asked == [(2, 6), (1, 9)]  # 2 * 4 + 1 windows are always enough
 
 
-def test_what_is_always_enough_may_be_needed():
-    """The best two candidates have all of their windows before the best one of the third."""
-    windows_WE = np.array([[9], [9], [9], [8], [8], [8], [7], [6], [5]], np.float32)
-    owners_W = np.repeat(np.arange(3), 3).astype(np.int32)
-    assert windows.enough(3, 3) == 7 and windows.at_first(3, 3) == 6 and windows.at_first(3, 1) == 3
-    assert WindowIndex(ExactIndex(windows_WE), owners_W).search(np.ones((1, 1), np.float32), 3)[1].tolist() == [
-        [0, 1, 2]
-    ]
-    assert fold(windows_WE[:6].T, owners_W[None, :6], 3)[1].tolist() == [[0, 1, -1]]  # one less is not
-
-
 def test_fold_by_hand():
     scores = np.array([[5, 4, 4, 3, -np.inf], [2, 2, 1, 0, 0]], np.float32)
     rows = np.array([[3, 3, 1, 3, -1], [0, 2, 0, 2, 5]], np.int32)
@@ -88,13 +77,3 @@ def test_row_ids_tell_whose_windows_they_are():
     index = object()
     assert windows.over_candidates(index, owners(["b", "a"])) is index
     assert isinstance(windows.over_candidates(index, owners(["b", "b"])), WindowIndex)
-
-
-@needs_scann
-def test_over_scann_as_over_exact_search():
-    windows_WE, owners_W, queries_QE = collection(5)
-    queries_QE += np.random.default_rng(0).normal(size=queries_QE.shape).astype(np.float32)  # no ties
-    found = WindowIndex(scann.ScannIndex.build(windows_WE), owners_W).search(queries_QE, 9)
-    expected = WindowIndex(ExactIndex(windows_WE), owners_W).search(queries_QE, 9)
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)

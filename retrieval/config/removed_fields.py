@@ -2,6 +2,8 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
+    "cluster.start": "k-means starts from paragraphs that are drawn by chance; leave it out.",
+    "index.bm25_identifiers": "Names of programs are words as any; leave it out.",
     "index.recall_target": "ScaNN looks into a fifth of its partitions, and reports have its recall; leave it out.",
     "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",

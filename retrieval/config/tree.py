@@ -532,7 +532,6 @@ declare(
     count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
     iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
     sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
-    start=Field("random", one_of("start of k-means", ("random", "k-means++")), "first centroids: random, or k-means++"),
     spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
     batches=Field(
         "paper",
@@ -604,9 +603,6 @@ declare(
         "vocabulary",
         one_of("way with accents", ("vocabulary", "fold", "keep")),
         "whether 'café' is 'cafe': fold, keep or vocabulary",
-    ),
-    bm25_identifiers=Field(
-        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts"
     ),
     bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
     # Expanded and weighted passages.

@@ -2,6 +2,9 @@
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
 `search/words.py` says what a word is.
+
+The package bm25s has the same weights, and is the tests' oracle. It is no replacement: its build takes all words of all
+texts as Python lists (MEASURED), it knows no frequencies but those of repeated words, and ties go to any row.
 """
 
 import array
@@ -62,10 +65,7 @@ class Bm25Index:
         Raises:
           UserError: no text has a word, or a parameter is out of its range.
         """
-        counts = _Counts()
-        for words_of_text in words.of(texts):
-            counts.add_text(words_of_text)
-        return cls._of(counts, _Parameters(document, k1, b, words))
+        return cls._of(map(Counter, words.of(texts)), _Parameters(document, k1, b, words))
 
     @classmethod
     def from_frequencies(
@@ -87,25 +87,46 @@ class Bm25Index:
           UserError: as `build`, or a frequency is no whole number of 1 or more, or forms of a stem count more than
             `MOST` times.
         """
-        counts, (passages, same) = _Counts(), itertools.tee(frequencies)
+        passages, same = itertools.tee(frequencies)
         terms = words.of(word for passage in same for word in passage)
-        for number, passage in enumerate(passages):
-            wrong = next((item for item in passage.items() if type(item[1]) is not int or item[1] < 1), None)
-            if wrong:
-                raise UserError(
-                    f"BM25: word '{wrong[0]}' of passage {number} counts {wrong[1]!r} times; take 1 or more"
-                )
-            counts.add_frequencies((term, count) for count in passage.values() for term in next(terms))
-        return cls._of(counts, _Parameters(document, k1, b, words))
+
+        def counted() -> Iterator[Counter[str]]:
+            for number, passage in enumerate(passages):
+                counts: Counter[str] = Counter()
+                for word, count in passage.items():
+                    if type(count) is not int or count < 1:
+                        where = f"BM25: word '{word}' of passage {number}"
+                        raise UserError(f"{where} counts {count!r} times; take 1 or more")
+                    for term in next(terms):
+                        counts[term] += count
+                for word, count in counts.items():
+                    if count > MOST:
+                        raise UserError(
+                            f"BM25: forms of '{word}' in passage {number} count {count} times; {MOST} is the most"
+                        )
+                yield counts
+
+        return cls._of(counted(), _Parameters(document, k1, b, words))
 
     @classmethod
-    def _of(cls, counts: "_Counts", parameters: _Parameters) -> "Bm25Index":
+    def _of(cls, passages: Iterable[Mapping[str, int]], parameters: _Parameters) -> "Bm25Index":
+        """The index of passages by how often each has its words."""
         k1, b = parameters.k1, parameters.b
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
-        if not counts.rows:
-            raise UserError(f"BM25: none of the {len(counts)} texts has a word to search for")
-        return cls(counts.weights(k1, b), dict(counts.rows), parameters)
+        vocabulary: defaultdict[str, int] = defaultdict()
+        vocabulary.default_factory = vocabulary.__len__  # a new word gets the next number
+        # 8 bytes for every word of a passage, however often it is there. MS MARCO has some 250 million.
+        words, counts, ends = array.array("i"), array.array("i"), array.array("q", [0])
+        for passage in passages:
+            words.extend(map(vocabulary.__getitem__, passage))
+            counts.extend(passage.values())
+            ends.append(len(words))
+        if not vocabulary:
+            raise UserError(f"BM25: none of the {len(ends) - 1} texts has a word to search for")
+        # The arrays are the memory of these, not copies of it.
+        weights_VN = _weights(np.asarray(words), np.asarray(counts), np.asarray(ends), len(vocabulary), k1, b)
+        return cls(weights_VN, dict(vocabulary), parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -125,12 +146,25 @@ class Bm25Index:
         """
         folder = Path(folder)
         verify_manifest(folder, _REMEDY)
-        parameters = _checked_parameters(read_json(folder / _PARAMETERS), folder / _PARAMETERS)
-        weights_VN = _read_weights(folder / _WEIGHTS)
-        vocabulary = read_json(folder / _VOCABULARY)
-        if not _are_rows(vocabulary, len(weights_VN.indptr) - 1):
-            raise UserError(f"{folder / _VOCABULARY}: not the words of {folder / _WEIGHTS}; {_REMEDY}")
-        return cls(weights_VN, vocabulary, parameters)
+        arrays, path = read_arrays(folder / _WEIGHTS, _REMEDY), folder / _WEIGHTS
+        try:
+            count, texts = arrays["shape"].tolist()
+            weights_VN = scipy.sparse.csr_array(
+                (arrays["data"], arrays["indices"], arrays["indptr"]), shape=(count, texts)
+            )
+            weights_VN.check_format(full_check=True)  # SciPy's products follow an index out of the matrix
+            if weights_VN.dtype != np.float32 or not np.isfinite([weights_VN.min(), weights_VN.max()]).all():
+                raise ValueError("weights that are no finite numbers of 32 bits")
+            path = folder / _VOCABULARY
+            vocabulary = read_json(path)
+            if not all(type(row) is int and 0 <= row < count for row in vocabulary.values()):
+                raise ValueError("words without a row")
+            path = folder / _PARAMETERS
+            values = read_json(path)
+            words, k1, b = Words(**values["words"]), float(values["k1"]), float(values["b"])
+            return cls(weights_VN, vocabulary, _Parameters(str(values["document"]), k1, b, words))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, UserError) as error:
+            raise UserError(f"{path}: not of an index ({error}); {_REMEDY}") from error
 
     def __len__(self) -> int:
         return self._weights.shape[1]
@@ -225,95 +259,32 @@ def _batches(hits_Q: Sequence[int], most: int) -> list[slice]:
     return [*batches, slice(start, len(hits_Q))] if hits_Q else []
 
 
-class _Counts:
-    """How often each word is in each passage.
+def _weights(
+    words: np.ndarray, counts: np.ndarray, ends: np.ndarray, vocabulary: int, k1: float, b: float
+) -> scipy.sparse.csr_array:
+    """Lucene's weights, a sparse matrix float32 [words, passages].
 
-    Attributes:
-      rows: word -> its number.
+    Args:
+      words, counts: the numbers of all passages' words, and how often each is there; what has 64 bits is of some
+        passages at a time.
+      ends: where the words of each passage end, behind a 0.
     """
-
-    def __init__(self) -> None:
-        self.rows: defaultdict[str, int] = defaultdict()
-        self.rows.default_factory = self.rows.__len__  # a new word gets the next number
-        # 8 bytes for every word of a passage, however often it is there. MS MARCO has some 250 million.
-        self._words, self._counts, self._ends = array.array("i"), array.array("i"), array.array("q", [0])
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def add_text(self, words: Iterable[str]) -> None:
-        """Adds a passage by its words, one after the other."""
-        self._add(Counter(words))
-
-    def add_frequencies(self, frequencies: Iterable[tuple[str, int]]) -> None:
-        """Adds a passage by words and how often each counts; a word that comes again is added up.
-
-        Raises:
-          UserError: the sum of a word is more than `MOST`.
-        """
-        counts: Counter[str] = Counter()
-        for word, count in frequencies:
-            counts[word] += count
-        for word, count in counts.items():
-            if count > MOST:
-                raise UserError(
-                    f"BM25: forms of '{word}' in passage {len(self)} count {count} times; {MOST} is the most"
-                )
-        self._add(counts)
-
-    def _add(self, counts: "Counter[str]") -> None:
-        self._words.extend(map(self.rows.__getitem__, counts))
-        self._counts.extend(counts.values())
-        self._ends.append(len(self._words))
-
-    def weights(self, k1: float, b: float) -> Any:
-        """Lucene's weights, a sparse matrix float32 [words, passages]."""
-        # The arrays are this object's memory, not copies of it. What has 64 bits is of some passages at a time.
-        words, counts, ends = np.asarray(self._words), np.asarray(self._counts), np.asarray(self._ends)
-        parts = [slice(first, min(first + _PART, len(self))) for first in range(0, len(self), _PART)]
-        containing_V, length_N = np.zeros(len(self.rows), np.int64), np.zeros(len(self), np.int64)
-        for part in parts:
-            inner = slice(ends[part.start], ends[part.stop])
-            containing_V += np.bincount(words[inner], minlength=len(self.rows))
-            up_to = np.cumsum(np.append(0, counts[inner]))
-            length_N[part] = np.diff(up_to[ends[part.start : part.stop + 1] - ends[part.start]])
-        idf_V = np.log(1 + (len(self) - containing_V + 0.5) / (containing_V + 0.5)).astype(np.float32)
-        normalizer_N = k1 * (1 - b + b * length_N / length_N.mean())
-        weights = np.empty(len(words), np.float32)
-        for part in parts:
-            inner = slice(ends[part.start], ends[part.stop])
-            normalizer = np.repeat(normalizer_N[part], np.diff(ends[part.start : part.stop + 1]))
-            weights[inner] = idf_V[words[inner]] * (counts[inner] / (normalizer + counts[inner]))
-        if len(words) < np.iinfo(np.int32).max:
-            ends = ends.astype(np.int32)  # otherwise SciPy takes 64 bits for the numbers of words and passages, too
-        weights_NV: Any = scipy.sparse.csr_array((weights, words, ends), shape=(len(self), len(self.rows)))
-        return weights_NV.T.tocsr()
-
-
-def _read_weights(path: Path) -> scipy.sparse.csr_array:
-    """The matrix, with every index checked: SciPy's products follow one that is out of range out of the matrix."""
-    arrays = read_arrays(path, _REMEDY)
-    try:
-        columns = (arrays["data"], arrays["indices"], arrays["indptr"])
-        words, texts = arrays["shape"].tolist()
-        weights_VN = scipy.sparse.csr_array(columns, shape=(words, texts))
-        weights_VN.check_format(full_check=True)
-        if weights_VN.dtype != np.float32 or not np.isfinite([weights_VN.min(), weights_VN.max()]).all():
-            raise ValueError("weights that are no finite numbers of 32 bits")
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not the weights of an index ({error}); {_REMEDY}") from error
-    return weights_VN
-
-
-def _are_rows(vocabulary: Any, count: int) -> bool:
-    return isinstance(vocabulary, dict) and all(type(row) is int and 0 <= row < count for row in vocabulary.values())
-
-
-def _checked_parameters(value: Any, path: Path) -> _Parameters:
-    try:
-        parameters = _Parameters(**value)
-        fields: Any = parameters.words  # of JSON: a dict
-        words = Words(**fields)
-        return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), words)
-    except (ValueError, TypeError, UserError) as error:
-        raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
+    passages = len(ends) - 1
+    parts = [slice(first, min(first + _PART, passages)) for first in range(0, passages, _PART)]
+    containing_V, length_N = np.zeros(vocabulary, np.int64), np.zeros(passages, np.int64)
+    for part in parts:
+        inner = slice(ends[part.start], ends[part.stop])
+        containing_V += np.bincount(words[inner], minlength=vocabulary)
+        up_to = np.cumsum(np.append(0, counts[inner]))
+        length_N[part] = np.diff(up_to[ends[part.start : part.stop + 1] - ends[part.start]])
+    idf_V = np.log(1 + (passages - containing_V + 0.5) / (containing_V + 0.5)).astype(np.float32)
+    normalizer_N = k1 * (1 - b + b * length_N / length_N.mean())
+    weights = np.empty(len(words), np.float32)
+    for part in parts:
+        inner = slice(ends[part.start], ends[part.stop])
+        normalizer = np.repeat(normalizer_N[part], np.diff(ends[part.start : part.stop + 1]))
+        weights[inner] = idf_V[words[inner]] * (counts[inner] / (normalizer + counts[inner]))
+    if len(words) < np.iinfo(np.int32).max:
+        ends = ends.astype(np.int32)  # otherwise SciPy takes 64 bits for the numbers of words and passages, too
+    weights_NV: Any = scipy.sparse.csr_array((weights, words, ends), shape=(passages, vocabulary))
+    return weights_NV.T.tocsr()

@@ -11,7 +11,7 @@ from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
 from retrieval.search.words import Words
 
-WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
+WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")
 
 
 class Bm25Kind(IndexKind):
@@ -53,8 +53,7 @@ def words(contents: Texts, options: Options) -> Words:
     """What counts as a word. With a vocabulary accents are folded as the towers do, or BM25 would be the weaker."""
     accents = options["index.bm25_accents"]
     folds = contents.folds_accents() if accents == "vocabulary" else accents == "fold"
-    identifiers = options["index.bm25_identifiers"]
-    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds, identifiers)
+    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds)
 
 
 @register

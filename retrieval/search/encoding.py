@@ -3,8 +3,8 @@
 NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
 
-Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, two
-batches at a time on one device, and a third writes the shard before.
+Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, one
+batch ahead of the one whose result it takes, and a third writes the shard before.
 """
 
 import bisect
@@ -13,12 +13,10 @@ import itertools
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from retrieval import files
@@ -30,13 +28,10 @@ from retrieval.search.exact import finite_embeddings
 T = TypeVar("T")
 
 Embed = Callable[[np.ndarray], np.ndarray]
-"""Padded token ids [B, L] to embeddings [B, E]; called with few different shapes, from several threads."""
+"""Padded token ids [B, L] to embeddings [B, E]; called with few different shapes."""
 
 # Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
-# Batches that are embedded at once. On a CPU what has a single thread in one of them goes along with the products of
-# the other: a tenth more texts a second on 2 cores. An accelerator computes while the other is on its way.
-_AT_ONCE = 2
 
 
 def encode(
@@ -184,7 +179,7 @@ def encode_rows(
         return max(multiple, batch_tokens // length // multiple * multiple)
 
     with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
-        embedded = list(_embedded(embed, made, _at_once(multiple)))
+        embedded = list(_embedded(embed, made))
     if not embedded:
         return np.zeros((0, 0), np.float32)
     result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
@@ -204,7 +199,7 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
       float32 [N, E].
     """
     rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
-    return _embed(embed, padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest)), len(tokens))
+    return _finite(embed(padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest))), len(tokens))
 
 
 def _whole_paths(folder: Path, name: str) -> list[Path]:
@@ -298,33 +293,28 @@ def _round_up(length: int) -> int:
     return -(-max(length, 1) // step) * step
 
 
-def _at_once(devices: int) -> int:
-    """Batches that are embedded at once.
+def _embedded(embed: Embed, made: Iterable[tuple[list[int], np.ndarray]]) -> Iterator[tuple[list[int], np.ndarray]]:
+    """The places of the rows of each batch, and their embeddings, in order.
 
-    All devices, other hosts' too, must get programs in the same order. And two threads crash a GPU's process: XLA
-    records the kernels of one while the other starts its own.
+    JAX computes a batch while the results of the one before are on their way.
     """
-    return _AT_ONCE if devices == 1 and jax.default_backend() != "gpu" else 1
+    sent: deque[tuple[list[int], Any]] = deque()
+    for places, ids_BL in made:
+        sent.append((places, embed(ids_BL)))
+        if len(sent) > 1:
+            places, values_BE = sent.popleft()
+            yield places, _finite(values_BE, len(places))
+    for places, values_BE in sent:
+        yield places, _finite(values_BE, len(places))
 
 
-def _embedded(
-    embed: Embed, made: Iterable[tuple[list[int], np.ndarray]], at_once: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    """The places of the rows of each batch, and their embeddings, in order."""
-    with ThreadPoolExecutor(at_once) as pool:
-        sent: deque[tuple[list[int], Future[np.ndarray]]] = deque()
-        for places, ids_BL in made:
-            sent.append((places, pool.submit(_embed, embed, ids_BL, len(places))))
-            if len(sent) > at_once:
-                places, future = sent.popleft()
-                yield places, future.result()
-        for places, future in sent:
-            yield places, future.result()
+def _finite(values_BE: Any, rows: int) -> np.ndarray:
+    """The first rows of a batch's embeddings.
 
-
-def _embed(embed: Embed, ids_BL: np.ndarray, rows: int) -> np.ndarray:
-    """The embeddings of the first rows of a batch."""
-    values_BE = np.asarray(embed(ids_BL), np.float32)[:rows]
+    Raises:
+      UserError: one holds NaN or infinity.
+    """
+    values_BE = np.asarray(values_BE, np.float32)[:rows]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
     return values_BE

@@ -21,8 +21,6 @@ from retrieval.arrays import first_highest
 from retrieval.errors import UserError
 from retrieval.search.exact import finite_embeddings
 
-RANDOM, PLUS_PLUS = "random", "k-means++"
-
 _PARTS, _ROWS = 64, 1024
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -35,14 +33,12 @@ class Rule(NamedTuple):
       iterations: at most; fewer where no point changes its cluster any more.
       sample: points of a cluster at most that centroids are made of, drawn by the seed; 0 for all. Every point gets a
         cluster.
-      start: the first centroids: points drawn by chance, or each far from those before (Arthur & Vassilvitskii 2007).
       spherical: whether points and centroids have length 1.
     """
 
     clusters: int
     iterations: int = 25
     sample: int = 0
-    start: str = RANDOM
     spherical: bool = False
 
 
@@ -69,7 +65,7 @@ class _Points(NamedTuple):
 
 
 def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> Clusters:
-    """Lloyd's algorithm (1982), by squared distances.
+    """Lloyd's algorithm (1982), by squared distances, from points that are drawn by chance.
 
     Every process of the mesh has all points, and gets all clusters.
 
@@ -87,10 +83,7 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
         sampled_NE = points_NE[np.sort(random.choice(len(points_NE), most, replace=False))]
     with jax.set_mesh(mesh):
         points = _placed(sampled_NE, mesh)
-        if rule.start == PLUS_PLUS:
-            centroid_KE = _far_apart(points, rule.clusters, jax.random.key(int(random.integers(2**31))))
-        else:
-            centroid_KE = jnp.asarray(sampled_NE[random.choice(len(sampled_NE), rule.clusters, replace=False)])
+        centroid_KE = jnp.asarray(sampled_NE[random.choice(len(sampled_NE), rule.clusters, replace=False)])
         inertia: list[float] = []
         for _ in range(rule.iterations):
             new_KE, distance = _improved(points, centroid_KE, rule.spherical)
@@ -191,41 +184,3 @@ def _improved(points: _Points, centroid_KE: jax.Array, spherical: bool) -> tuple
     if spherical:
         new_KE /= jnp.maximum(jnp.linalg.norm(new_KE, axis=1, keepdims=True), 1e-30)
     return new_KE, distance / count_K.sum()
-
-
-@functools.partial(jax.jit, static_argnames="clusters")
-def _far_apart(points: _Points, clusters: int, key: jax.Array) -> jax.Array:
-    """Points that are drawn one after the other, each by its squared distance from the nearest of those before."""
-    axes = jax.sharding.get_abstract_mesh().axis_names
-
-    def on_device(points: _Points, key: jax.Array) -> jax.Array:
-        parts, *tile = points.weight.shape
-        numbers = jax.lax.axis_index(axes) * parts + jnp.arange(parts)
-
-        def draw(number: jax.Array, distance_PTR: jax.Array) -> jax.Array:
-            """One point [E]. Gumbel's noise makes the largest logarithm a draw; each part has noise of its own."""
-            own = jax.random.fold_in(key, number)
-            noise_PTR = jax.lax.map(lambda part: jax.random.gumbel(jax.random.fold_in(own, part), tile), numbers)
-            chance_N = (noise_PTR + jnp.log(distance_PTR)).reshape(-1)
-            best = chance_N.argmax()
-            place_E = points.place.reshape(len(chance_N), -1)[best]
-            chance_D, place_DE = jax.lax.all_gather((chance_N[best], place_E), axes)
-            return place_DE[chance_D.argmax()]
-
-        def add(number: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            centroid_KE, distance_PTR = carry
-            place_E = draw(number, distance_PTR)
-
-            def nearer(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-                return jnp.minimum(part[1], jnp.square(part[0] - place_E).sum(axis=2))
-
-            distance_PTR = jax.lax.map(nearer, (points.place, distance_PTR))
-            return centroid_KE.at[number].set(place_E), distance_PTR
-
-        # Before the first draw every point is equally far, and padding is near.
-        far = jnp.where(points.weight > 0, jnp.finfo(jnp.float32).max, 0)
-        none = jnp.zeros((clusters, points.place.shape[-1]))
-        return jax.lax.fori_loop(0, clusters, add, (none, far))[0]
-
-    specs: Any = (PartitionSpec(axes), PartitionSpec())  # of all arrays of the points
-    return jax.shard_map(on_device, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(points, key)

@@ -3,9 +3,6 @@
 A word is a run of two or more letters, digits and underscores in lower case. Wide and half-width letters count as
 ordinary ones (Unicode's NFKC). Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese put no spaces between words, or
 join them with particles. There each pair of neighbouring letters is a word, and so is a letter that stands alone.
-
-Where identifiers are asked for, `zipfile.ZipFile` is the words `zipfile`, `zipfile`, `zip`, `file` and, as a whole,
-`zipfile.zipfile`; `read_text` is `read_text`, `read` and `text`.
 """
 
 import dataclasses
@@ -60,12 +57,6 @@ _LETTER = re.compile(rf".[{_MARKS}]*")
 # The time of a normal form is quadratic in neighbouring marks. No letter has 30 (https://unicode.org/reports/tr15).
 _MANY_MARKS = re.compile(rf"([{_MARKS}]{{30}})[{_MARKS}]+")
 
-# Names as programs have them: dots or underscores within, or capitals behind the first letter. Digits may stand before.
-# It is looked for once a word: at every letter of one long word, the time would be quadratic.
-_IDENTIFIER = re.compile(r"(?<!\w)\d*+([^\W\d]\w*(?:\.[^\W\d]\w*)+|[^\W\d]\w*(?:_|[a-z0-9][A-Z]|[A-Z]{2}[a-z])\w*)")
-# 'HTTPServer2' is HTTP, Server and 2.
-_HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
 
 @dataclasses.dataclass(frozen=True)
 class Words:
@@ -75,7 +66,6 @@ class Words:
       stop_words: the list of words that are left out, one of STOP_WORDS.
       stemmer: Snowball's algorithm that takes endings off, one of STEMMERS.
       fold_accents: whether 'café' and 'cafe' are one word.
-      identifiers: whether names of programs are words as a whole too, and in parts.
 
     Raises:
       UserError: a name is unknown.
@@ -84,7 +74,6 @@ class Words:
     stop_words: str = "english"
     stemmer: str = NONE
     fold_accents: bool = True
-    identifiers: bool = False
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -100,15 +89,13 @@ class Words:
         name = self.stop_words.replace("_", " ").capitalize()
         left_out = "no stop words" if self.stop_words == NONE else f"{name} stop words left out"
         stemming = "no stemming" if self.stemmer == NONE else f"stemmed by Snowball's '{self.stemmer}'"
-        names = ", identifiers as a whole and in parts" if self.identifiers else ""
-        return f"{left_out}, {stemming}, accents {'folded' if self.fold_accents else 'kept'}{names}"
+        return f"{left_out}, {stemming}, accents {'folded' if self.fold_accents else 'kept'}"
 
     def of(self, texts: Iterable[str]) -> Iterator[Iterator[str]]:
         """The words of each text, in order."""
         known = _Runs(self)
         for text in texts:
-            found = chain.from_iterable(map(known.__getitem__, _runs(text)))
-            yield chain(found, _of_identifiers(text, known)) if self.identifiers else found
+            yield chain.from_iterable(map(known.__getitem__, _runs(text)))
 
 
 ENGLISH = Words()
@@ -134,19 +121,6 @@ class _Runs(dict[str, tuple[str, ...]]):
             return map("".join, pairwise(letters)) if len(letters) > 1 else letters
         # Accents go before endings do: so words that differ in accents alone never get two stems.
         return () if len(part) < 2 or part in self._stop_words else (self._stem(part),)
-
-
-def _of_identifiers(text: str, known: _Runs) -> Iterator[str]:
-    """What the identifiers of a text give beside their runs of letters: those with dots as a whole, and all parts."""
-    for match in _IDENTIFIER.finditer(text):
-        whole = match[1].lower()
-        if "." in whole:
-            yield whole
-        for name in match[1].split("."):
-            pieces = [piece for piece in name.split("_") if piece]
-            parts = [part for piece in pieces for part in (_HUMP.findall(piece) if piece.isascii() else [piece])]
-            if parts != [name]:
-                yield from chain.from_iterable(known[part.lower()] for part in parts)
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:

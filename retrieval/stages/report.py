@@ -1,22 +1,17 @@
 """The stage `report`: tables and plots of what a run found."""
 
-import functools
 import logging
-import os
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import fields
-from retrieval.data.corpora import source_paths
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import report_questions
 from retrieval.stages.evaluate import LEFT_OUT
@@ -26,7 +21,6 @@ _log = logging.getLogger(__name__)
 Details = Mapping[str, Any]
 """What a stage told the report."""
 
-_SHOWN = 3  # parts of a corpus in the title
 # What is told of run files.
 _COUNTS = ("queries left out", "queries without results")
 
@@ -36,13 +30,13 @@ def write_report(run: Run) -> None:
 
     They come from `results.json`, `per_query`, the metrics of training and the records.
     """
-    evaluated, trainer = details(run, "evaluate"), run.holder("train").config
-    is_trained = "train" in trainer.stages
-    trained = {task for task, rate in trainer.data.rates.items() if rate} if is_trained else set()
-    records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
+    evaluated, records = details(run, "evaluate"), {}
+    for name in run.config.stages:
+        if is_done(run, name):
+            records[name] = record_of(run, name)
     of_stages = {
-        functools.partial(_corpus, trained): "prepare",
-        functools.partial(_counts, trained): "prepare",
+        _corpus: "prepare",
+        _counts: "prepare",
         _sets: "sets",
         _indexes: "index",
         _searches: "evaluate",
@@ -60,11 +54,6 @@ def write_report(run: Run) -> None:
         _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
-    corpus = _names(run.holder("prepare").config.corpus)
-    encoder = trainer.model.encoder if is_trained else ""
-    is_searched = "index" in run.config.stages or not run.config.runs.files
-    systems = _systems(encoder, run.holder("index").config.index.words, is_searched)
-    title = f"{run.folder.name}: {systems}{f' on {corpus}' if corpus else ''}"
     folders = [run.holder("evaluate").folder]
     for stage, place in (("rerank", result_files.RERANKED), ("answer", result_files.ANSWERED)):
         if is_done(run, stage):
@@ -72,20 +61,8 @@ def write_report(run: Run) -> None:
     results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     verify_written(run.folder, ["metrics"])
-    run_report.write_report(run.folder, title, results, tables, folders, compared)
+    run_report.write_report(run.folder, run.folder.name, results, tables, folders, compared)
     _log.info("report: %s/report.html, and the same as report.md", run.place)
-
-
-def _names(corpus: str) -> str:
-    """What a corpus is called for others, who have no use for the folders of this machine."""
-    names = [os.path.basename(os.path.abspath(part)) for part in source_paths.split(corpus)]
-    return ", ".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], f"{len(names) - _SHOWN} more"])
-
-
-def _systems(encoder: str, words: Sequence[str], is_searched: bool) -> str:
-    """What was trained; without that what was searched: indexes of words, or run files alone."""
-    indexes = [INDEXES[name].title for name in words if name in INDEXES]
-    return encoder or ", ".join(indexes if is_searched else ["run files"])
 
 
 def _fused(evaluated: Details) -> list[tuple[str, str]]:
@@ -131,27 +108,20 @@ def _answered(answered: Details) -> Table:
     return Table("Answers", header, rows)
 
 
-def _corpus(trained: Container[str], statistics: Details) -> Table:
-    """The pairs of the tasks that were trained on."""
+def _corpus(statistics: Details) -> Table:
+    """The pairs of the tasks that there are."""
     rows = [
         [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
         for task, t in statistics["tasks"].items()
-        if task in trained and t["pairs"]
+        if t["pairs"]
     ]
-    problems = (text for text in statistics["problems"] if _is_told(text, trained, statistics))
-    notes = [f"**problem**: {display.inline(problem)}" for problem in problems]
+    notes = [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
     return Table("Corpus: pairs to train on", header, rows, "; ".join(notes))
 
 
-def _counts(trained: Container[str], statistics: Details) -> Table:
-    counts = [item for item in statistics["counts"].items() if _is_told(item[0], trained, statistics)]
-    return Table("Corpus: what was read, and what was left out", ["", "count"], counts)
-
-
-def _is_told(text: str, trained: Container[str], statistics: Details) -> bool:
-    """Whether a text is about the corpus, or about a task that was trained on."""
-    return not any(re.search(rf"\b{task.upper()}\b", text) for task in statistics["tasks"] if task not in trained)
+def _counts(statistics: Details) -> Table:
+    return Table("Corpus: what was read, and what was left out", ["", "count"], list(statistics["counts"].items()))
 
 
 def _sets(sizes: Details) -> Table:
