@@ -134,7 +134,7 @@ def plots():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "save", save)
-        patch.setattr(report_page, "_svg", lambda plot: "<svg></svg>")
+        patch.setattr(report_page, "_image", lambda plot: "<img>")
         yield
 
 

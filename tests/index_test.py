@@ -206,11 +206,11 @@ def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch, own_t
     collection = open_collection(run, "tiny")
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), [str(number) for number in range(40)], {}, {})
     options = lambda kind: {"encode.windows": 4}  # noqa: E731
-    lists = rankings.rank(value, collection, depth=20, words=(), options=options, beside=("few",))
+    lists = rankings.rank(value, collection, rankings.Search(20, (), options, ("few",)))
     few = next(ranking for ranking in lists if ranking.system == "dense (few)")
     assert 0.5 < few.recall < 1 and not run.index("tiny", "few").exists()
     monkeypatch.setattr(Unsaved, "available", lambda self: False)
-    lists = rankings.rank(value, collection, depth=20, words=(), options=options, beside=("few",))
+    lists = rankings.rank(value, collection, rankings.Search(20, (), options, ("few",)))
     assert "dense (few)" not in [ranking.system for ranking in lists]
     _, missing = indexes.dense_kinds_beside(collection, ("few",))
     assert [kind.name for kind in missing] == ["few"]

@@ -134,19 +134,6 @@ def test_what_is_nearly_the_same_stands_below_its_first():
     assert lines[4] == "     nearly the same: d2, d3" and "".join(lines).count("nearly") == 1
 
 
-def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
-    typed = iter(["where is the owl", " ", "the fox"])
-
-    def answer(prompt):
-        for line in typed:
-            return line
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", answer)
-    monkeypatch.setattr(search.sys.stdin, "isatty", lambda: True, raising=False)
-    assert ask(searched, capsys).count("\nBM25\n") == 2
-
-
 def test_queries_come_from_standard_input(searched, monkeypatch, capsys):
     monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO("der Uhu\n\nthe café\n".encode()), "ascii"))
     asked = [json.loads(line)["query"] for line in ask(searched, capsys, queries="-", as_json=True).splitlines()]
@@ -182,7 +169,7 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({}, "needs a query: --query='how do I read a zip archive', --queries=FILE, or a terminal"),
+        ({}, "needs a query: --query='how do I read a zip archive', --queries=FILE, or --queries=-"),
         ({"query": "a", "queries": "b"}, "--query and --queries are both there"),
         ({"queries": "no/such/file"}, "no/such/file: no such file"),
         ({"queries": "/dev/null"}, "/dev/null: a pipe, a device or a socket"),

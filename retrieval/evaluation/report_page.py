@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import io
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from retrieval import terminal
-from retrieval.libraries import figures, matplotlib
+from retrieval.libraries import figures
 
 # The page runs no script and loads nothing, whatever a text of a user might get into it.
 _HEAD = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; --paper: #fdfdfc; --ink: #1c1c1a; --soft: #63635e; --line: #dcdcd6; }}
@@ -34,8 +34,7 @@ th, td {{ padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); v
   overflow-wrap: normal; max-width: 26rem; }}
 td[style*="left"] {{ min-width: 8rem; }}
 td[style*="right"] {{ white-space: nowrap; }}
-svg {{ display: block; max-width: 100%; height: auto; margin: 1rem 0; }}
-svg text {{ fill: currentColor; }}
+img {{ display: block; max-width: 100%; margin: 1rem 0; }}
 </style>
 """
 
@@ -61,18 +60,14 @@ def page(title: str, parts: Sequence[str | Plot]) -> str:
     from markdown_it import MarkdownIt
 
     render = MarkdownIt("commonmark", {"html": False}).enable("table").render
-    shown = [_svg(part) if isinstance(part, Plot) else render(part) for part in parts]
+    shown = [_image(part) if isinstance(part, Plot) else render(part) for part in parts]
     body = "\n".join(shown).replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
     return f"{_HEAD.format(title=html.escape(terminal.one_line(title)))}{body}\n</html>\n"
 
 
-def _svg(plot: Plot) -> str:
-    """A figure as SVG: its text stays text, and what is black has the colour of the page's text."""
-    # The salt makes the names of clips those of this plot alone, and the same every time.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name}):
-        buffer = io.StringIO()
-        plot.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(plot.name)}"', 1)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    return re.sub(r"(stroke|fill): #000000", r"\1: currentColor", svg)
+def _image(plot: Plot) -> str:
+    """A figure as a PNG within the page."""
+    buffer = io.BytesIO()
+    plot.figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(plot.name)}" src="data:image/png;base64,{data}">'

@@ -31,7 +31,6 @@ _CURVES = {
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
-_BANDS = "Bands are 95 % confidence intervals of the mean over the questions, by Student's t."
 _STYLES = ("-", "--", "-.", ":")
 _DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
@@ -96,11 +95,8 @@ def write_report(
         if tested:
             parts += _differences_section(len(values[0].queries), tested)
         for metric in _CURVES:
-            if figure := _recall_figure(systems, metric, about, values):
-                parts += [
-                    Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure),
-                    *([_BANDS] if values else []),
-                ]
+            if figure := _recall_figure(systems, metric, about):
+                parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
     parts = [f"# {display.inline(title)}", *(parts or ["Nothing was measured: there is no evaluation set."])]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
@@ -233,42 +229,25 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
     return figure
 
 
-def _recall_figure(
-    systems: Mapping[tuple, Mapping], metric: str, title: str, values: Sequence[PerQuery]
-) -> figures.Figure | None:
-    """`metric` at every cutoff, a line per system; None unless some system has two cutoffs.
-
-    Args:
-      values: of every question, for confidence bands; without them there are none.
-    """
-    curves, bands = {}, {}
+def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> figures.Figure | None:
+    """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
+    curves = {}
     for (system, step), result in systems.items():
         shares = {
             int(m.split("@")[1]): 100 * v for m, v in result["metrics"].items() if re.fullmatch(rf"{metric}@\d+", m)
         }
         if len(shares) > 1:
-            name = system if step is None else f"{system}, step {step:,}"
-            curves[name] = dict(sorted(shares.items()))
-            bands[name] = [_margin(values, system, f"{metric}@{cutoff}") for cutoff in curves[name]]
+            curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(shares.items()))
     if not curves:
         return None
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
     for number, (label, shares) in enumerate(curves.items()):
-        cutoffs_K, shares_K, margins_K = np.array([[*shares], [*shares.values()], bands[label]])
         # Later lines are thinner, and broken: one below them that is the same is still seen.
-        size = max(1.0, 4 - number)
-        style = _STYLES[number % len(_STYLES)]
+        size, style = max(1.0, 4 - number), _STYLES[number % len(_STYLES)]
         axes.plot(
-            cutoffs_K, shares_K, style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
+            *zip(*shares.items()), style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
         )
-        axes.fill_between(cutoffs_K, shares_K - margins_K, shares_K + margins_K, alpha=0.15, linewidth=0)
     display.log_ticks(axes, {cutoff for shares in curves.values() for cutoff in shares})
     axes.set_ylim(bottom=0)
     display.legend(figure)
     return figure
-
-
-def _margin(values: Sequence[PerQuery], system: str, metric: str) -> float:
-    """Half of a confidence interval in percentage points; 0 where it is not known."""
-    of_questions = list(_of_questions(values, system, metric).values())
-    return 100 * significance.margin(of_questions) if len(of_questions) > 1 else 0.0

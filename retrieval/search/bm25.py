@@ -3,9 +3,9 @@
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
 `search/words.py` says what a word is.
 
-The package bm25s has the same weights, and is the tests' oracle. It is no replacement: it takes all texts at once as
-lists of words (190 bytes a distinct word, ours 69; MS MARCO has 250 million), in which a DeepCT weight of 100 is the word
-a hundred times over, and of equal scores it returns any.
+The package bm25s has the same weights, and is the tests' oracle. It is no replacement: it takes lists of words (190
+bytes a distinct word, ours 69; MS MARCO has 250 million), in which DeepCT's weight of 100 is a hundred words, and of
+equal scores it returns any.
 """
 
 import array

@@ -21,7 +21,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.runtime import hosts
 from retrieval.search import encoding
-from retrieval.search.index_kind import INDEXES, IndexKind, Options
+from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import fused, indexes, pod_search, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
@@ -48,29 +48,17 @@ class Scores(NamedTuple):
     values: dict[str, np.ndarray]
 
 
-class _Search(NamedTuple):
-    """How every set is searched.
+class _Files(NamedTuple):
+    """What is made of the run files of other systems.
 
     Attributes:
-      depth: results of a query.
-      words: names of kinds of index of words.
-      dense: names of kinds of index of embeddings that are built to be measured.
-      options: gives those of a kind of index.
-      step: of training; None where nothing was trained.
       unknown: what is done about candidates in run files that a set lacks.
-      of_files: systems that have a run file.
-      weight: of the dense list in the hybrid, where no validation questions choose it.
+      systems: that have a run file.
     """
 
-    depth: int
-    words: Sequence[str]
-    dense: Sequence[str]
-    options: Callable[[IndexKind], Options]
-    step: int | None
     unknown: str
-    of_files: frozenset[str]
+    systems: frozenset[str]
     fusing: Fusing
-    weight: float
 
 
 # From ids to these held-out questions, and the candidates that answer them.
@@ -124,23 +112,22 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
     rows, notes, asked, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
-    search = _Search(
+    search = rankings.Search(
         depth=run.config.evaluate.depth,
         words=indexed.index.words,
-        dense=run.config.evaluate.dense,
         options=functools.partial(indexes.options_of, config=indexed),
+        dense=run.config.evaluate.dense,
         step=(details(run, "train") or {}).get("step"),
-        unknown=run.config.runs.unknown,
-        of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),
-        fusing=fused.fusing(run.config.fuse),
         weight=run.config.fuse.dense_weight,
     )
+    systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))
+    others = _Files(run.config.runs.unknown, systems, fused.fusing(run.config.fuse))
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)
         of_set = held_out if name == divided else None
-        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set, together)
+        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, others, of_set, together)
         if run.config.evaluate.runs:
             for ranking in lists:
                 write_run(run.folder / "runs" / value.name, value, ranking)
@@ -177,7 +164,8 @@ def _rankings(
     value: Judged,
     collection: Collection,
     outside: Sequence[RunFile],
-    search: _Search,
+    search: rankings.Search,
+    others: _Files,
     held_out: _HeldOut | None,
     together: Together | None,
 ) -> tuple[Judged, list[Ranking]]:
@@ -186,30 +174,21 @@ def _rankings(
     Args:
       held_out: gives validation questions of the set that is divided for training; None for any other set.
     """
-    whole, read = run_files.read(outside, value, search.unknown)  # before a search, which may take long
-    is_weighed = collection.has_embeddings() or search.fusing.systems
+    whole, read = run_files.read(outside, value, others.unknown)  # before a search, which may take long
+    is_weighed = collection.has_embeddings() or others.fusing.systems
     validation = _validation(held_out, collection, value) if held_out and is_weighed else None
-    lists = rankings.rank(
-        value,
-        collection,
-        depth=search.depth,
-        words=search.words,
-        options=search.options,
-        step=search.step if collection.has_embeddings() else None,
-        validation=validation,
-        beside=search.dense,
-        together=together,
-        weight=search.weight,
-    )
+    if not collection.has_embeddings():
+        search = search._replace(step=None)
+    lists = rankings.rank(value, collection, search, validation, together)
     lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:
         raise UserError(
             f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
             "files in config.runs.files"
         )
-    if outside or not search.of_files & set(search.fusing.systems):
+    if outside or not others.systems & set(others.fusing.systems):
         golds = validation.golds if validation else ()
-        lists += list(fused.fuse(value.name, lists, search.fusing, golds, search.depth))
+        lists += list(fused.fuse(value.name, lists, others.fusing, golds, search.depth))
     rankings.check_names(value.name, lists)
     return whole, lists
 

@@ -76,45 +76,88 @@ class Validation(NamedTuple):
         return others(scores_QK, rows_QK, self.queries, self.own, depth)
 
 
+class Search(NamedTuple):
+    """How every set is searched.
+
+    Attributes:
+      depth: results of a query.
+      words: names of kinds of index, those that come first.
+      options: gives those of a kind of index that is built now.
+      dense: names of further kinds of index of embeddings. They are built now, and not saved.
+      step: of training; None where nothing was trained.
+      weight: of the dense list in the hybrid, where no validation questions choose it.
+    """
+
+    depth: int
+    words: Sequence[str]
+    options: Callable[[IndexKind], Options]
+    dense: Sequence[str] = ()
+    step: int | None = None
+    weight: float = fusion.DENSE_WEIGHT
+
+
 def rank(
     value: Judged,
     collection: Collection,
-    *,
-    depth: int,
-    words: Sequence[str],
-    options: Callable[[IndexKind], Options],
-    step: int | None = None,
+    searched: Search,
     validation: Validation | None = None,
-    beside: Sequence[str] = (),
     together: Together | None = None,
-    weight: float = fusion.DENSE_WEIGHT,
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
     Args:
-      depth: results of a query.
-      words: names of kinds of index, those that come first.
-      options: gives those of a kind that is built now.
-      step: of training.
       validation: questions that choose the weight of the dense list.
-      beside: names of further kinds of index of embeddings. They are built now, and not saved.
       together: opens what all hosts of a pod search.
-      weight: of the dense list, where no questions choose it.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
     """
-    depth = min(depth, len(value.candidates))
-
-    def open_dense(kind: IndexKind, system: str = TRAINED) -> Any:
-        shared = together(kind, collection, system) if together else None
-        if shared is not None:
-            return shared
-        return indexes.open_dense(kind, collection, {} if kind.name == EXACT else options(kind), system)
-
-    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_dense, weight))
+    lists = list(_rank(value, collection, searched, validation, together))
     check_names(value.name, lists)
     return lists
+
+
+def _rank(
+    value: Judged, collection: Collection, searched: Search, validation: Validation | None, together: Together | None
+) -> Iterator[Ranking]:
+    texts, depth = list(value.queries.values()), min(searched.depth, len(value.candidates))
+
+    def ask(system: str, index: Any, queries: Any, **more: Any) -> Ranking:
+        ranking = search(value, depth, system, index, queries)._replace(**more)
+        if validation is None or "on_validation" in more:
+            return ranking
+        found = functools.partial(validation.search, index, isinstance(queries, list), depth)
+        return ranking._replace(on_validation=found)
+
+    def ask_dense(kind: IndexKind, system: str = TRAINED, **more: Any) -> Ranking:
+        index = together(kind, collection, system) if together and kind not in built else None
+        if index is None:
+            options = {} if kind.name == EXACT else searched.options(kind)
+            index = (indexes.build_dense if kind in built else indexes.open_dense)(kind, collection, options, system)
+        queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
+        return ask(kind.system_of(index) if system == TRAINED else system, index, queries_QE, **more)
+
+    first: Ranking | None = None
+    for kind in indexes.kinds_of_words_of(collection, searched.words):
+        index = indexes.open_words(kind, collection, len(value.candidates))
+        among = functools.partial(_by_words, index, len(value.candidates), texts)
+        ranking = ask(kind.system_of(index), index, texts, among=among)
+        first = first or ranking
+        yield ranking
+    if not collection.has_embeddings():
+        return
+    built, _ = indexes.dense_kinds_beside(collection, searched.dense)
+    for system in filter(collection.has_embeddings, BASELINES):
+        collection.check_embeddings(value, system)
+        yield ask_dense(INDEXES[EXACT], system, on_validation=None, among=_Embedded(collection, system))
+    collection.check_embeddings(value)
+    dense = ask_dense(INDEXES[EXACT], step=searched.step, among=_Embedded(collection, TRAINED))
+    yield dense
+    for kind in (*indexes.dense_kinds_of(collection), *built):
+        ranking = ask_dense(kind, step=searched.step)
+        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
+    if first:
+        yield _hybrid(first, dense, validation.golds if validation else (), depth, searched.weight)
 
 
 def check_names(name: str, lists: Sequence[Ranking]) -> None:
@@ -129,51 +172,6 @@ def check_names(name: str, lists: Sequence[Ranking]) -> None:
             same = run_files.same_tag(systems[tag], ranking.system)
             raise UserError(f"set '{name}': {same}; give one another name")
         systems[tag] = ranking.system
-
-
-def _rank(
-    value: Judged,
-    collection: Collection,
-    depth: int,
-    words: Sequence[str],
-    options: Callable[[IndexKind], Options],
-    step: int | None,
-    validation: Validation | None,
-    beside: Sequence[str],
-    open_dense: Callable[..., Any],
-    weight: float,
-) -> Iterator[Ranking]:
-    texts = list(value.queries.values())
-
-    def ask(system: str, index: Any, queries: Any, step: int | None = None) -> Ranking:
-        ranking = search(value, depth, system, index, queries)._replace(step=step)
-        if validation is None:
-            return ranking
-        return ranking._replace(
-            on_validation=functools.partial(validation.search, index, isinstance(queries, list), depth)
-        )
-
-    first: Ranking | None = None
-    for kind in indexes.kinds_of_words_of(collection, words):
-        index = indexes.open_words(kind, collection, len(value.candidates))
-        ranking = ask(kind.system_of(index), index, texts)
-        ranking = ranking._replace(among=functools.partial(_by_words, index, len(value.candidates), texts))
-        first = first or ranking
-        yield ranking
-    if not collection.has_embeddings():
-        return
-    for system in filter(collection.has_embeddings, BASELINES):
-        baseline = ask(system, *_exact(value, collection, open_dense, system))
-        yield baseline._replace(on_validation=None, among=_Embedded(collection, system))
-    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, open_dense, TRAINED), step)
-    yield dense._replace(among=_Embedded(collection, TRAINED))
-    made, _ = indexes.dense_kinds_beside(collection, beside)
-    for kind in (*indexes.dense_kinds_of(collection), *made):
-        index = indexes.build_dense(kind, collection, options(kind)) if kind in made else open_dense(kind)
-        ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
-        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
-    if first:
-        yield _hybrid(first, dense, validation.golds if validation else (), depth, weight)
 
 
 def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
@@ -202,15 +200,6 @@ class _Embedded:
         return np.array(
             [(embeddings_WE[first:end] @ queries_QE[number]).max() for first, end in zip(first_K, end_K)], np.float32
         )
-
-
-def _exact(
-    value: Judged, collection: Collection, open_dense: Callable[..., Any], system: str
-) -> tuple[Any, np.ndarray]:
-    """Exact search over a set's candidates, and the embeddings of its queries."""
-    collection.check_embeddings(value, system)
-    queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-    return open_dense(INDEXES[EXACT], system), queries_QE
 
 
 def _hybrid(

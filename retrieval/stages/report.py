@@ -13,7 +13,6 @@ from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
-from retrieval.stages import report_questions
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
@@ -49,7 +48,6 @@ def write_report(run: Run) -> None:
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
         *tables,
-        *report_questions.questions(run.sets, run.holder("evaluate").folder),
         _stages(records),
         _config(run.config),
     ]

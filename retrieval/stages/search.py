@@ -44,7 +44,7 @@ def search(run: Run) -> None:
     """Prints the first hits of the dense index, of those of words and of both merged, each with its id, title and text.
     Where there is a reader, its answer too, and where that stands.
 
-    For one query, for those of a file, or for what is typed at a prompt.
+    For one query, or for those of a file; '-' are the lines that are typed.
 
     Raises:
       UserError: there is no query, or the corpus has not been indexed.
@@ -84,29 +84,10 @@ def _queries(asked: Asked) -> Iterator[Sequence[str]]:
         if not lines:
             raise UserError(f"--queries={asked.queries}: no query in it; write one a line")
         return (lines[start : start + _AT_ONCE] for start in range(0, len(lines), _AT_ONCE))
-    if not sys.stdin.isatty():
-        raise UserError(
-            "--stage=search needs a query: --query='how do I read a zip archive', --queries=FILE, or a terminal to "
-            "type one at"
-        )
-    return _typed()
-
-
-def _typed() -> Iterator[Sequence[str]]:
-    """What is typed at a prompt, until the input ends."""
-    import readline  # noqa: F401 (with it `input` can edit a line and go back to earlier ones)
-
-    while True:
-        try:
-            query = input("query> ")
-        except EOFError:
-            print()
-            return
-        except KeyboardInterrupt:
-            print()
-            raise
-        if query.strip():
-            yield [query]
+    raise UserError(
+        "--stage=search needs a query: --query='how do I read a zip archive', --queries=FILE, or --queries=- for what "
+        "is typed"
+    )
 
 
 def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str:
