@@ -167,18 +167,6 @@ def test_two_shards_are_held_and_reading_stops_in_time(tmp_path):
     assert read == 100 and most <= 22  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
 
 
-@pytest.mark.parametrize("shard", [0, 1, 2])
-def test_a_tokenisers_error_reaches_its_caller(tmp_path, shard):
-    def tokens(texts):
-        if texts[0] == TEXTS[40 * shard]:
-            raise UserError("cannot be tokenised")
-        return one_row(texts)
-
-    with pytest.raises(UserError, match="cannot be tokenised"):
-        write(tmp_path, Embed(), tokens=tokens)
-    assert len(list(tmp_path.glob("*.npy"))) == shard
-
-
 def test_a_disk_error_is_raised_within_a_shard(tmp_path, monkeypatch):
     def full(path, text):
         raise OSError("no space left on device")

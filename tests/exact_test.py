@@ -29,7 +29,7 @@ def reference(embeddings, queries, k):
     return scores, np.pad(rows, padding, constant_values=-1)
 
 
-@pytest.mark.parametrize("candidates, k", [(1, 1), (1, 3), (127, 127), (128, 10), (129, 200), (1000, 7), (5000, 9)])
+@pytest.mark.parametrize("candidates, k", [(1, 3), (127, 127), (129, 200), (5000, 9)])
 def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
     rng = np.random.default_rng(candidates)
     # Small whole numbers: sums are exact, and nearly every score is tied with many others.
@@ -89,7 +89,7 @@ def test_inside_a_mesh_of_the_callers():
     assert rows.tolist() == [[299, 298, 297]]
 
 
-@pytest.mark.parametrize("queries", [0, 1, 3, 4, 5, 8])
+@pytest.mark.parametrize("queries", [0, 1, 5])
 def test_every_number_of_queries(queries):
     rng = np.random.default_rng(0)
     embeddings, query_embeddings = rng.normal(size=(5000, 16)), rng.normal(size=(queries, 16))
@@ -125,7 +125,7 @@ def test_after_a_search_of_each_size_none_compiles(monkeypatch):
     assert programs() == before + 3
 
 
-@pytest.mark.parametrize("order", ["random", "ascending", "descending", "clusters"])
+@pytest.mark.parametrize("order", ["ascending", "clusters"])
 def test_as_many_blocks_as_are_needed(monkeypatch, order):
     """From one tile to the next a few blocks are ranked or all, for queries that need different ones."""
     monkeypatch.setattr(exact, "_TILE", 2048)

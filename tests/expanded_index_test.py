@@ -142,23 +142,6 @@ def test_files_that_cannot_be_right(tmp_path, kind, lines, message):
         INDEXES[kind].build(texts(), options)
 
 
-def test_written_queries_of_others(tmp_path, shared_data):
-    """1,000 documents of MS MARCO, of which nothing but docT5query's queries is known: most are found by theirs."""
-    source = shared_data / "msmarco" / "doc2query_golden" / "vespa_msmarco_doc_t5_query.jsonl"
-    records = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
-    queries = {record["update"].rpartition(":")[2]: record["fields"]["doc_t5_query"]["assign"] for record in records}
-    path = write(tmp_path / "toy.jsonl", written(*((id, text) for id, each in queries.items() for text in each[1:])))
-    passages = [Candidate(id, "", "") for id in queries]
-    options = SETTINGS | {"index.expansions": str(path), "index.expansions_used": 40}
-    index = INDEXES["doc2query"].build(texts(passages), options)
-    assert "(1,000 of 1,000 passages), 1,000 documents" in index.description
-    _, rows = index.search([each[0] for each in queries.values()], 10)  # which has not been appended
-    found = (rows == np.arange(len(queries))[:, None]).any(axis=1).mean()
-    assert found > 0.95
-    expected = Bm25Index.build([" ".join(each[1:41]) for each in queries.values()], "", 0.9, 0.4)
-    np.testing.assert_array_equal(rows, expected.search([each[0] for each in queries.values()], 10)[1])
-
-
 def test_the_authors_example_of_weights_is_read(tmp_path, shared_data):
     """A line of DeepCT's README, whose end is left out there."""
     readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()

@@ -181,21 +181,6 @@ def test_a_run_without_either_is_told(tmp_path):
         execute(run, "sets", "inspect")
 
 
-def test_near_duplicates_are_those_of_comparing_all_pairs():
-    texts = [" ".join(RNG.choice(WORDS, 40)) for _ in range(60)]
-    for place in range(0, 60, 3):
-        words = texts[place].split()
-        words[int(RNG.integers(40))] = "other"
-        texts += [" ".join(words), texts[place].upper()]
-    texts += ["", "one", "one"]
-    sets = list(map(near_duplicates.shingles, texts))
-    firsts = []
-    for place, one in enumerate(sets):
-        before = (first for first in range(place) if firsts[first] == first)
-        firsts.append(next((first for first in before if near_duplicates.are_near(one, sets[first])), place))
-    assert near_duplicates.first_duplicates(texts) == firsts and len(set(firsts)) < len(texts)
-
-
 @pytest.mark.parametrize(("first", "count"), [("一", 5000), ("ก", 44), ("あ", 80)])
 def test_scripts_without_spaces_have_near_duplicates(first, count):
     letters = [chr(ord(first) + int(place)) for place in np.random.default_rng(0).integers(count, size=80)]

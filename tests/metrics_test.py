@@ -5,7 +5,7 @@ import pytest
 
 from retrieval.data.sets import trec
 from retrieval.errors import UserError
-from retrieval.evaluation import metrics, runs
+from retrieval.evaluation import metrics
 from retrieval.evaluation.metrics import drop_self_matches, evaluate
 
 CANDIDATES = [f"d{row}" for row in range(40)]
@@ -130,39 +130,6 @@ def test_judgements_below_zero_are_as_good_as_zero():
     assert set(evaluate(rows, queries, CANDIDATES, negative, ["nDCG@10", "RR", "AP"]).values()) == {0}
     mixed = {query: {"d0": -number, "d1": 1} for number, query in enumerate(queries)}
     assert evaluate(rows, queries, CANDIDATES, mixed, ["RR"]) == {"RR": 0.5}
-
-
-def official(qrels_lines, run_lines, depth):
-    """MS MARCO's own rule for the reciprocal rank, of qrels and of a run as they lie in files.
-
-    The place of a result is its rank in the run, whatever its score. Every line of the qrels names a right answer, the
-    first of them in a list counts, and the sum is divided by all queries that have a line, found or not.
-    """
-    right = {(query, candidate) for query, _, candidate, _ in map(str.split, qrels_lines)}
-    first = {query: np.inf for query, _ in right}
-    for query, _, candidate, rank, *_ in map(str.split, run_lines):
-        if (query, candidate) in right and int(rank) <= depth:
-            first[query] = min(first[query], int(rank))
-    return np.mean(1 / np.array(list(first.values())))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_reciprocal_ranks_as_ms_marco_counts_them(seed, tmp_path):
-    """Several right answers, judged queries without results, results without judgements, scores that tie."""
-    rng = np.random.default_rng(seed)
-    query_ids = [f"q{number}" for number in range(60)]
-    rows = rng.permuted(np.tile(np.arange(40), (60, 1)), axis=1)[:, :30].astype(np.int32)
-    rows = np.where(np.arange(30) < rng.choice([0, 5, 30], (60, 1)), rows, -1)
-    scores = -np.sort(rng.integers(0, 4, rows.shape), axis=1).astype(np.float32)
-    judged = [query for query in query_ids if rng.random() < 0.8]
-    qrels = {
-        query: {CANDIDATES[row]: 1 for row in rng.choice(40, rng.integers(1, 4), replace=False)} for query in judged
-    }
-    lines = [f"{query} 0 {candidate} 1" for query, grades in qrels.items() for candidate in grades]
-    runs.write_run(tmp_path / "run.trec", query_ids, CANDIDATES, scores, rows, "x")
-    written = (tmp_path / "run.trec").read_text().splitlines()
-    measured = evaluate(rows, query_ids, CANDIDATES, qrels, ["RR@10", "RR@100"])
-    assert measured == pytest.approx({f"RR@{k}": official(lines, written, k) for k in (10, 100)})
 
 
 def test_the_deep_learning_tracks_grades(shared_data):

@@ -39,7 +39,7 @@ class Counted:
         return self._index.search(queries_QE, k)
 
 
-@pytest.mark.parametrize("k", [1, 7, 70, 75])
+@pytest.mark.parametrize("k", [7, 75])
 def test_as_the_maximum_over_all_windows(k, monkeypatch):
     monkeypatch.setattr(windows, "_BATCH", 10)
     for seed in range(3):

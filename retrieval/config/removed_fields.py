@@ -2,6 +2,7 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
+    "cluster.spherical": "Embeddings of a model with model.normalize have length 1 anyway; leave it out.",
     "cluster.start": "k-means starts from paragraphs that are drawn by chance; leave it out.",
     "index.bm25_identifiers": "Names of programs are words as any; leave it out.",
     "index.recall_target": "ScaNN looks into a fifth of its partitions, and reports have its recall; leave it out.",

@@ -532,7 +532,6 @@ declare(
     count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
     iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
     sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
-    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
     batches=Field(
         "paper",
         one_of("rule of batches", "retrieval.methods.clusters.cluster_order.ORDERS"),

@@ -3,7 +3,6 @@
 A kind of one's own that indexes other words of a passage inherits from `Bm25Kind`.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from retrieval.errors import UserError
@@ -33,13 +32,9 @@ class Bm25Kind(IndexKind):
         """k1 and b."""
         return options["index.bm25_k1"], options["index.bm25_b"]
 
-    def texts(self, contents: Texts, options: Options) -> Iterable[str]:
-        """What is indexed, of every passage."""
-        return map(self.text, contents.passages())
-
     def build(self, contents: Texts, options: Options) -> Bm25Index:
         k1, b = self.parameters(options)
-        texts = self.texts(contents, options)
+        texts = map(self.text, contents.passages())
         try:
             return Bm25Index.build(texts, self.document, k1, b, words(contents, options))
         except UserError as error:

@@ -11,7 +11,6 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
-from retrieval.search import near_duplicates
 from retrieval.search.near_duplicates import are_near, shingles
 from retrieval.stages.text_sizes import TextSizes
 
@@ -100,10 +99,10 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
 
 
 def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Finding]:
-    """Empty texts, those that are there twice, and those that are nearly the same."""
+    """Empty texts, and those that are there twice."""
     if not texts:
         return
-    number, bodies, ids = len(texts), [text.text for text in texts], [text.id for text in texts]
+    number, ids = len(texts), [text.id for text in texts]
     yield Finding(about, "looked at", number)
     empty = [text.id for text in texts if not text.text.strip()]
     yield Finding(about, "empty", len(empty), number, bool(empty), next(iter(empty), ""))
@@ -111,10 +110,6 @@ def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Findin
     same = [(place, places.setdefault(grouping.digest(text), place)) for place, text in enumerate(texts)]
     same = [pair for pair in same if len(set(pair)) == 2]
     yield Finding(about, "the same as an earlier one", len(same), number, len(same) > _ALIKE * number, _pair(same, ids))
-    firsts, known = near_duplicates.first_duplicates(bodies, seed=seed), {place for place, _ in same}
-    alike = [(place, first) for place, first in enumerate(firsts) if first != place and place not in known]
-    what = "nearly the same as an earlier one (4 of 5 runs of three words)"
-    yield Finding(about, what, len(alike), number, len(alike) > _ALIKE * number, _pair(alike, ids))
 
 
 def _pair(pairs: Sequence[tuple[int, int]], ids: Sequence[str]) -> str:

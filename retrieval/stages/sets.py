@@ -1,9 +1,8 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
-import collections
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
@@ -23,8 +21,6 @@ from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS
 
 _log = logging.getLogger(__name__)
-
-_PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
 
 
 class NamedSets(NamedTuple):
@@ -53,8 +49,7 @@ def write_sets(run: Run) -> dict[str, Any]:
             if not value.queries:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value
-    vocabulary = run.load_vocabulary() if values and run.vocabulary else None
-    sizes = {name: _size(value, vocabulary) | dict(value.left_out) for name, value in values.items()}
+    sizes = {name: _size(value) | dict(value.left_out) for name, value in values.items()}
     split = run.config.split
     if split.set:
         values[split.set], training = _divided(values[split.set], split)
@@ -168,26 +163,13 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
     return open_domain.extend(value, passages, count, seed)
 
 
-def _size(value: RetrievalSet, vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """A row of Table 2, with tokens where there is a vocabulary to count them by."""
+def _size(value: RetrievalSet) -> dict[str, Any]:
+    """Queries, candidates, and the right pairs by each rule."""
     tuples = {
         f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
         for rule, qrels in value.qrels.items()
     }
-    size: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
-    if vocabulary:
-        texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
-        size["tokens per query"] = round(_tokens(vocabulary, value.queries.values()) / len(value.queries), 2)
-        size["tokens per candidate"] = round(_tokens(vocabulary, texts) / len(value.candidates), 2)
-    return size
-
-
-def _tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> int:
-    """The tokens of all texts; the candidates of a paragraph share it, so equal ones of a part are tokenised once."""
-    rest, tokens = iter(texts), 0
-    while part := collections.Counter(itertools.islice(rest, _PART)):
-        tokens += sum(len(ids) * part[text] for text, ids in zip(part, vocabulary.encode_batch(list(part))))
-    return tokens
+    return {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
 
 
 STAGES.register(
