@@ -89,7 +89,8 @@ import numpy as np
 from retrieval.errors import UserError
 from retrieval.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import pod_search, tuned_lists
+from retrieval.methods.reader import tuned_lists
+from retrieval.stages import pod_search
 
 hosts.connect()
 folder = Path(sys.argv[1])

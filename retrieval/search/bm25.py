@@ -165,7 +165,7 @@ class Bm25Index:
             words, k1, b = Words(**values["words"]), float(values["k1"]), float(values["b"])
             return cls(weights_VN, vocabulary, _Parameters(str(values["document"]), k1, b, words))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, UserError) as error:
-            raise UserError(f"{path}: not of an index ({error}); {_REMEDY}") from error
+            raise UserError(f"{path}: not the {path.stem} of an index ({error}); {_REMEDY}") from error
 
     def __len__(self) -> int:
         return self._weights.shape[1]

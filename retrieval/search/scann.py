@@ -4,7 +4,7 @@ Guo et al. 2020, "Accelerating Large-Scale Inference with Anisotropic Vector Qua
 are searched by brute force. One rule fits all others: N have sqrt(N) partitions and 2 dimensions per hash code. For ten
 results a query looks into a fifth of the partitions, for a hundred into two fifths and so on, and ten candidates for
 each result get their exact score. A million clustered vectors of 128 dimensions then have a recall@10 of 0.997, the
-passages of the quickstart one of QUICKSTART.
+81,826 passages of the quickstart one of 0.999.
 """
 
 import contextlib
