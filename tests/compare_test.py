@@ -62,7 +62,7 @@ def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "| a, b | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
     assert "| dense of b over dense of a | 4 | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
-    assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
+    assert page.read_text().count("<img") == 2 and "<script" not in page.read_text()
     told = json.loads(numbers.read_text())
     assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
     assert told["differences"][0]["difference"] == 0.625
