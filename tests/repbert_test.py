@@ -9,8 +9,9 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
 from configs import repbert
-from retrieval.data.examples import feature_lengths, features
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import labelled_format, pair_shards
@@ -160,10 +161,10 @@ def test_a_query_that_is_held_out_is_not_trained_on_however_it_is_spelled(tmp_pa
 def batches_of(folder, vocabulary, count):
     stored = Stored(folder, {"tasks": {}}, folder)
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
-    converter = features.TwoTowerConverter(vocabulary.sep_id)
+    lengths = pair_lengths(8, 8, 1)
     sharding = SingleDeviceSharding(jax.devices()[0])
     batches = Batches(
-        name, feature_lengths.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding
+        name, lengths, Converter(PAIRS, lengths, vocabulary.sep_id), batch_size=4, lanes=4, seed=0, sharding=sharding
     )
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
 

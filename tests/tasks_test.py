@@ -17,10 +17,13 @@ from support import toy_corpus
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.examples import feature_lengths, features, seqio_tasks
+from retrieval.data.examples import seqio_tasks
 from retrieval.data.examples.batches import Batches, _Lane
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.task_kind import Stored
+from retrieval.data.examples.tasks.mlm_task import MASKED, masked_lengths
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
 from retrieval.data.sets.beir import Candidate, RetrievalSet
@@ -30,7 +33,7 @@ from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
-LENGTHS = feature_lengths.pair_lengths(query=24, document=64)
+LENGTHS = pair_lengths(query=24, document=64)
 K = 3  # hard negatives
 DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
 
@@ -59,7 +62,7 @@ PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(2, 80, "
 def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8, packing=None):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     sharding = NamedSharding(mesh, P("data"))
-    converter = features.TwoTowerConverter(corpus[1].sep_id)
+    converter = Converter(PAIRS, LENGTHS, corpus[1].sep_id)
     sizes = dict(batch_size=batch_size, lanes=lanes, packing=packing)
     return Batches(name, LENGTHS, converter, seed=seed, sharding=sharding, **sizes)
 
@@ -327,8 +330,8 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
 SHARE = 0.1
 TASK_LENGTHS = {
     **dict.fromkeys(("ict", "bfs", "wlp"), LENGTHS),
-    "mlm": feature_lengths.mlm_lengths(64),
-    "next_sentence": feature_lengths.mlm_lengths(128) | {"is_random": 1},
+    "mlm": masked_lengths(64),
+    "next_sentence": masked_lengths(128) | {"is_random": 1},
 }
 
 
@@ -447,8 +450,8 @@ def test_mlm_batches(corpus):
     mesh = jax.make_mesh((8,), ("data",))
     iterator = Batches(
         name,
-        feature_lengths.mlm_lengths(32),
-        features.MlmConverter(),
+        masked_lengths(32),
+        Converter(MASKED, masked_lengths(32), corpus[1].sep_id),
         batch_size=8,
         lanes=4,
         seed=0,
@@ -473,7 +476,7 @@ def hard(corpus, tmp_path_factory):
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
     task, count = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
-    lengths = feature_lengths.pair_lengths(24, 64, negatives)
+    lengths = pair_lengths(24, 64, negatives)
     dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=epochs, seed=seed)
     decode = corpus[1].decode
     found = [
@@ -554,9 +557,9 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
 def labelled_batch(corpus, folder, rates, positives, **sizes):
     """The first batch of a folder of labelled pairs, on two devices."""
     task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
-    lengths = feature_lengths.pair_lengths(24, 64, positives=positives)
+    lengths = pair_lengths(24, 64, positives=positives)
     sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
-    converter = features.TwoTowerConverter(corpus[1].sep_id, positives > 0)
+    converter = Converter(PAIRS, lengths, corpus[1].sep_id)
     return take(Batches(task, lengths, converter, seed=0, sharding=sharding, **sizes), 1)[0]
 
 
@@ -611,13 +614,13 @@ def test_no_record_has_a_negative(corpus, labelled):
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
-    lengths, negatives = feature_lengths.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
+    lengths, negatives = pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
     task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     sharding = NamedSharding(mesh, P("data"))
     sizes = dict(batch_size=8, lanes=2, seed=0, sharding=sharding, packing=packing)
-    (batch,) = take(Batches(task, lengths, features.TwoTowerConverter(corpus[1].sep_id, True), **sizes), 1)
+    (batch,) = take(Batches(task, lengths, Converter(PAIRS, lengths, corpus[1].sep_id), **sizes), 1)
     assert batch["document_id"].shape == batch["log_q"].shape == (8, negatives)
     assert batch["document"].shape == ((2, 7, 16) if packed else (8, negatives, 8))
     table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)

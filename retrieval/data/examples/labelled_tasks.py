@@ -16,20 +16,10 @@ from retrieval.libraries import tf
 _log = logging.getLogger(__name__)
 
 
-def _numbers(dtype: tf.DType) -> tf.io.FixedLenSequenceFeature:
-    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-
-
-def _features() -> Mapping[str, Any]:
-    of_numbers = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known")
-    return {"counts": _numbers(tf.float32)} | dict.fromkeys(of_numbers, _numbers(tf.int64))
-
-
-def _optional() -> Mapping[str, Any]:
-    return {"teacher": _numbers(tf.float32)}
-
-
-LABELLED = Shards(pair_shards.PATTERN, _features, _optional)
+_INTEGERS = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known", "simple")
+LABELLED = Shards(
+    pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
+)
 
 
 class LabelledTask(TaskKind):

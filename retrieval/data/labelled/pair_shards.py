@@ -13,7 +13,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
                               positive in that place counts as such a draw
     teacher                   of each text: the score that a teacher gives to it, where there is one
-    simple                    how many of the negatives, the first ones, are simple; -1 where that is not told
+    simple                    how many of the negatives, the first ones, are simple; empty where that is not told
 """
 
 from __future__ import annotations
