@@ -144,7 +144,7 @@ def test_a_pattern_that_would_take_for_ever_ends(monkeypatch, pattern, search):
 
 @pytest.mark.parametrize("name", ["topics.dpr.trivia.dev.txt", "webquestions/val.json"])
 def test_answers_of_real_files_survive_the_conversion(shared_data, name):
-    _, found = qa.read_questions(shared_data / "qa" / name)
+    _, found = qa.read_questions([shared_data / "qa" / name])
     for known in list(found.values())[::200]:
         for answer in known.values[:3]:
             assert holds(f"before, {answer}; and after", answer) and brute_force(f"before, {answer};", answer)
@@ -153,13 +153,13 @@ def test_answers_of_real_files_survive_the_conversion(shared_data, name):
 
 def test_every_pattern_of_both_editions_is_read(shared_data):
     folder = shared_data / "qa" / "curatedtrec_2180"
-    counts = [len(qa.read_questions(path)[0]) for path in sorted(folder.glob("large2180-*.tsv"))]
+    counts = [len(qa.read_questions([path])[0]) for path in sorted(folder.glob("large2180-*.tsv"))]
     assert counts == [693, 1473]  # one and six questions are there twice
 
 
 def test_the_patterns_of_curated_trec(shared_data):
     """Each alternative that is only words is found as it stands, where alternatives are all that there is."""
-    _, found = qa.read_questions(shared_data / "qa" / "curatedtrec" / "large2470-test.tsv")
+    _, found = qa.read_questions([shared_data / "qa" / "curatedtrec" / "large2470-test.tsv"])
     plain = 0
     for known in found.values():
         alternatives = known.values[0].split("|") if re.fullmatch(r"[\w |]+", known.values[0]) else []

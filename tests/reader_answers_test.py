@@ -86,8 +86,7 @@ def shards(tmp_path, questions):
     statistics = span_shards.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
     task = spans_task.AnswerSpans()
     paths = sorted(map(str, tmp_path.glob(span_shards.PATTERN)))
-    features = task.shards.features()
-    parse = lambda record: tf.io.parse_single_example(record, features)  # noqa: E731
+    parse = task.shards.parse
     narrow = lambda record: {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in record.items()}  # noqa: E731
     return statistics, [narrow(parse(record)) for record in tf.data.TFRecordDataset(paths)]
 
