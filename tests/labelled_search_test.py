@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import time
 
 import numpy as np
@@ -13,7 +12,6 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
@@ -106,34 +104,6 @@ def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
     assert zebra["systems"]["bm25"] == [] and len(zebra["systems"]["dense"]) == 5
 
 
-def test_hits_lead_to_their_documents(searched, capsys):
-    config = searched.config.copy_and_resolve_references()
-    config.documents.base_url = "https://a.example/{id}?of={title}"
-    run = dataclasses.replace(searched, config=config)
-    lists = json.loads(ask(run, capsys, query="where is the owl", as_json=True))["systems"]
-    assert {hits[0]["url"] for hits in (lists["bm25"], lists["hybrid"])} == {"https://a.example/p2?of=the%20owl"}
-    assert "\n     https://a.example/p2?of=the%20owl\n" in ask(run, capsys, query="where is the owl")
-    assert json.loads(ask(searched, capsys, query="owl", as_json=True))["systems"]["bm25"][0]["url"] == ""
-
-
-def test_a_query_that_matches_nothing_says_so(searched, capsys):
-    said = ask(searched, capsys, query="zebra")
-    assert "\nBM25\n  nothing: no passage matches the query\n" in said
-
-
-def test_what_is_nearly_the_same_stands_below_its_first():
-    text = "the red fox sleeps below the old tree at the river"
-    texts = [text, "a blue whale", f"{text}.", text.upper()]
-    hits = [Hit(f"d{place}", "", text, 1.0) for place, text in enumerate(texts)]
-    lines = search.listed({"bm25": hits, "dense": hits[1:2]}, {"bm25": "BM25", "dense": "dense"}).splitlines()
-    assert [line.split()[:3] for line in lines if "[" in line] == [
-        ["1.", "1.0000", "[d0]"],
-        ["2.", "1.0000", "[d1]"],
-        ["1.", "1.0000", "[d1]"],
-    ]
-    assert lines[4] == "     nearly the same: d2, d3" and "".join(lines).count("nearly") == 1
-
-
 def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
     typed = iter(["where is the owl", " ", "the fox"])
 
@@ -147,25 +117,11 @@ def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
     assert ask(searched, capsys).count("\nBM25\n") == 2
 
 
-def test_queries_come_from_standard_input(searched, monkeypatch, capsys):
-    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO("der Uhu\n\nthe café\n".encode()), "ascii"))
-    asked = [json.loads(line)["query"] for line in ask(searched, capsys, queries="-", as_json=True).splitlines()]
-    assert asked == ["der Uhu", "the café"]
-
-
 def test_a_line_of_standard_input_is_named(searched, monkeypatch, capsys):
     monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the owl\ncaf\xe9\n")))
     with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
         ask(searched, capsys, queries="-")
     assert "[p2]" in capsys.readouterr().out
-
-
-def test_each_list_stands_below_its_query(searched, tmp_path, capsys):
-    (tmp_path / "queries.txt").write_text("where is the owl\nthe\tfox\x1b[31m\n")
-    said = ask(searched, capsys, queries=str(tmp_path / "queries.txt"))
-    assert re.findall("(?m)^query: .*$", said) == ["query: where is the owl", r"query: the fox\x1b[31m"]
-    assert said.startswith("\nquery: where is the owl\n\ndense\n") and "\n\nquery: the" in said
-    assert "query: " not in ask(searched, capsys, query="where is the owl")
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -191,13 +147,6 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
 def test_mistakes_in_what_is_asked(searched, capsys, asked, message):
     with pytest.raises(UserError, match=message):
         ask(searched, capsys, **asked)
-
-
-def test_a_search_writes_nothing(searched, capsys):
-    before = {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")}
-    ask(searched, capsys, query="the owl")
-    assert {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")} == before
-    assert not searched.own_record("search").exists()
 
 
 def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
@@ -241,14 +190,6 @@ def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
     monkeypatch.setattr(serve, "_LOOK", 0.05)
     monkeypatch.setattr(server, "run", answer)
     runner.run_stage(run, "serve")
-
-
-def test_without_its_index_it_says_what_makes_one(tmp_path):
-    run = make_run(tmp_path, **{"encode.corpus": False})
-    execute(run)
-    assert not run.embeddings(CORPUS, "trained").exists()
-    with pytest.raises(UserError, match=r"no index of words: run the stages encode and index with config\.encode"):
-        execute(run, "search")
 
 
 def test_a_passage_is_there_once_and_no_id_twice():

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
-from support.refreshed_runs import judged, make_run, open_questions, read_shards
+from support.refreshed_runs import judged, make_run, read_shards
 from support.tiny import execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.search.bm25 import Bm25Index
 
@@ -173,20 +172,3 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
         texts = [text for _, text in found[query]]
         assert texts and not any(colour == text[i : i + len(colour)] for text in texts for i in range(len(text)))
     assert json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())["results with an answer"]
-
-
-def test_a_set_without_answers_is_told(finished, inputs, tmp_path):
-    run = make_run(
-        tmp_path, inputs, **{"mine.answers": True, "base": str(finished.folder), "stages": ("mine", "pairs")}
-    )
-    path = finished.training / beir.ANSWERS
-    before = path.read_bytes()
-    path.unlink()
-    try:
-        with (
-            pytest.raises(UserError, match=r"config\.mine\.answers=True, and no answer is there"),
-            open_questions(run),
-        ):
-            pass
-    finally:
-        path.write_bytes(before)

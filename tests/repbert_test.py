@@ -24,7 +24,6 @@ from retrieval.models.text import Text
 from retrieval.recipes.examples import is_in_order
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
-from retrieval.stages import pairs
 from retrieval.training.objectives.margins import NO_DOCUMENT
 
 B, L = 8, 6
@@ -97,16 +96,6 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     assert 0 < np.mean(active) < 1
 
 
-def test_token_types_tell_queries_from_documents(model):
-    ids = texts(4)
-    zeros = np.zeros_like(ids)
-    for encode, is_document in ((model.encode_queries, False), (model.encode_documents, True)):
-        np.testing.assert_allclose(
-            encode(Text.from_ids(ids, zeros), None), embedded(model, ids, is_document), atol=1e-5
-        )
-    assert np.abs(embedded(model, ids, True) - embedded(model, ids, False)).max() > 0.1
-
-
 def test_a_model_with_one_token_type_cannot_tell_sides():
     config = tiny_config()
     config.model.type_vocab_size = 1
@@ -167,13 +156,3 @@ def batches_of(folder, vocabulary, count):
         name, lengths, Converter(PAIRS, lengths, vocabulary.sep_id), batch_size=4, lanes=4, seed=0, sharding=sharding
     )
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [(("reqa", 0), r"in order are .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
-)
-def test_pairs_in_order_refuse_other_orders(given, message):
-    pairs.check_by_query("in order are", "", 0)
-    with pytest.raises(UserError, match=message):
-        pairs.check_by_query("in order are", *given)

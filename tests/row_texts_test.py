@@ -9,7 +9,6 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
-from retrieval.search.alike import first_alike
 from retrieval.search.exact import no_results
 from retrieval.search.side_by_side import SideBySide
 
@@ -69,13 +68,3 @@ def test_each_index_is_asked_once():
     assert list(systems.search(["a"], 2, ["words"])) == ["words"] and len(dense.calls) == 1
     with pytest.raises(UserError, match="unknown system 'wrods': did you mean words"):
         systems.search(["a"], 2, ["wrods"])
-
-
-def test_without_embeddings_there_is_no_hybrid():
-    assert SideBySide({"words": Counted(1)}).systems == ("words",)
-
-
-def test_texts_that_are_nearly_the_same_are_told():
-    long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    texts = [long, "other words altogether", long + " sixteen", "x", long.upper(), "X", ""]
-    assert first_alike(texts) == [0, 1, 0, 3, 0, 3, 6]
