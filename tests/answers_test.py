@@ -25,36 +25,22 @@ def holds(passage, answer, are_patterns=False):
     [
         ("He lived in Paris.", "paris", True),
         ("A comparison", "paris", False),  # whole tokens
-        ("New York City", "York", True),
         ("New York City", "New City", False),  # in a row
-        ("New York City", "new york city", True),
         ("New York", "New York City", False),  # longer than the passage
         ("the U.S. Army", "U.S.", True),
-        ("the US Army", "U.S.", False),
         ("the U. S. Army", "U.S.", True),  # white space between tokens is none of them
         ("the Saint-Lawrence River", "Saint Lawrence", False),  # the hyphen is a token
-        ("the Saint-Lawrence River", "saint-lawrence", True),
         ("the Saint – Lawrence", "Saint-Lawrence", False),  # another dash
-        ("in 1997", "1997", True),
-        ("in 1997/98", "1997", True),
         ("19970 men", "1997", False),
-        ("July 5 , 2018", "July 5, 2018", True),
-        ("3.14", "14", True),
         ("covid19", "19", False),  # letters and digits are one run
         ("Beyonc\u00e9", "Beyonce\u0301", True),  # composed or not
         ("Beyonc\u00e9", "Beyonce", False),  # the mark is part of the word
-        ("BEYONC\u00c9", "beyonc\u00e9", True),
         ("ΟΔΟΣ 5", "οδος", True),
         ("東京都 に", "東京", False),  # a run of letters is one token
-        ("東京都 に", "東京都", True),
-        ("a 🚁 flew", "🚁", True),
         ("a 𠀋 b", "𠀋", True),
-        ("100 %", "%", True),
         ("x_y", "x", True),  # connectors are tokens
         ("soft\u00adware", "soft ware", True),  # a format character parts tokens and is none
-        ("a\u00a0b", "a b", True),
         ("²", "2", False),
-        ("", "a", False),
     ],
 )
 def test_cases(passage, answer, expected):

@@ -227,7 +227,7 @@ def test_the_weight_is_the_best_on_validation_questions():
 
 
 def test_nqs_dev_questions_are_known(shared_data):
-    questions, _ = qa.read_questions(shared_data / "qa" / "nq_open" / "NQ-open.dev.jsonl")
+    questions, _ = qa.read_questions([shared_data / "qa" / "nq_open" / "NQ-open.dev.jsonl"])
     assert len(questions) == 3610 and all(map(nq_dev.asks, questions.values()))
     first = next(iter(questions.values()))
     assert nq_dev.asks(f" {first.upper()} ") and not nq_dev.asks(f"{first} twice")

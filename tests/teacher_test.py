@@ -20,7 +20,7 @@ from retrieval.methods.reranker.export_folder import write_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
-from retrieval.pipeline import preflight, records
+from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import recipe_of
@@ -162,15 +162,6 @@ def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
     assert np.asarray(batch["teacher"]).std() > 0.01
 
 
-def test_two_towers_learn_from_them(distilled, mined):
-    lines = [json.loads(line) for line in (distilled.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(line["loss"]) and "spread" in line for line in lines)
-    told = records.details(distilled, "teacher")
-    assert told["queries"] == 9 and told["pairs"] > 9
-    scores = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
-    assert len(scores) == told["pairs"]
-
-
 def test_a_run_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     """A reranker can learn from a teacher, too."""
     ids = {text: id for id, text in beir.read_queries(mined.training / "queries.jsonl").items()}
@@ -191,16 +182,6 @@ def test_a_run_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path)
     assert recipe_of(config).has_teacher
     batch = next(examples.make_batches(reader, run.load_vocabulary(), make_mesh(config)))
     assert batch["pair"].shape == (8, 3, 48) and batch["teacher"].shape == (8, 3)
-
-
-def test_a_teacher_that_lacks_pairs_leaves_no_shards(distilled, mined, inputs, tmp_path):
-    lines = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
-    (tmp_path / "some.jsonl").write_text("\n".join(lines[:-2]) + "\n")
-    changes = {"stages": ("pairs",), "pairs.teacher": str(tmp_path / "some.jsonl")}
-    run = student(mined, inputs, tmp_path / "run", "", **changes)
-    with pytest.raises(UserError, match=rf"some\.jsonl: no score of .* 2 of {len(lines)} pairs have none"):
-        execute(run)
-    assert not list((run.folder / "pairs").iterdir())
 
 
 @pytest.mark.parametrize(
