@@ -1,7 +1,6 @@
 """A run made of labelled files alone is searched: its collection is the passages of their examples."""
 
 import dataclasses
-import io
 import json
 import os
 import time
@@ -102,26 +101,6 @@ def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
     assert list(owl["systems"]) == ["dense", "bm25", "hybrid"]
     assert owl["systems"]["bm25"][0].items() >= {"id": "p2", "title": "the owl", "text": "the owl lives"}.items()
     assert zebra["systems"]["bm25"] == [] and len(zebra["systems"]["dense"]) == 5
-
-
-def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
-    typed = iter(["where is the owl", " ", "the fox"])
-
-    def answer(prompt):
-        for line in typed:
-            return line
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", answer)
-    monkeypatch.setattr(search.sys.stdin, "isatty", lambda: True, raising=False)
-    assert ask(searched, capsys).count("\nBM25\n") == 2
-
-
-def test_a_line_of_standard_input_is_named(searched, monkeypatch, capsys):
-    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the owl\ncaf\xe9\n")))
-    with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
-        ask(searched, capsys, queries="-")
-    assert "[p2]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("as_json", [True, False])

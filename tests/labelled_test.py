@@ -101,10 +101,9 @@ def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     found = list(jsonl_pairs.read(path, counts))
     assert found == [Example("q", texts("b"), texts("c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
     left_out = {"examples without a positive": 1, "negatives that hold an answer": 1}
-    assert counts.left_out == left_out and jsonl_pairs.has_answers(path)
+    assert counts.left_out == left_out
     array, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()  # which is what the retriever writes
     assert list(dpr.read(array, counts)) == found and counts.left_out == left_out
-    assert not jsonl_pairs.has_answers(write(tmp_path / "y.jsonl", json.dumps(ROWS[0])))
 
 
 def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
@@ -146,22 +145,20 @@ def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
 
 
 def test_an_array_takes_the_memory_of_a_record(tmp_path):
-    """40 MB in records of 20 kB."""
+    """8 MB in records of 20 kB."""
     record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
-    path = write(tmp_path / "x.json", "[" + ",".join([record] * 2000) + "]")
+    path = write(tmp_path / "x.json", "[" + ",".join([record] * 400) + "]")
     tracemalloc.start()
     count = sum(1 for _ in dpr.read(path, Counts()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 2000 and path.stat().st_size > 40e6 and peak < 3e6
+    assert count == 400 and path.stat().st_size > 8e6 and peak < 3e6
 
 
 @pytest.mark.parametrize(
     ("text", "read", "message"),
     [
-        ('[{"question": "%s"}]', dpr.read, r"record 1: longer than 64 MiB; is a bracket or a quotation mark of it not"),
         ('[{"a": [%s' + '{"b": [' * 200_000, dpr.read, r"record 1(: longer than 64 MiB| .*nested too deeply)"),
-        ('{"query": "%s", "positives": ["a"]}', jsonl_pairs.read, r"line 1: longer than 64 MiB; is it one record\?"),
         ('{"data": ["%s"]}', lambda path, _: reqa.paragraphs(path), r"holds more than 0 MiB; split it"),
     ],
 )

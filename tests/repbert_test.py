@@ -19,7 +19,6 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.examples import is_in_order
 from retrieval.recipes.placement import bind, parameters_of
@@ -94,13 +93,6 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     assert {0, 1, 3} <= set(positives.sum(axis=1).tolist())
     assert float(loss) == pytest.approx(margin_loss(scores, positives), rel=1e-4)
     assert 0 < np.mean(active) < 1
-
-
-def test_a_model_with_one_token_type_cannot_tell_sides():
-    config = tiny_config()
-    config.model.type_vocab_size = 1
-    with pytest.raises(UserError, match=r"token_types=sides .* set .*type_vocab_size=2"):
-        recipe_of(config).check()
 
 
 WORDS = [f"w{number}" for number in range(40)]

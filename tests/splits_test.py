@@ -86,19 +86,6 @@ def test_a_share_of_the_training_file_is_held_out_where_no_other_is_named():
         by_files(dataclasses.replace(value, qrels={"train": value.qrels["train"]}), "train", "", 0.25, 0)
 
 
-def test_a_fully_trained_on_part_is_left_out(caplog):
-    """Its file would be empty, and the run would end when it is evaluated, after training."""
-    value = questions(20)
-    trained_on = next(iter(split(value, 0.8, 0.2, seed=0)[1].queries))
-    value.qrels.clear()
-    value.qrels.update({"dev": {trained_on: {"c0": 1}}, "test": {f"q{i}": {f"c{i}": 1} for i in range(20)}})
-    assert split(value, 0.8, 0.2, seed=0)[0].qrels.keys() == {"test"}
-    assert "set 'reqa': no question of 'dev' is left to test on" in caplog.text
-    del value.qrels["test"]
-    with pytest.raises(UserError, match="none of the 4 questions that are left to test on is judged; choose another"):
-        split(value, 0.8, 0.2, seed=0)
-
-
 def test_equal_differences_are_ordered_by_the_hash_of_ids():
     """Published numbers hang on it."""
     value = questions(100)
@@ -149,12 +136,3 @@ def test_questions_differing_in_space_or_case_are_one():
 def test_shares_that_leave_nothing(count, ratio, validation, message):
     with pytest.raises(UserError, match=message):
         split(questions(count), ratio, validation, 0)
-
-
-@pytest.mark.parametrize(
-    ("queries", "share", "expected"),
-    [(0, 0.1, 0), (1, 0.1, 0), (2, 0.9, 1), (10, 0.01, 1), (100, 0.1, 10), (10**6, 0.1, 2000)],
-)
-def test_labelled_queries_that_are_held_out(queries, share, expected):
-    """At least one, where one is left to train on, and no more than a pool in memory can be made of."""
-    assert splits.held_out(queries, share) == expected

@@ -18,7 +18,7 @@ from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.examples import seqio_tasks
-from retrieval.data.examples.batches import Batches, _Lane
+from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.features import Converter
 from retrieval.data.examples.packing import Packing, Rows
@@ -248,25 +248,6 @@ def test_wlp_asks_with_the_linked_pages_lead(corpus):
             for i in range(len(leads[n].lengths))
         }
         assert query in sentences
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"longer than a header", r"lane-00003: the shards of examples are damaged \(.*--stage=prepare"),
-        (
-            None,
-            r"lane-00003: the shards of examples cannot be read \(.*No such file.* goes on from the newest checkpoint",
-        ),
-    ],
-)
-def test_files_that_cannot_be_read_are_not_called_damaged(tmp_path, content, message):
-    path = tmp_path / "shard"
-    if content:
-        path.write_bytes(content)
-    lane = _Lane("lane-00003", tf.data.TFRecordDataset(str(path)).map(lambda record: {"x": record}), 1)
-    with pytest.raises(UserError, match=message):
-        next(lane)
 
 
 def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):

@@ -37,7 +37,6 @@ class LabelledTask(TaskKind):
         if not size:
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
         _warn_of_left_out(written, size)
-        _warn_of_few(written, negatives)
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
@@ -77,16 +76,4 @@ def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
             "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
             "negatives of their queries",
             *(behind, known, 100 * behind / known),
-        )
-
-
-def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
-    """Says which queries have negatives, but fewer than an example draws."""
-    by_count = written["queries by negatives"].items()
-    if few := [(int(count), *of_these) for count, of_these in by_count if 0 < int(count) < negatives]:
-        count, _, first = few[0]
-        _log.warning(
-            "%d queries have fewer negatives than config.data.negatives=%d, and their examples have some twice or more "
-            "often, which count as often in the loss; the first has %d: %s",
-            *(sum(queries for _, queries, _ in few), negatives, count, first),
         )
