@@ -5,14 +5,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import write as write_file
 from flax import nnx
 from support.modules import spread
 from support.tiny import execute, make_run
 
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
-from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
@@ -79,26 +77,6 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
         TeacherScores(tmp_path / "x.jsonl")
 
 
-def test_a_trec_run_is_a_teacher(tmp_path, caplog):
-    path = tmp_path / "bm25.trec"
-    path.write_text("1 Q0 d1 1 3.5 tag\n9 Q0 d1 1 8 tag\n1 Q0 d3 2 -1e-3 tag\n")
-    scores = TeacherScores(path, {"1": "q", "2": "r"})
-    assert scores.of("q", [TEXTS[2], TEXTS[0]]).tolist() == pytest.approx([-1e-3, 3.5])
-    assert "1 lines of queries that are not trained on, left out" in caplog.text
-    with pytest.raises(UserError, match=r"bm25\.trec: a TREC run of other queries: its ids must be those of the set"):
-        TeacherScores(path, {"7": "q"})
-    for line, message in (
-        ("1 d1 1", "line 4: 3 columns; a teacher's scores are JSON lines, or a TREC run of 6"),
-        ("1 Q0 d1 1 high tag", "line 4: the score is 'high'; it must be a finite number"),
-        ("1 Q0 d1 1 nan tag", "line 4: the score is 'nan'"),
-        ("1 Q0 d3 1 7 tag", "line 4: this pair has another score above"),
-    ):
-        other = tmp_path / "wrong.trec"
-        other.write_text(path.read_text() + line + "\n")
-        with pytest.raises(UserError, match=message):
-            TeacherScores(other, {"1": "q"})
-
-
 @pytest.fixture(scope="module")
 def mined(inputs, tmp_path_factory):
     """The toy questions with BM25's negatives."""
@@ -162,14 +140,9 @@ def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
     assert np.asarray(batch["teacher"]).std() > 0.01
 
 
-def test_a_run_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
+def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     """A reranker can learn from a teacher, too."""
-    ids = {text: id for id, text in beir.read_queries(mined.training / "queries.jsonl").items()}
-    scores = map(json.loads, (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines())
-    path = write_file(
-        tmp_path / "scores.trec",
-        "".join(f"{ids[each['query']]} Q0 {each['docid']} 1 {each['score']!r} tag\n" for each in scores),
-    )
+    path = distilled.folder / "teacher" / "scores.jsonl"
     changes = {"stages": ("pairs",), "pairs.teacher": str(path), "teacher.model": "", "train.loss": "kl_divergence"}
     run = student(mined, inputs, tmp_path / "run", "", **changes)
     preflight.check(run, run.config.stages)
