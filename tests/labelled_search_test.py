@@ -3,15 +3,12 @@
 import dataclasses
 import json
 import os
-import time
 
-import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir, nq_dev
@@ -20,7 +17,6 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.work_directory import Asked
-from retrieval.search import exact
 from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
@@ -126,49 +122,6 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
 def test_mistakes_in_what_is_asked(searched, capsys, asked, message):
     with pytest.raises(UserError, match=message):
         ask(searched, capsys, **asked)
-
-
-def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
-    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
-    from starlette.testclient import TestClient
-
-    from retrieval.serving import server
-    from retrieval.stages import serve
-
-    config = searched.config.copy_and_resolve_references()
-    config.serve.update(port=0, hosts=("testserver",), batch=2)
-    run = dataclasses.replace(searched, config=config)
-
-    def answer(app, listening, closed):
-        listening.close()
-        asked, programs = TestClient(app), exact._search_batches._cache_size()
-        asked.get("/api/search?query=owl&systems=dense&k=2")
-        assert exact._search_batches._cache_size() == programs  # all is compiled before
-        own = OwnSearch(run, 100)
-        (lists,) = own.search(["where is the owl"], 3)
-        answers = asked.get("/api/search", params={"query": "where is the owl", "k": 3, "details": 1}).json()["systems"]
-        for system, hits in lists.items():
-            assert [hit["id"] for hit in answers[system]] == [hit.id for hit in hits]
-            np.testing.assert_allclose(
-                [hit["score"] for hit in answers[system]], [hit.score for hit in hits], rtol=1e-5
-            )
-        assert ["owl", True] in answers["bm25"][0]["marked"]["text"]
-        embeddings = asked.post("/api/encode", json={"texts": ["the owl"]}).json()["embeddings"]
-        np.testing.assert_allclose(embeddings, own.model.encode_queries(["the owl"]), atol=1e-6)
-        opened = asked.get("/api/health").json()["opened"]
-        remade = searched.config.copy_and_resolve_references()
-        remade.index.bm25_k1 = 0.9
-        execute(dataclasses.replace(searched, config=remade), "index")
-        until = time.monotonic() + 20
-        while asked.get("/api/health").json()["opened"] == opened:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        newer = asked.get("/api/search?query=owl&systems=bm25").json()["systems"]["bm25"]
-        assert newer[0]["score"] > lists["bm25"][0].score
-
-    monkeypatch.setattr(serve, "_LOOK", 0.05)
-    monkeypatch.setattr(server, "run", answer)
-    runner.run_stage(run, "serve")
 
 
 def test_a_passage_is_there_once_and_no_id_twice():
