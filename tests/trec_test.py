@@ -40,9 +40,6 @@ XML = {
     "</num><title>b</title></top>",
     "a text alone": '<topics><topic number="101">\n does tape\n  <i>help</i></topic></topics>',
     "a description": "<topics><topic id='101'><desc>Description: does tape help</desc><narr>n</narr></topic></topics>",
-    "a question and a name space": "<t:topics xmlns:t='u'><t:topic number='101'><t:question>does tape help</t:question>"
-    "</t:topic></t:topics>",
-    "Indri's": "<parameters><query><number>101</number><text>does tape help</text></query></parameters>",
     "references": "<topics><topic number='101'><title>d&#111;es&#x20;tape help</title></topic></topics>",
     "attributes and CDATA, and no XML": "<top lang='en'><num>Number: 101<title lang='en'><![CDATA[does tape help]]>",
     "a text alone, and no XML": "<topic number='101'> does tape help",
@@ -52,29 +49,6 @@ XML = {
 @pytest.mark.parametrize("kind", XML)
 def test_topics_have_their_number_and_their_text_in_many_places(tmp_path, kind):
     assert trec.read_queries(write(tmp_path / "t.xml", XML[kind]))["101"] == "does tape help"
-
-
-@pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-16", "utf-8"])
-def test_topics_have_the_encoding_that_they_declare(tmp_path, encoding):
-    text = (
-        f"<?xml version='1.0' encoding='{encoding}'?><topics><topic number='1'><title>caf\xe9</title></topic></topics>"
-    )
-    assert trec.read_queries(write(tmp_path / "t.xml", text.encode(encoding))) == {"1": "caf\xe9"}
-
-
-def test_what_no_parser_should_follow(tmp_path):
-    entities = "<!DOCTYPE t [<!ENTITY a 'b'>]><t><topic number='1'><title>&a;</title></topic></t>"
-    with pytest.raises(UserError, match=r"t\.xml: declares the entity 'a', and none is read"):
-        trec.read_queries(write(tmp_path / "t.xml", entities))
-    endless = f"<topic number='1'><title>a &#{5000 * '9'}; b</title></topic>"
-    assert trec.read_queries(write(tmp_path / "t.xml", endless)) == {"1": "a \ufffd b"}
-
-
-def test_a_broken_topic_of_xml_is_named_by_its_line(tmp_path):
-    text = "\n<?xml version='1.0'?>\n<t>\n<topic number='1'><title>a</title></topic>\n<topic number='2'/>\n</t>"
-    for given in (text, text.replace("<t>", "").replace("</t>", "")):
-        with pytest.raises(UserError, match="line 5: the topic has no <title>"):
-            trec.read_queries(write(tmp_path / "t.xml", given))
 
 
 @pytest.mark.parametrize(
