@@ -66,7 +66,7 @@ class ExampleKind:
         """The fields of a row whose texts may be packed -> 'query' or 'document'."""
         return {name: field.side for name, field in self._of_rows().items() if field.side}
 
-    def rows(self, lengths: Lengths) -> dict[str, tuple[tuple[int, ...], str]]:
+    def row_specs(self, lengths: Lengths) -> dict[str, tuple[tuple[int, ...], str]]:
         """The shape and the dtype of each field of a row."""
         return {name: (self._shape(name, lengths), field.dtype) for name, field in self._of_rows(lengths).items()}
 
@@ -87,6 +87,8 @@ class ExampleKind:
 
 def _filled(values: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
     """Values whose last axis is cut or filled up with zeros."""
+    if values.shape.is_fully_defined() and tuple(values.shape) == shape:
+        return values
     values = values[..., : shape[-1]]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
     blanks: Any = [[0, 0]] * (len(shape) - 1) + [[0, shape[-1] - tf.shape(values)[-1]]]
     return tf.ensure_shape(tf.pad(values, blanks), shape)

@@ -22,12 +22,12 @@ class Converter(seqio.FeatureConverter):
         fields = {name: field for name, field in kind.fields.items() if name in lengths}
         self.TASK_FEATURES = {name: spec(tf.as_dtype(f.dtype), len(f.shape) or 1) for name, f in fields.items()}
         self.MODEL_FEATURES = {
-            name: spec(tf.as_dtype(dtype), len(shape)) for name, (shape, dtype) in kind.rows(lengths).items()
+            name: spec(tf.as_dtype(dtype), len(shape)) for name, (shape, dtype) in kind.row_specs(lengths).items()
         }
 
     def get_model_feature_lengths(self, task_feature_lengths: Lengths) -> Lengths:
         """The last axis of each field."""
-        return {name: shape[-1] for name, (shape, _) in self._kind.rows(task_feature_lengths).items()}
+        return {name: shape[-1] for name, (shape, _) in self._kind.row_specs(task_feature_lengths).items()}
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Lengths) -> tf.data.Dataset:
         return ds.map(lambda example: self._kind.row(example, task_feature_lengths, self._sep_id))
