@@ -13,7 +13,7 @@ from support.tiny import make_config
 
 from benchmarks.accelerator import curves, data, outcomes, pack
 from benchmarks.accelerator.data import Labelled, Masked, Pack, Pairs
-from retrieval.data.examples.masking import MASKED
+from retrieval.data.examples.masking import PERCENT
 from retrieval.data.sets import reqa
 from retrieval.errors import UserError
 from retrieval.recipes.placement import bind, parameters_of
@@ -90,7 +90,7 @@ def test_four_queries_share_a_row(packed):
 
 def test_masked_tokens_are_those_that_were_there(packed):
     loaded = Pack(packed)
-    batch = Masked(loaded, 0, 48, 7, MASKED).batch(0, 64)
+    batch = Masked(loaded, 0, 48, 7, PERCENT).batch(0, 64)
     used = batch["weights"] > 0
     text = np.take_along_axis(batch["text"], batch["positions"], axis=1)
     assert 0.7 < (text[used] == loaded.special("mask")).mean() < 0.9

@@ -13,7 +13,7 @@ from retrieval.errors import UserError
 CORPUS = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": 2, "text": "zwei é\\u2028", "metadata": {}}\n\n'
 QUERIES = '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "not judged"}\n'
 OPTIONS = {"sets.splits": (), "split.set": ""}
-QRELS = "query-id\tcorpus-id\tscore\nq2\td1\t1\nq2\t2\t0\nq1\t2\t-1\n"
+QRELS = "Query-ID\tcorpus-id\tscore \nq2\td1\t1.0\nq2\t2\t0\nq1\t2\t-1\n"
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def test_reads_a_folder(folder):
 def test_judgements_of_other_candidates_are_refused_or_counted(folder):
     lines = "q1\td9\t2\nq2\td8\t0\nq3\td9\t1\n"
     (folder / "qrels" / "test.tsv").write_text(QRELS + lines, encoding="utf-8")
-    with pytest.raises(UserError, match=r"line 5: the candidate 'd9' .* or drop all such lines with config\.sets\.unk"):
+    with pytest.raises(UserError, match=r"line 6: the candidate 'd8' .* config\.sets\.unknown=drop leaves such"):
         beir.read_folder(folder)
     value = beir.read_folder(folder, relevance.DROP)
     assert (value.queries, value.qrels) == (EXPECTED.queries, EXPECTED.qrels)
     assert value.left_out == {relevance.OUTSIDE: 3, relevance.RELEVANT_OUTSIDE: 2, relevance.LOST: 1}
     (folder / "qrels" / "test.tsv").write_text(lines, encoding="utf-8")
-    with pytest.raises(UserError, match="no judgement of a candidate of the set in it"):
+    with pytest.raises(UserError, match="no judgement is of a candidate in corpus"):
         beir.read_folder(folder, relevance.DROP)
 
 
@@ -120,13 +120,6 @@ def test_header_is_optional_and_windows_files_are_read(folder):
     assert beir.read_folder(folder) == EXPECTED
 
 
-def test_every_rule_is_read_and_keeps_its_queries(folder):
-    (folder / "qrels" / "dev.tsv").write_text("q3\td1\t2\n", encoding="utf-8")
-    value = beir.read_folder(folder)
-    assert value.qrels == {"dev": {"q3": {"d1": 2}}, **EXPECTED.qrels}
-    assert list(value.queries) == ["q1", "q2", "q3"]
-
-
 def test_a_written_folder_replaces_the_old_one(tmp_path):
     value = RetrievalSet(
         "set",
@@ -163,8 +156,9 @@ BAD = {
         ["queries.jsonl, line 3", "'1' is there twice"],
     ),
     "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
-    "a real score": ("qrels/test.tsv", QRELS.encode() + b"q1\td1\t0.5\n", ["test.tsv, line 5", "'0.5'", "integer"]),
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
+    "a second header": ("qrels/test.tsv", 2 * QRELS.encode(), ["test.tsv, line 5", "a second header"]),
+    "another order": ("qrels/test.tsv", b"corpus-id\tquery-id\tscore\n", ["line 1", "in this order"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
     "answers of no query": (
         "answers.jsonl",
@@ -184,18 +178,6 @@ def test_broken_file_is_named_with_its_line(folder, case):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_missing_folder_and_file(tmp_path):
-    with pytest.raises(UserError, match="nowhere: neither"):
-        beir.read_folder(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"no\.jsonl: no such file"):
-        next(beir.read_candidates(tmp_path / "no.jsonl"))
-
-
-def test_a_folder_of_folders_is_told_of_its_parts(folder):
-    with pytest.raises(UserError, match=f"neither corpus.jsonl .* name the folders in it, such as {folder}"):
-        beir_folders.BeirFolders().check_path(folder.parent, OPTIONS)
-
-
 # Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.
 @pytest.mark.parametrize(
     ("name", "candidates", "queries", "judgements"),
@@ -212,23 +194,9 @@ def test_real_collections(shared_data, name, candidates, queries, judgements):
     assert sizes == (candidates, queries, judgements)
 
 
-def test_a_header_may_have_capitals_and_no_other_order(folder):
-    qrels, expected = folder / "qrels" / "test.tsv", beir.read_folder(folder)
-    qrels.write_text(QRELS.replace("query-id", "Query-ID").replace("score", "score "))
-    assert beir.read_folder(folder).qrels == expected.qrels
-    qrels.write_text(QRELS + QRELS)
-    with pytest.raises(UserError, match="line 5: a second header, as of files that were joined; drop the line"):
-        beir.read_folder(folder)
-    qrels.write_text(QRELS.replace("query-id\tcorpus-id", "corpus-id\tquery-id"))
-    with pytest.raises(
-        UserError, match=r"line 1: the columns corpus-id, .* must be query-id, corpus-id, score, in this"
-    ):
-        beir.read_folder(folder)
-
-
 def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     qrels, queries = folder / "qrels" / "test.tsv", folder / "queries.jsonl"
-    for grade in ("1_0", "\u0661", "0x1"):
+    for grade in ("1_0", "\u0661", "0x1", "0.5", ".0", "1.0e1"):
         qrels.write_text(f"q2\td1\t{grade}\n", encoding="utf-8")
         with pytest.raises(UserError, match=r"test\.tsv, line 1: the score '.*' is not an integer"):
             beir.read_folder(folder)
@@ -239,16 +207,6 @@ def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     queries.write_text(QUERIES.replace('"not judged"', '" \\n"'))
     with pytest.raises(UserError, match=r"queries\.jsonl, line 3: the query 'q3' is empty"):
         beir.read_queries(queries)
-
-
-def test_grades_may_have_an_empty_fraction(folder):
-    qrels = folder / "qrels" / "test.tsv"
-    qrels.write_text("q2\td1\t2.0\nq1\t2\t0.00\n")
-    assert beir.read_folder(folder).qrels["test"] == {"q2": {"d1": 2}, "q1": {"2": 0}}
-    for grade in ("0.5", ".0", "1.0e1"):
-        qrels.write_text(f"q2\td1\t{grade}\n")
-        with pytest.raises(UserError, match=r"line 1: the score '.*' is not an integer"):
-            beir.read_folder(folder)
 
 
 def test_queries_that_nobody_judges_are_counted(folder, caplog):
@@ -263,12 +221,6 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
     beir_folders.BeirFolders().check_path(folder, OPTIONS)
     value = beir.read_folder(folder)
     assert value.qrels == EXPECTED.qrels and value.answers == {"q1": Answers(("a|b",), True)}
-
-
-def test_gzip_is_told_by_its_content(folder):
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        (folder / name).write_bytes(gzip.compress((folder / name).read_bytes()))
-    assert beir.read_folder(folder) == EXPECTED
 
 
 def test_corpora_of_other_projects_are_read(tmp_path):

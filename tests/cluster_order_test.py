@@ -1,7 +1,6 @@
 """How clusters become batches."""
 
 import numpy as np
-import pytest
 
 from retrieval.methods.clusters import cluster_order
 from retrieval.methods.clusters.cluster_order import Clustered
@@ -34,11 +33,6 @@ def test_clusters_count_by_their_pairs():
     np.testing.assert_allclose(found, np.bincount(cluster_M) / len(cluster_M), atol=0.03)
 
 
-def test_a_small_cluster_is_drawn_with_repetition():
-    _, rows = draw("paper", of=pairs(sizes=(4,)))
-    assert rows.shape == (400, 10)
-
-
 def test_the_authors_batches_repeat_an_epoch_of_all_pairs():
     of, rows = draw("authors")
     whole = len(of.paragraph_M) // 10
@@ -54,27 +48,9 @@ def test_the_authors_order_keeps_questions_of_a_paragraph_apart():
     assert twice <= 6  # where one round ends and the next begins: two borders a cluster
 
 
-@pytest.mark.parametrize("name", cluster_order.ORDERS)
-def test_batches_depend_on_the_seed_alone(name):
-    np.testing.assert_array_equal(draw(name)[1], draw(name)[1])
-    assert not np.array_equal(draw(name)[1], draw(name, seed=2)[1])
-
-
 def test_small_clusters_join_their_neighbour():
     """Of four on a line, the two small ones join what is next to them; an empty one vanishes."""
     cluster_N = np.repeat([0, 1, 2, 4], [20, 3, 20, 2])
     centroids = np.array([[0.0], [1.0], [10.0], [5.0], [8.5]])
     found = cluster_order.merge_small(cluster_N, centroids, least=5)
     np.testing.assert_array_equal(found, np.repeat([0, 0, 1, 1], [20, 3, 20, 2]))
-
-
-def test_two_small_clusters_can_be_enough_together():
-    """The mean of the joined ones counts from then on: by itself the third is nearer to the second."""
-    cluster_N = np.repeat([0, 1, 2, 3], [3, 3, 9, 9])
-    found = cluster_order.merge_small(cluster_N, np.array([[0.0], [1.0], [5.0], [-9.0]]), least=6)
-    np.testing.assert_array_equal(found, np.repeat([0, 0, 1, 2], [3, 3, 9, 9]))
-
-
-def test_clusters_that_are_all_too_small_become_one():
-    found = cluster_order.merge_small(np.arange(6), np.arange(6.0)[:, None], least=10)
-    np.testing.assert_array_equal(found, np.zeros(6))

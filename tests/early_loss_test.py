@@ -211,7 +211,7 @@ def candidates_of(run):
 
 def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towers):
     embeddings_NE, passages = candidates_of(trained)
-    vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions(towers[0] / "train.jsonl")
+    vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions([towers[0] / "train.jsonl"])
     batch = jax.device_get(next(examples.make_batches(trained, vocabulary, make_mesh(trained.config))))
     config = question_tower.towers_of(trained).config
     asked = {

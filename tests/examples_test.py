@@ -22,11 +22,6 @@ def test_a_batch_has_room_for_the_most_positives(run):
     assert examples.known_positives(run) == 3
 
 
-def test_versions_of_pairs_have_room_like_the_first(run):
-    """Else the step would be compiled anew at every refresh."""
-    assert examples.known_positives(run, run.pairs.with_name("version")) == 3
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -37,9 +32,4 @@ def test_versions_of_pairs_have_room_like_the_first(run):
 )
 def test_no_room_where_no_loss_asks(run, change):
     run.config.update_from_flattened_dict(change)
-    assert examples.known_positives(run) == 0
-
-
-def test_no_room_where_no_query_has_another_positive(run):
-    files.write_json(run.pairs / "stats.json", {"most positives": 1})
     assert examples.known_positives(run) == 0

@@ -283,7 +283,7 @@ def test_open_domain_questions_and_their_passages(rounds, tmp_path, name):
 
     def read():
         asked = questions if name == "passages" else path
-        value = qa.read_set("qa", functools.partial(qa.read_passages, passages), asked)
+        value = qa.set_of("qa", functools.partial(qa.read_passages, passages), *qa.read_questions([asked]))
         beir.write_folder(tmp_path / "set", value)
         again = beir.read_folder(tmp_path / "set")
         assert (again.queries, again.answers) == (value.queries, value.answers)

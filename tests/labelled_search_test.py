@@ -1,20 +1,14 @@
 """A run made of labelled files alone is searched: its collection is the passages of their examples."""
 
 import dataclasses
-import io
 import json
 import os
-import re
-import time
 
-import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.api.document_index import Hit
-from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir, nq_dev
@@ -23,7 +17,6 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.work_directory import Asked
-from retrieval.search import exact
 from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
@@ -106,55 +99,6 @@ def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
     assert zebra["systems"]["bm25"] == [] and len(zebra["systems"]["dense"]) == 5
 
 
-def test_hits_lead_to_their_documents(searched, capsys):
-    config = searched.config.copy_and_resolve_references()
-    config.documents.base_url = "https://a.example/{id}?of={title}"
-    run = dataclasses.replace(searched, config=config)
-    lists = json.loads(ask(run, capsys, query="where is the owl", as_json=True))["systems"]
-    assert {hits[0]["url"] for hits in (lists["bm25"], lists["hybrid"])} == {"https://a.example/p2?of=the%20owl"}
-    assert "\n     https://a.example/p2?of=the%20owl\n" in ask(run, capsys, query="where is the owl")
-    assert json.loads(ask(searched, capsys, query="owl", as_json=True))["systems"]["bm25"][0]["url"] == ""
-
-
-def test_a_query_that_matches_nothing_says_so(searched, capsys):
-    said = ask(searched, capsys, query="zebra")
-    assert "\nBM25\n  nothing: no passage matches the query\n" in said
-
-
-def test_what_is_nearly_the_same_stands_below_its_first():
-    text = "the red fox sleeps below the old tree at the river"
-    texts = [text, "a blue whale", f"{text}.", text.upper()]
-    hits = [Hit(f"d{place}", "", text, 1.0) for place, text in enumerate(texts)]
-    lines = search.listed({"bm25": hits, "dense": hits[1:2]}, {"bm25": "BM25", "dense": "dense"}).splitlines()
-    assert [line.split()[:3] for line in lines if "[" in line] == [
-        ["1.", "1.0000", "[d0]"],
-        ["2.", "1.0000", "[d1]"],
-        ["1.", "1.0000", "[d1]"],
-    ]
-    assert lines[4] == "     nearly the same: d2, d3" and "".join(lines).count("nearly") == 1
-
-
-def test_queries_come_from_standard_input(searched, monkeypatch, capsys):
-    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO("der Uhu\n\nthe café\n".encode()), "ascii"))
-    asked = [json.loads(line)["query"] for line in ask(searched, capsys, queries="-", as_json=True).splitlines()]
-    assert asked == ["der Uhu", "the café"]
-
-
-def test_a_line_of_standard_input_is_named(searched, monkeypatch, capsys):
-    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the owl\ncaf\xe9\n")))
-    with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
-        ask(searched, capsys, queries="-")
-    assert "[p2]" in capsys.readouterr().out
-
-
-def test_each_list_stands_below_its_query(searched, tmp_path, capsys):
-    (tmp_path / "queries.txt").write_text("where is the owl\nthe\tfox\x1b[31m\n")
-    said = ask(searched, capsys, queries=str(tmp_path / "queries.txt"))
-    assert re.findall("(?m)^query: .*$", said) == ["query: where is the owl", r"query: the fox\x1b[31m"]
-    assert said.startswith("\nquery: where is the owl\n\ndense\n") and "\n\nquery: the" in said
-    assert "query: " not in ask(searched, capsys, query="where is the owl")
-
-
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, as_json):
     (tmp_path / "queries.txt").write_text("the owl\n" * 3)
@@ -178,64 +122,6 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
 def test_mistakes_in_what_is_asked(searched, capsys, asked, message):
     with pytest.raises(UserError, match=message):
         ask(searched, capsys, **asked)
-
-
-def test_a_search_writes_nothing(searched, capsys):
-    before = {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")}
-    ask(searched, capsys, query="the owl")
-    assert {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")} == before
-    assert not searched.own_record("search").exists()
-
-
-def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
-    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
-    from starlette.testclient import TestClient
-
-    from retrieval.serving import server
-    from retrieval.stages import serve
-
-    config = searched.config.copy_and_resolve_references()
-    config.serve.update(port=0, hosts=("testserver",), batch=2)
-    run = dataclasses.replace(searched, config=config)
-
-    def answer(app, listening, closed):
-        listening.close()
-        asked, programs = TestClient(app), exact._search_batches._cache_size()
-        asked.get("/api/search?query=owl&systems=dense&k=2")
-        assert exact._search_batches._cache_size() == programs  # all is compiled before
-        own = OwnSearch(run, 100)
-        (lists,) = own.search(["where is the owl"], 3)
-        answers = asked.get("/api/search", params={"query": "where is the owl", "k": 3, "details": 1}).json()["systems"]
-        for system, hits in lists.items():
-            assert [hit["id"] for hit in answers[system]] == [hit.id for hit in hits]
-            np.testing.assert_allclose(
-                [hit["score"] for hit in answers[system]], [hit.score for hit in hits], rtol=1e-5
-            )
-        assert ["owl", True] in answers["bm25"][0]["marked"]["text"]
-        embeddings = asked.post("/api/encode", json={"texts": ["the owl"]}).json()["embeddings"]
-        np.testing.assert_allclose(embeddings, own.model.encode_queries(["the owl"]), atol=1e-6)
-        opened = asked.get("/api/health").json()["opened"]
-        remade = searched.config.copy_and_resolve_references()
-        remade.index.bm25_k1 = 0.9
-        execute(dataclasses.replace(searched, config=remade), "index")
-        until = time.monotonic() + 20
-        while asked.get("/api/health").json()["opened"] == opened:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        newer = asked.get("/api/search?query=owl&systems=bm25").json()["systems"]["bm25"]
-        assert newer[0]["score"] > lists["bm25"][0].score
-
-    monkeypatch.setattr(serve, "_LOOK", 0.05)
-    monkeypatch.setattr(server, "run", answer)
-    runner.run_stage(run, "serve")
-
-
-def test_without_its_index_it_says_what_makes_one(tmp_path):
-    run = make_run(tmp_path, **{"encode.corpus": False})
-    execute(run)
-    assert not run.embeddings(CORPUS, "trained").exists()
-    with pytest.raises(UserError, match=r"no index of words: run the stages encode and index with config\.encode"):
-        execute(run, "search")
 
 
 def test_a_passage_is_there_once_and_no_id_twice():

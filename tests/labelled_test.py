@@ -1,9 +1,7 @@
 """Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
 
-import bz2
 import itertools
 import json
-import lzma
 import random
 import tracemalloc
 
@@ -13,7 +11,7 @@ from conftest import write
 from retrieval import text_files
 from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.sets import answers, beir, msmarco, reqa
+from retrieval.data.sets import beir, msmarco, reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -89,16 +87,6 @@ def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
     assert {each.query: len(each.negatives) for each in groups} == {"q": 1, "r": 0}
 
 
-def test_fields_that_are_not_read_are_named(tmp_path, caplog):
-    row = {"query_id": 3, "query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1.5], "prompt": "p"}
-    path, counts = write(tmp_path / "x.jsonl", json.dumps(row) + "\n" + json.dumps(row)), Counts()
-    assert len(list(jsonl_pairs.read(path, counts))) == 2
-    counts.log_left_out("pairs")
-    for field in ("pos_scores", "prompt"):
-        assert f"pairs: left out 2 values of the field '{field}', which is not read, the first at {path}" in caplog.text
-    assert "query_id" not in caplog.text
-
-
 def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     ctxs = [
         {"title": "", "text": "a", "hasanswer": True},
@@ -113,29 +101,9 @@ def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     found = list(jsonl_pairs.read(path, counts))
     assert found == [Example("q", texts("b"), texts("c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
     left_out = {"examples without a positive": 1, "negatives that hold an answer": 1}
-    assert counts.left_out == left_out and jsonl_pairs.has_answers(path)
+    assert counts.left_out == left_out
     array, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()  # which is what the retriever writes
     assert list(dpr.read(array, counts)) == found and counts.left_out == left_out
-    assert not jsonl_pairs.has_answers(write(tmp_path / "y.jsonl", json.dumps(ROWS[0])))
-
-
-def test_dprs_negatives_hold_no_answer(tmp_path):
-    marked = [{"text": "a", "has_answer": True}, {"text": "b", "has_answer": False}, {"text": "c"}]
-    rows = [
-        {"question": "q", "positive_ctxs": [{"text": "p"}], "hard_negative_ctxs": marked, "negative_ctxs": marked[:1]},
-        {"question": "r", "positive_ctxs": [{"text": "p"}], "hard_negative_ctxs": marked[:1], "negative_ctxs": marked},
-    ]
-    path, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()
-    assert [group.negatives for group in dpr.read(path, counts)] == [texts("b", "c")] * 2
-    assert counts.left_out == {"negatives that hold an answer": 3}
-
-
-def test_nqs_gold_set_has_an_answer_in_every_passage(shared_data):
-    path = shared_data / "qa" / "nq_open_oracle" / "nq-open-oracle.jsonl.gz"
-    groups = list(jsonl_pairs.read(path, Counts()))
-    found = grouping.evaluation_set("gold", groups)
-    assert (len(found.queries), len(found.candidates), len(found.answers)) == (2655, 2600, 2655)
-    assert all(answers.places(answers.of_texts(group.answers), group.positives[0].text) for group in groups)
 
 
 def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
@@ -176,40 +144,21 @@ def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
         assert [value for _, value in found] == records and found[7][0] == f"{path}, record 8"
 
 
-def test_an_array_and_lines_may_be_utf_16(tmp_path):
-    (tmp_path / "x.json").write_bytes(json.dumps([{"a": "é"}, {"a": "日"}], ensure_ascii=False).encode("utf-16"))
-    assert [value for _, value in json_array.read(tmp_path / "x.json")] == [{"a": "é"}, {"a": "日"}]
-    (tmp_path / "x.jsonl").write_bytes((json.dumps(ROWS[0], ensure_ascii=False) + "\n").encode("utf-16"))
-    assert list(jsonl_pairs.read(tmp_path / "x.jsonl", Counts()))
-    assert text_files.first_character(tmp_path / "x.json") == "["
-
-
-@pytest.mark.parametrize("beginning", [bz2.compress(b"a"), lzma.compress(b"a"), b"\x28\xb5\x2f\xfd\x04", b"PK\x03\x04"])
-def test_what_is_packed_otherwise_is_called_so(tmp_path, beginning):
-    path = tmp_path / "x"
-    path.write_bytes(beginning + b"\xff\n")
-    for read in (jsonl_pairs.read, dpr.read):
-        with pytest.raises(UserError, match=r"/x: packed by (bzip2|xz|zstd|zip); .* only gzip is read: unpack it"):
-            list(read(path, Counts()))
-
-
 def test_an_array_takes_the_memory_of_a_record(tmp_path):
-    """40 MB in records of 20 kB."""
+    """8 MB in records of 20 kB."""
     record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
-    path = write(tmp_path / "x.json", "[" + ",".join([record] * 2000) + "]")
+    path = write(tmp_path / "x.json", "[" + ",".join([record] * 400) + "]")
     tracemalloc.start()
     count = sum(1 for _ in dpr.read(path, Counts()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 2000 and path.stat().st_size > 40e6 and peak < 3e6
+    assert count == 400 and path.stat().st_size > 8e6 and peak < 3e6
 
 
 @pytest.mark.parametrize(
     ("text", "read", "message"),
     [
-        ('[{"question": "%s"}]', dpr.read, r"record 1: longer than 64 MiB; is a bracket or a quotation mark of it not"),
         ('[{"a": [%s' + '{"b": [' * 200_000, dpr.read, r"record 1(: longer than 64 MiB| .*nested too deeply)"),
-        ('{"query": "%s", "positives": ["a"]}', jsonl_pairs.read, r"line 1: longer than 64 MiB; is it one record\?"),
         ('{"data": ["%s"]}', lambda path, _: reqa.paragraphs(path), r"holds more than 0 MiB; split it"),
     ],
 )
@@ -248,22 +197,6 @@ def test_triples_of_texts(tmp_path, name):
     first, second = msmarco.read_triples(write(tmp_path / name, "\ufeff" + TRIPLES), counts)
     assert first == Example('who "sang"', texts("Reba"), texts("Bob"))
     assert second == Example("who", texts("A")) and counts.left_out == {"empty texts": 1}
-
-
-@pytest.mark.parametrize(
-    "names", ["query\tpositive\tnegative", "Anchor\tpos\tneg", "question\tpositive_passages\thard_negatives"]
-)
-def test_lines_that_name_the_columns_of_triples_are_counted(tmp_path, names):
-    path, counts = write(tmp_path / "t.tsv", f"\ufeff{names}\n{TRIPLES}{names}\n"), Counts()
-    assert [each.query for each in msmarco.read_triples(path, counts)] == ['who "sang"', "who"]
-    assert counts.left_out["lines that name the columns"] == 2
-    assert counts.first["lines that name the columns"] == f"{path}, line 1"
-
-
-def test_triples_whose_columns_have_another_order_are_refused(tmp_path):
-    path = write(tmp_path / "t.tsv", "query\tnegative\tpositive\nq\ta\tb\n")
-    with pytest.raises(UserError, match=r"line 1: the columns query, negative, positive must be query, positive, neg"):
-        list(msmarco.read_triples(path, Counts()))
 
 
 def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
@@ -376,13 +309,6 @@ def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
     assert counts.queries == 4 and counts.left_out["first ones"] == 1
 
 
-def test_a_querys_positives_keep_the_order_of_lines(tmp_path):
-    """`pairs.positives` takes the first."""
-    lines = [Example(query, texts(f"{9 - i}")) for i in range(9) for query in ("q", "r")]
-    for found in group(lines, tmp_path)[0]:
-        assert found.positives == texts(*"987654321")
-
-
 def test_an_evaluation_set_of_labelled_files(tmp_path):
     examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
     value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
@@ -391,13 +317,6 @@ def test_an_evaluation_set_of_labelled_files(tmp_path):
     assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value
-
-
-def test_the_order_of_candidates_does_not_tell_what_is_relevant():
-    examples = [Example(f"q{i}", (Candidate("", "", f"yes {i}"),), (Candidate("", "", f"no {i}"),)) for i in range(200)]
-    value = grouping.evaluation_set("x", examples)
-    first = sum(candidate.text.startswith("yes") for candidate in value.candidates[::2])
-    assert [c.text.split()[1] for c in value.candidates[::2]] == [str(i) for i in range(200)] and 70 < first < 130
 
 
 def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
@@ -410,14 +329,3 @@ def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
     assert {value.queries[id]: found for id, found in value.answers.items()} == {"q": Answers(("A", "b"))}
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value
-
-
-def test_negatives_that_are_null_are_none(tmp_path):
-    row = {"query": "q", "positive": "a", "negatives": None, "negative_2": "b"}
-    path = write(tmp_path / "x.jsonl", json.dumps(row))
-    assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a"), texts("b"))]
-    with pytest.raises(UserError, match="positive"):
-        list(jsonl_pairs.read(write(tmp_path / "y.jsonl", json.dumps(row | {"positive": None})), Counts()))
-    question = {"question": "q", "positive_ctxs": [{"text": "a"}], "hard_negative_ctxs": None, "negative_ctxs": None}
-    path = write(tmp_path / "z.json", json.dumps([question]))
-    assert list(dpr.read(path, Counts())) == [Example("q", texts("a"))]

@@ -19,11 +19,10 @@ from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import describe
 from retrieval.methods.mind import impressions, mind_set
-from retrieval.methods.mind.stage import _in_percent, check
 from retrieval.methods.mind.stage import _predictions as predictions
 from retrieval.methods.mind.stage import _read as read_pages
+from retrieval.methods.mind.stage import check
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.stage import STAGES
 from retrieval.stage_outputs import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
@@ -96,20 +95,6 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
     assert (told["pairs"], told["most positives"], told["negatives per pair"]) == (3, 3, 1.0)
 
 
-def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
-    news = mind_set.read_news(files[0])
-    for split in ("2019-11-13T10:00", "2019-11-14", "2020-01-01"):
-        for impression in mind_set.read_behaviors(files[1], news):
-            assert mind_set.is_before(impression, split) != mind_set.is_of_set(impression, split)
-
-
-def test_a_special_token_parts_a_historys_titles():
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "fox", "owl"])
-    assert vocabulary.encode(f"fox {SEPARATOR} owl") == [5, vocabulary.sep_id, 6]
-    assert vocabulary.encode_batch([SEPARATOR, "fox"]) == [[vocabulary.sep_id], [5]]
-    assert vocabulary.sep_id not in vocabulary.encode("[SEP] fox")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -157,12 +142,6 @@ def test_pages_with_hidden_clicks_are_asked_and_not_judged(files, tmp_path, capl
         file.write("\t".join(("7", *ROWS[0][1:])) + "\n")
     with pytest.raises(UserError, match=r"line 7: 'N2-1' says whether it was clicked, and the first line does not"):
         read_set(files, tmp_path)
-
-
-def test_what_is_left_out_says_where_the_first_stands(files, tmp_path, caplog):
-    read_set(files, tmp_path)
-    assert f"1 unknown news on pages, the first at {files[1]}, line 2" in caplog.text
-    assert f"1 clicks of histories on unknown news, the first at {files[1]}, line 2" in caplog.text
 
 
 def test_a_prediction_file_has_each_page_and_all_news_on_it():
@@ -232,18 +211,6 @@ def test_equal_scores_have_the_mean_over_all_their_orders(scores, count):
     expected = {name: np.mean([metrics[name] for metrics in of_all]) for name in impressions.METRICS}
     assert impressions.of_impression(scores, clicked) == pytest.approx(expected)
     assert len(set(scores)) > 1 or expected["AUC"] == 0.5
-
-
-def test_a_single_impression_has_no_interval():
-    assert impressions.mean_with_interval([0.5]) == (0.5, None)
-    assert _in_percent(0.5, None) == "50.00" and _in_percent(0.5, 0.125) == "50.00 ± 12.50"
-
-
-def test_predictions_of_equal_scores_do_not_go_by_the_page():
-    scores, names = np.array([0.0, 2.0, 0.0, -np.inf]), ["p N1", "p N2", "p N3", "p N4"]
-    assert sorted(impressions.ranks(scores, names)[[0, 2]]) == [2, 3]
-    first = [impressions.ranks(np.zeros(2), [f"{page} N1", f"{page} N2"])[0] for page in range(100)]
-    assert 30 < first.count(1) < 70
 
 
 def test_impressions_without_ids_are_counted(files, tmp_path):
@@ -341,34 +308,3 @@ def test_no_page_that_a_base_has_learnt_from_is_tested_on(files, trained, ended,
             check(run)
         run.config.sets.mind = f"{files[0]},other.tsv"
     check(run)
-
-
-def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
-    """The same content at another place is taken once the first place has none, and the time split holds there too."""
-    base, moved = trained(), tmp_path / "moved.tsv"
-    run = ranking(base, files, **{"pairs.files": str(moved), "sets.mind": f"{files[0]},{tmp_path / 'test.tsv'}"})
-    shutil.copy(files[1], moved)
-    shutil.copy(files[1], tmp_path / "test.tsv")
-    run.config.pairs.files = str(files[1].parent / ".." / files[1].parent.name / files[1].name)
-    check(run)  # the same file, spelled otherwise
-    run.config.pairs.files = str(moved)
-    with pytest.raises(UserError, match=r"moved\.tsv: the impressions .* name the same files where they are if"):
-        check(run)
-    files[1].unlink()
-    run.config.pairs.files = ""
-    with pytest.raises(UserError, match=r"behaviors\.tsv: no such file or folder, in config\.pairs\.files"):
-        STAGES["impressions"].inputs(run)
-    run.config.pairs.files = str(moved)
-    check(run)
-    assert moved in STAGES["impressions"].inputs(run)
-    run.config.sets.mind = f"{files[0]},{moved}"
-    with pytest.raises(UserError, match=r"mind_split='': .* of .*moved\.tsv before 2019-11-14"):
-        check(run)
-    moved.write_text("\t".join(ROWS[0]))
-    with pytest.raises(UserError, match="leave the field out"):
-        check(run)
-
-
-@pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])
-def test_a_time_to_divide_by_has_no_zone(value, fits):
-    assert mind_set.is_time(value) == fits

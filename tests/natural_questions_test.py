@@ -2,7 +2,6 @@
 
 import logging
 import re
-import tracemalloc
 
 import pytest
 from support.nq_records import (
@@ -77,18 +76,6 @@ def test_spaces_are_those_of_print_in_the_simplified_form(tmp_path):
     assert {c.text for c in value.candidates} == {expected}
 
 
-def test_token_numbers_count_blanks_only(tmp_path):
-    """A no-break space, or nothing, can be a token; str.split() would lose it, and shift all that follows."""
-    record = simplified(city(PEOPLE))
-    extra = "\u00a0 \u180e"  # and, with the blank in front, an empty token
-    record["document_text"] = f" {extra} {record['document_text']}"
-    for span in (record["annotations"][0]["long_answer"], *record["annotations"][0]["short_answers"]):
-        span["start_token"] += 3
-        span["end_token"] += 3
-    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", record)])
-    assert judged(value) == {"how many people": {(SECOND, TEXT)}}
-
-
 LIST_ITEM = (PLAIN.index("<Li>"), PLAIN.index("</Li>") + 1)
 
 
@@ -142,28 +129,3 @@ def test_a_broken_record_is_named(tmp_path, case):
     with pytest.raises(UserError) as error:
         natural_questions.read_nq([write(tmp_path / "bad.jsonl", city(PEOPLE), record)])
     assert all(word in str(error.value) for word in ["bad.jsonl, line 2, example_id 42", *expected]), str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"example_id": 1, ', "not valid JSON"),
-        (b'{"data": []}', "'example_id' is missing"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path, line, message):
-    path = write(tmp_path / "bad.jsonl", city(PEOPLE))
-    path.write_bytes(path.read_bytes() + b"\n" + line + b"\n")
-    with pytest.raises(UserError, match=rf"bad\.jsonl, line 3: .*{message}"):
-        natural_questions.read_nq([path])
-
-
-def test_memory_grows_with_what_is_kept(tmp_path):
-    large = simplified(city(LEFT_OUT["no short answer"]))
-    large["document_text"] += " " + "word" * 250_000
-    path = write(tmp_path / "large.jsonl.gz", *[large] * 40, city(PEOPLE))
-    tracemalloc.start()
-    natural_questions.read_nq([path])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 12 << 20, f"{peak >> 20} MB for a file of 40 MB"

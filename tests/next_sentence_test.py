@@ -14,13 +14,13 @@ from safetensors.numpy import load_file
 from support.modules import spread
 from support.tiny import execute, make_run
 
-from retrieval.data.examples.features import NextSentenceConverter
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.examples.token_rows import Specials
 from retrieval.errors import UserError
 from retrieval.methods.mlm import validation
 from retrieval.methods.mlm.next_sentence import NextSentenceModel
-from retrieval.methods.mlm.next_sentence_task import make_pair
+from retrieval.methods.mlm.next_sentence_task import MASKED_PAIRS, make_pair
 from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
@@ -98,10 +98,14 @@ def test_long_pairs_lose_their_two_ends():
         assert first + second == list(range(first[0], first[0] + 12))  # what lies at the cut stays
 
 
+def converted(dataset, lengths):
+    return Converter(MASKED_PAIRS, lengths, SEP)(dataset, lengths)
+
+
 def test_rows_have_the_types_of_two_texts():
     example = {"text": [CLS, 4, SEP, 7, SEP], "positions": [3], "labels": [8], "is_random": [1]}
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 2, "labels": 2, "is_random": 1})
+    (row,) = converted(dataset, {"text": 7, "positions": 2, "labels": 2, "is_random": 1})
     assert row["text_types"].numpy().tolist() == [0, 0, 0, 1, 1, 0, 0]
     assert row["is_random"].numpy().tolist() == [1] and row["weights"].numpy().tolist() == [1, 0]
 
@@ -109,7 +113,7 @@ def test_rows_have_the_types_of_two_texts():
 def test_a_sep_at_random_in_place_of_a_word_parts_nothing():
     example = {"text": [CLS, SEP, 5, SEP, 7, SEP], "positions": [1, 2], "labels": [4, 5], "is_random": [1]}
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 3, "labels": 3, "is_random": 1})
+    (row,) = converted(dataset, {"text": 7, "positions": 3, "labels": 3, "is_random": 1})
     assert row["text_types"].numpy().tolist() == [0, 0, 0, 0, 1, 1, 0]
     assert row["text"].numpy().tolist() == [CLS, SEP, 5, SEP, 7, SEP, 0]
 

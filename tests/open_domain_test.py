@@ -1,10 +1,7 @@
 """More candidates from a corpus."""
 
-import pytest
-
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.open_domain import extend
-from retrieval.errors import UserError
 
 PASSAGES = [
     Candidate("7:0", "Cats", "Cats sleep. Cats purr. Cats sleep."),
@@ -29,19 +26,6 @@ def test_distinct_sentences_that_are_not_the_sets_own():
     assert next(iter(value.candidates)) == reqa().candidates[0]
     assert {(c.id, c.title, c.text) for c in list(value.candidates)[1:]} == PAIRS
     assert (value.queries, value.qrels) == (reqa().queries, reqa().qrels)
-
-
-def test_a_draw_depends_on_the_seed_alone():
-    def draw(passages, count, seed):
-        return [c.id for c in list(extend(reqa(), passages, count, seed).candidates)[1:]]
-
-    assert draw(PASSAGES, 2, 0) == draw(PASSAGES[::-1], 2, 0) == draw(PASSAGES, 3, 0)[:2]
-    assert len({tuple(draw(PASSAGES, 4, seed)) for seed in range(5)}) > 1
-
-
-def test_a_corpus_that_is_too_small():
-    with pytest.raises(UserError, match=r"config\.sets\.distractors=5: the corpus has only 4"):
-        extend(reqa(), PASSAGES, 5, seed=0)
 
 
 def test_a_passage_of_the_set_or_with_a_query_gives_no_pair():

@@ -122,7 +122,7 @@ def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):
     preflight.check(run, run.config.stages[:-1])  # the model here has no export
     execute(run, "sets", "index", "mine", "pairs", "train")
     written = records.details(run, "pairs")
-    assert written["pairs"] == written["pairs with negatives"] > 0 and "0" in written["queries by negatives"]
+    assert written["pairs"] == written["pairs with negatives"] > 0
     assert records.details(run, "train")["steps"] == math.ceil(1.5 * written["pairs"] / 8)
 
 

@@ -81,15 +81,6 @@ def plain(examples, field):
     return [(tuple(row[row != 0]), tuple(type_row[row != 0])) for row, type_row in zip(ids, types)]
 
 
-def test_the_rows_of_the_docstring():
-    queries = np.array([[2, 7, 3, 0, 0, 0], [2, 5, 6, 4, 8, 3], [2, 9, 3, 0, 0, 0]])
-    batch, chosen = Packing(3, {"query": Rows(2, 8, "")}).pack({"query": queries})
-    assert batch["query"].tolist() == [[[2, 7, 3, 2, 9, 3, 0, 0], [2, 5, 6, 4, 8, 3, 0, 0]]]
-    assert batch["query_segments"].tolist() == [[[1, 1, 1, 3, 3, 3, 0, 0], [2, 2, 2, 2, 2, 2, 0, 0]]]
-    assert batch["query_positions"].tolist() == [[[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 0, 0]]]
-    assert batch["query_starts"].tolist() == [[0, 8, 3]] and chosen.tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("negatives", [0, 2])
 def test_no_example_is_lost_changed_or_drawn_twice(negatives):
     rows = {"query": Rows(2, 16, ""), "document": Rows(2 * (1 + negatives), 40, "")}
@@ -111,16 +102,6 @@ def test_no_example_is_lost_changed_or_drawn_twice(negatives):
         for name in ("document_id", "log_q"):
             np.testing.assert_array_equal(batch[name], examples[name])
     assert numbers != sorted(numbers)  # else nothing ever had to wait
-
-
-def test_an_example_must_fit_on_both_sides():
-    query, document = np.zeros((4, 8), int), np.zeros((4, 1, 8), int)
-    for example, (of_query, of_document) in enumerate([(3, 6), (4, 6), (4, 2), (1, 1)]):
-        query[example, :of_query] = document[example, 0, :of_document] = 5
-    packing = Packing(2, {"query": Rows(1, 8, ""), "document": Rows(1, 8, "")})
-    batch, chosen = packing.pack({"query": query, "document": document})
-    assert chosen.tolist() == [0, 2] and batch["query_starts"].tolist() == [[0, 3]]
-    assert packing.pack({"query": query[:2], "document": document[:2]}) is None
 
 
 def test_a_saved_position_gives_the_same_batches(tmp_path):
@@ -284,16 +265,6 @@ def test_a_device_encodes_only_its_lanes():
     assert not [line for line in program.splitlines() if "all-gather" in line or "all-reduce" in line]
 
 
-def test_the_oldest_example_is_in_the_next_batch():
-    lane, given = PackedLane(Stream(), PACKING), set()
-    for _ in range(100):
-        batch = next(lane)
-        given |= set(batch["document_id"][:, 0].tolist())
-        if len(lane._waiting["query"]):
-            oldest = lane._waiting["document_id"][0, 0]
-            assert set(range(oldest)) <= given and oldest not in given
-
-
 def test_rows_are_chosen_so_that_a_sample_keeps_up():
     random = np.random.default_rng(0)
     sample = [pairs(random, 16) for _ in range(32)]
@@ -328,42 +299,12 @@ def queries(*lengths, length=8):
     return {"query": (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)}
 
 
-def test_rows_have_room_for_more_than_a_sample_needs():
-    """Two rows hold it to the last token, and would fall behind on texts that are a little longer."""
-    plain = Packing(4, {"query": Rows(4, 8, "")})
-    chosen = row_choice.choose(plain, {"query": (8,)}, [queries(8, 4, 2, 2)] * 8)
-    assert chosen and chosen.texts["query"] == Rows(3, 8, "")
-
-
-def test_no_row_is_shorter_than_a_text_may_be():
-    """Even where no text of the sample is as long, and shorter rows would hold them with fewer tokens."""
-    chosen = row_choice.choose(
-        Packing(4, {"query": Rows(4, 24, "")}), {"query": (24, 8)}, [queries(3, 3, 3, 3, length=24)] * 8
-    )
-    assert chosen and chosen.texts["query"] == Rows(1, 24, "")
-
-
 def test_the_longest_texts_of_one_example_always_fit():
     """One row of 38 holds three texts of the sample, and not two of 24 tokens, as an example may have."""
     short = {"document": np.repeat(queries(3, 3, length=24)["query"][None], 4, axis=0)}
     plain = Packing(4, {"document": Rows(8, 24, "")})
     chosen = row_choice.choose(plain, {"document": (24, 38)}, [short] * 8)
     assert chosen and chosen.texts["document"].count * (chosen.texts["document"].length // 24) >= 2
-
-
-def test_the_rows_that_are_too_few_are_named():
-    """Not those of the documents, each of which has one: they are fuller, and none ever waits for them."""
-
-    class Full(Stream):
-        def __next__(self):
-            return queries(5, 5, 5, 1) | {"document": np.ones((4, 8), np.int32)}
-
-    lane = PackedLane(Full(), Packing(4, {"query": Rows(2, 8, "queries"), "document": Rows(4, 8, "documents")}))
-    with pytest.raises(
-        UserError, match=r"100 % of what queries gives and 100 % of .* rows are never quite full: raise queries$"
-    ):
-        for _ in range(100):
-            next(lane)
 
 
 def test_long_texts_in_front_do_not_stop_a_lane():
@@ -374,21 +315,3 @@ def test_long_texts_in_front_do_not_stop_a_lane():
 
     lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
     assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [11, 11, 11, 4]
-
-
-def test_a_text_that_leaves_no_room_for_a_batch_stops_no_lane():
-    """Three of 3 tokens need more than the row that the first text leaves, so it waits for shorter ones."""
-
-    class Queries(Stream):
-        def __next__(self):
-            self.draws += 1
-            return queries(*([8, 3, 3, 3] if self.draws == 1 else [3, 3, 3, 3] if self.draws < 20 else [3, 3, 3, 1]))
-
-    lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
-    assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [12, 12, 12, 8 + 3 + 3 + 1]
-
-
-def test_rows_that_save_nothing_are_not_chosen():
-    full = {"query": np.ones((EXAMPLES, 10), np.int32), "document": np.ones((EXAMPLES, 1, 24), np.int32)}
-    plain = Packing(EXAMPLES, {"query": Rows(EXAMPLES, 10, ""), "document": Rows(EXAMPLES, 24, "")})
-    assert row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, [full] * 4) is None

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
-from support.refreshed_runs import judged, make_run, open_questions, read_shards
+from support.refreshed_runs import judged, make_run, read_shards
 from support.tiny import execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.search.bm25 import Bm25Index
 
@@ -96,7 +95,6 @@ def test_every_system_is_judged_by_the_answers(finished):
 @pytest.mark.parametrize(
     ("questions", "cutoffs", "more"),
     [
-        ("questions.tsv", (1, 5, 20, 100), {}),
         (
             "patterns.jsonl",
             (20, 3),
@@ -139,31 +137,6 @@ def test_no_negative_of_bm25_holds_an_answer(finished):
     assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)
 
 
-def test_the_questions_of_dprs_json_have_answers(inputs, tmp_path, caplog):
-    """A labelled file is divided, its answers are kept from the negatives and looked for where they are asked for."""
-    boxes = [f"box {i % 3}" for i in range(100, 124)]
-    texts = [{"title": f"Thing {i}", "text": f"Thing {i} lies in {box}."} for i, box in enumerate(boxes, 100)]
-    records = [
-        {"question": f"where is thing {i}?", "answers": [box], "positive_ctxs": [text]}
-        for i, (box, text) in enumerate(zip(boxes, texts), 100)
-    ]
-    records[0]["answers"].append("Lee|Pickett")
-    (tmp_path / "boxes.json").write_text(json.dumps(records))
-    changes = {"sets.labelled": str(tmp_path / "boxes.json"), "split.set": "boxes"}
-    changes |= {"sets.reqa": "", "mine.answers": True, "evaluate.metrics": ("RR", "Answer@3"), "mine.last": 20}
-    run = make_run(tmp_path / "run", inputs, stages=("sets", "index", "mine", "evaluate"), **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    for line in map(json.loads, (run.negatives / "negatives.jsonl").read_text().splitlines()):
-        (number,) = (text["text"].split()[-1] for text in line["positives"])
-        assert line["negatives"] and not any(text["text"].endswith(number) for text in line["negatives"])
-    rows = json.loads((run.folder / "results.json").read_text())
-    found = {(row["split"], row["metric"]): row["value"] for row in rows if row["dataset"] == "boxes"}
-    assert found == {("test", "RR"): 1, ("answers", "Answer@3"): 1}
-    assert f"{tmp_path / 'boxes.json'}: 1 answers look like regular expressions" in caplog.text
-    assert "make a BEIR folder of it, with 'patterns' in answers.jsonl" in caplog.text
-
-
 def test_no_negative_of_a_refresh_holds_an_answer(finished):
     vocabulary, training = vocabularies.load(finished.corpus), beir.read_folder(finished.training)
     found = read_shards(finished, finished.folder / "refreshed" / "00001")
@@ -173,20 +146,3 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
         texts = [text for _, text in found[query]]
         assert texts and not any(colour == text[i : i + len(colour)] for text in texts for i in range(len(text)))
     assert json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())["results with an answer"]
-
-
-def test_a_set_without_answers_is_told(finished, inputs, tmp_path):
-    run = make_run(
-        tmp_path, inputs, **{"mine.answers": True, "base": str(finished.folder), "stages": ("mine", "pairs")}
-    )
-    path = finished.training / beir.ANSWERS
-    before = path.read_bytes()
-    path.unlink()
-    try:
-        with (
-            pytest.raises(UserError, match=r"config\.mine\.answers=True, and no answer is there"),
-            open_questions(run),
-        ):
-            pass
-    finally:
-        path.write_bytes(before)

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 
-import numpy as np
 import pytest
 from support.tiny import execute, make_config, make_run
 from support.toy_squad import SQUAD
@@ -50,12 +49,6 @@ def test_a_few_answers_are_drawn_by_the_seed():
     draws = [chosen(TEXT, spans, 3, seed) for seed in range(20)]
     assert draws[0] == chosen(TEXT, spans, 3, 0) and len({tuple(draw) for draw in draws}) > 10
     assert all(draw == [answer for answer in ANSWERS if answer in draw] and len(draw) == 3 for draw in draws)
-
-
-def test_the_longest_of_overlapping_answers_stays():
-    text = "ab cd ab CD"
-    assert chosen(text, [Span(0, 2), Span(0, 5), Span(6, 8)], 9, 0) == ["ab cd", "ab"]
-    assert chosen(text, [Span(0, 5), Span(6, 11)], 9, 0) == ["ab cd"]
 
 
 def test_the_best_answers_come_before_others():
@@ -176,23 +169,6 @@ def test_a_reader_has_to_find_the_answer_again():
         (["q Rome", "q Paris", "q x"], ["p"] * 3)
     ]
     assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)
-
-
-def test_a_reranker_scores_what_is_written(tmp_path):
-    judges = stage.Judges(scores=lambda queries, passages: np.array([0.25, -1.5], np.float32))
-    lines, _ = stage._judged(kept_questions("a", "b"), judges)
-    (tmp_path / "file").write_text("".join(lines))
-    assert [line.score for line in expansions.read(tmp_path / "file")] == [0.25, -1.5]
-    (tmp_path / "file").write_text('{"_id": "a", "text": "b", "score": NaN}')
-    with pytest.raises(UserError, match=r"line 1: not valid JSON \(NaN is no number of JSON\)"):
-        list(expansions.read(tmp_path / "file"))
-
-
-@pytest.mark.parametrize("field", ["reader", "proposer"])
-def test_a_reader_needs_answers(field):
-    config = make_config("doc2query", **{f"generate.{field}": "runs/reader"})
-    with pytest.raises(UserError, match=rf"generate\.{field}=runs/reader is for the answers of questions"):
-        preflight.check_settings(config, ["generate"])
 
 
 def test_proposed_answers_are_asked_for():

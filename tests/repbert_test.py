@@ -9,8 +9,9 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
 from configs import repbert
-from retrieval.data.examples import feature_lengths, features
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import labelled_format, pair_shards
@@ -18,12 +19,10 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.examples import is_in_order
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
-from retrieval.stages import pairs
 from retrieval.training.objectives.margins import NO_DOCUMENT
 
 B, L = 8, 6
@@ -96,23 +95,6 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     assert 0 < np.mean(active) < 1
 
 
-def test_token_types_tell_queries_from_documents(model):
-    ids = texts(4)
-    zeros = np.zeros_like(ids)
-    for encode, is_document in ((model.encode_queries, False), (model.encode_documents, True)):
-        np.testing.assert_allclose(
-            encode(Text.from_ids(ids, zeros), None), embedded(model, ids, is_document), atol=1e-5
-        )
-    assert np.abs(embedded(model, ids, True) - embedded(model, ids, False)).max() > 0.1
-
-
-def test_a_model_with_one_token_type_cannot_tell_sides():
-    config = tiny_config()
-    config.model.type_vocab_size = 1
-    with pytest.raises(UserError, match=r"token_types=sides .* set .*type_vocab_size=2"):
-        recipe_of(config).check()
-
-
 WORDS = [f"w{number}" for number in range(40)]
 
 
@@ -160,19 +142,9 @@ def test_a_query_that_is_held_out_is_not_trained_on_however_it_is_spelled(tmp_pa
 def batches_of(folder, vocabulary, count):
     stored = Stored(folder, {"tasks": {}}, folder)
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
-    converter = features.TwoTowerConverter(vocabulary.sep_id)
+    lengths = pair_lengths(8, 8, 1)
     sharding = SingleDeviceSharding(jax.devices()[0])
     batches = Batches(
-        name, feature_lengths.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding
+        name, lengths, Converter(PAIRS, lengths, vocabulary.sep_id), batch_size=4, lanes=4, seed=0, sharding=sharding
     )
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [(("reqa", 0), r"in order are .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
-)
-def test_pairs_in_order_refuse_other_orders(given, message):
-    pairs.check_by_query("in order are", "", 0)
-    with pytest.raises(UserError, match=message):
-        pairs.check_by_query("in order are", *given)

@@ -70,15 +70,6 @@ def test_candidates_queries_and_judgements(tiny):
     assert (len(value.queries), len(value.candidates), tuples(value)) == (3, 5, 5)
 
 
-def test_ids_depend_on_the_texts_alone(tmp_path):
-    halves = [write(tmp_path / f"{i}.json.gz", {"data": [article]}) for i, article in enumerate(SQUAD["data"])]
-    forward, backward = reqa.read_squad(halves), reqa.read_squad(halves[::-1])
-    assert forward == reqa.read_squad([write(tmp_path / "tiny.json", SQUAD)])
-    assert forward.queries == backward.queries and forward.qrels == backward.qrels
-    assert {c.id: c for c in forward.candidates} == {c.id: c for c in backward.candidates}
-    assert len({c.id for c in forward.candidates}) == 5
-
-
 def test_misplaced_answers(tmp_path, caplog):
     """'Rome' and 'May.' occur once: their places are sure. 'old' occurs twice, 'Paris' never: they are left out."""
     squad = copy.deepcopy(SQUAD)
@@ -163,11 +154,6 @@ def test_only_articles_of_the_corpus_are_asked_about(tiny, tmp_path, caplog):
     assert "left out 1 of 2 articles, which the corpus does not have" in caplog.text
     with pytest.raises(UserError, match="not one question with an article that the corpus has"):
         of_corpus(tiny, tmp_path, "Elsewhere")
-
-
-def test_known_articles_need_a_corpus(tiny):
-    with pytest.raises(UserError, match=r"known_articles=True asks about the articles of the prepared corpus"):
-        reqa.SquadFiles().check(str(tiny), OPTIONS | {"sets.known_articles": True}, has_corpus=False)
 
 
 def test_candidates_can_be_sentences_alone(tiny, tmp_path):

@@ -12,12 +12,14 @@ from conftest import REPOSITORY
 from flax import nnx
 
 from configs import monobert
-from retrieval.data.examples import feature_lengths, features
+from retrieval.data.examples.example_kind import pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.methods.reranker.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.recipe import JOINED
 from retrieval.models.hugging_face import BertFolder
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
@@ -53,7 +55,8 @@ def example(query, titles, texts, length=14):
 
 
 def converted(*examples):
-    converter = features.JoinedConverter(VOCABULARY.sep_id)
+    lengths = pair_lengths(6, 14, 2)
+    converter = Converter(JOINED, lengths, VOCABULARY.sep_id)
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(examples),
         output_signature={
@@ -63,7 +66,7 @@ def converted(*examples):
             "log_q": tf.TensorSpec([None], tf.float32),
         },
     )
-    return list(converter(dataset, feature_lengths.pair_lengths(6, 14, 2)).as_numpy_iterator())
+    return list(converter(dataset, lengths).as_numpy_iterator())
 
 
 def tokens(ids):

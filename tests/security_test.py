@@ -29,8 +29,8 @@ from configs import ict_bfs_wlp
 from retrieval import files, main
 from retrieval.data.corpora import articles, sources, tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
-from retrieval.data.examples.feature_lengths import pair_lengths
-from retrieval.data.examples.features import TwoTowerConverter
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
@@ -224,7 +224,7 @@ def write_shards(folder):
 def read_shards(folder):
     name, _ = seqio_tasks.register(Stored(folder, {"tasks": {}}, folder), VOCABULARY, {"pairs": 1.0})
     lengths = pair_lengths(8, 8)
-    dataset = seqio.get_dataset(name, lengths, TwoTowerConverter(3), shuffle=False, num_epochs=1, verbose=False)
+    dataset = seqio.get_dataset(name, lengths, Converter(PAIRS, lengths, 3), shuffle=False, num_epochs=1, verbose=False)
     return next(batches._Lane("lane", dataset, 2))
 
 

@@ -16,11 +16,13 @@ from flax import nnx
 from support import tiny
 
 from retrieval import files
-from retrieval.data.examples import feature_lengths, features, seqio_tasks
+from retrieval.data.examples import seqio_tasks
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
 from retrieval.methods.writer import expansions, stage, validation
 from retrieval.methods.writer.model import teacher_forced
+from retrieval.methods.writer.task import GENERATION
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import check_run
@@ -81,7 +83,7 @@ def test_an_example_is_a_passage_and_its_query(trained):
     vocabulary = trained.load_vocabulary()
     stored = Stored(trained.corpus, {"tasks": {}}, trained.pairs)
     name, sizes = seqio_tasks.register(stored, vocabulary, {"doc2query": 1.0})
-    lengths = feature_lengths.generation_lengths(48, 16)
+    lengths = {"source": 48, "target": 16}
     dataset = seqio.TaskRegistry.get(name).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
     examples = [
         tuple(vocabulary.decode(example[part]) for part in ("source", "target"))
@@ -92,7 +94,7 @@ def test_an_example_is_a_passage_and_its_query(trained):
         animal = target.removeprefix("what does the ").removesuffix(" eat [UNK]")
         if animal != target:
             assert source.startswith(f"the {animal} eats grass and leaves")
-    rows = next(features.GenerationConverter(vocabulary.sep_id)(dataset, lengths).as_numpy_iterator())
+    rows = next(Converter(GENERATION, lengths, vocabulary.sep_id)(dataset, lengths).as_numpy_iterator())
     assert {part: values.shape for part, values in rows.items()} == {
         "source": (48,),
         "source_types": (48,),

@@ -1,4 +1,4 @@
-"""Formats of evaluation sets, of labelled examples and of questions that are registered from outside."""
+"""Formats of evaluation sets and of labelled examples that are registered from outside."""
 
 import pytest
 from conftest import REPOSITORY
@@ -9,8 +9,6 @@ from retrieval.config import fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
-from retrieval.data.sets import qa
-from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
@@ -23,7 +21,7 @@ from retrieval.stages import evaluate, sets
 def tables(monkeypatch, own_table):
     """The tables as they are; what a test adds is gone after it."""
     len(STAGES)  # or those that a test is the first to import would be gone, too
-    for table in (SETS, LABELLED, qa.QUESTIONS):
+    for table in (SETS, LABELLED):
         own_table(table)
     monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))
 
@@ -93,13 +91,3 @@ def test_a_named_format_of_labelled_examples_is_read(tables, tmp_path, first, li
         assert [group.query for group in groups] == ["q"] and counts.examples == 1
     (tmp_path / "array").write_text("[]")
     assert labelled_format.format_of(tmp_path / "array", settings).name == "dpr"
-
-
-def test_a_format_of_questions_is_recognised(tables, tmp_path):
-    def read(path, are_patterns):
-        yield qa.Record(str(path), "1", "q", of_texts(["a"]), 0)
-
-    qa.QUESTIONS.register("bars", qa.QuestionFormat("bars", "", "q|a", lambda first, line: "|" in line, read))
-    (tmp_path / "file").write_text("q|a\n")
-    queries, answers = qa.read_questions(tmp_path / "file")
-    assert queries == {"1": "q"} and answers["1"].values == ("a",)

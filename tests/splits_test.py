@@ -6,7 +6,6 @@ import hashlib
 import pytest
 
 from retrieval.data.sets import splits
-from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.splits import by_files, split
 from retrieval.errors import UserError
@@ -87,38 +86,6 @@ def test_a_share_of_the_training_file_is_held_out_where_no_other_is_named():
         by_files(dataclasses.replace(value, qrels={"train": value.qrels["train"]}), "train", "", 0.25, 0)
 
 
-def test_a_fully_trained_on_part_is_left_out(caplog):
-    """Its file would be empty, and the run would end when it is evaluated, after training."""
-    value = questions(20)
-    trained_on = next(iter(split(value, 0.8, 0.2, seed=0)[1].queries))
-    value.qrels.clear()
-    value.qrels.update({"dev": {trained_on: {"c0": 1}}, "test": {f"q{i}": {f"c{i}": 1} for i in range(20)}})
-    assert split(value, 0.8, 0.2, seed=0)[0].qrels.keys() == {"test"}
-    assert "set 'reqa': no question of 'dev' is left to test on" in caplog.text
-    del value.qrels["test"]
-    with pytest.raises(UserError, match="none of the 4 questions that are left to test on is judged; choose another"):
-        split(value, 0.8, 0.2, seed=0)
-
-
-def test_answers_go_with_their_questions():
-    value = questions(100)
-    answers = {query: of_texts([f"answer of {text}"]) for query, text in value.queries.items() if query != "q7"}
-    for part in split(dataclasses.replace(value, answers=answers), 0.5, 0.2, seed=0):
-        assert part.answers == {query: answers[query] for query in part.queries if query != "q7"}
-
-
-def test_a_set_of_answers_cannot_be_trained_on():
-    with pytest.raises(UserError, match=r"set 'reqa' in config\.split\.set has answers and no judgements"):
-        split(dataclasses.replace(questions(100), qrels={}), 0.5, 0.2, seed=0)
-
-
-def test_it_depends_on_the_seed_and_no_question_order():
-    value = questions(100)
-    backwards = RetrievalSet(value.name, dict(reversed(value.queries.items())), value.candidates, value.qrels)
-    assert set(split(value, 0.5, 0.1, 0)[0].queries) == set(split(backwards, 0.5, 0.1, 0)[0].queries)
-    assert set(split(value, 0.5, 0.1, 0)[0].queries) != set(split(value, 0.5, 0.1, 1)[0].queries)
-
-
 def test_equal_differences_are_ordered_by_the_hash_of_ids():
     """Published numbers hang on it."""
     value = questions(100)
@@ -132,18 +99,6 @@ def test_a_smaller_share_is_part_of_a_larger():
     few, many = (split(questions(200), ratio, 0.1, 0)[1] for ratio in (0.05, 0.8))
     assert set(few.queries) < set(many.queries)
     assert set(few.qrels["train"]) < set(many.qrels["validation"])
-
-
-def test_equal_questions_are_on_one_side_of_a_split():
-    value = questions(300)
-    value.queries.update({f"q{i}": f"question {i % 40}" for i in range(300)})
-    for ratio, seed in ((0.3, 0), (0.5, 0), (0.5, 1)):
-        test, training = split(value, ratio, 0.2, seed)
-        sides = [test.queries, *training.qrels.values()]
-        assert sum(map(len, sides)) == 300 and abs(len(test.queries) - 300 * (1 - ratio)) < 8
-        texts = [{value.queries[id] for id in side} for side in sides]
-        assert set.union(*texts) == set(value.queries.values()) and sum(map(len, texts)) == 40
-    assert set(split(value, 0.3, 0.2, 0)[1].queries) < set(split(value, 0.5, 0.2, 0)[1].queries)
 
 
 @pytest.mark.parametrize(
@@ -167,14 +122,6 @@ def test_questions_differing_in_space_or_case_are_one():
     assert all(test.queries[id] == value.queries[id] for id in test.queries)
 
 
-def test_what_is_judged_not_relevant_is_not_trained_on():
-    value = questions(4)
-    value.qrels["pair"]["q0"] = {"c0": 1, "c3": 0}
-    for seed in range(4):
-        training = split(value, 0.5, 0.5, seed)[1]
-        assert all("c3" not in grades for q, grades in training.qrels["train"].items() if q == "q0")
-
-
 @pytest.mark.parametrize(
     ("count", "ratio", "validation", "message"),
     [
@@ -189,12 +136,3 @@ def test_what_is_judged_not_relevant_is_not_trained_on():
 def test_shares_that_leave_nothing(count, ratio, validation, message):
     with pytest.raises(UserError, match=message):
         split(questions(count), ratio, validation, 0)
-
-
-@pytest.mark.parametrize(
-    ("queries", "share", "expected"),
-    [(0, 0.1, 0), (1, 0.1, 0), (2, 0.9, 1), (10, 0.01, 1), (100, 0.1, 10), (10**6, 0.1, 2000)],
-)
-def test_labelled_queries_that_are_held_out(queries, share, expected):
-    """At least one, where one is left to train on, and no more than a pool in memory can be made of."""
-    assert splits.held_out(queries, share) == expected

@@ -8,7 +8,6 @@ from benchmarks import squad_questions
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.methods.writer.questions_format import GeneratedQuestions
 
 FIRST, LAST = "The owl sees at night.", "By day the owl sleeps in an oak."
@@ -62,8 +61,3 @@ def test_what_is_held_out_or_tested_is_not_trained_on(sources):
     again = [train[0]._replace(document="train-0-9")]
     validation, others = squad_questions.divide([*train, *again], [train[1]], held_out=1)
     assert len(validation) == 1 and not {validation[0].text, train[1].text} & {each.text for each in others}
-
-
-def test_a_folder_without_passages_is_refused(sources, tmp_path):
-    with pytest.raises(UserError, match=r"no passages-\*.jsonl there"):
-        squad_questions.write(*sources, tmp_path, tmp_path / "elsewhere")

@@ -17,8 +17,10 @@ from support import toy_corpus
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.examples import feature_lengths, features, seqio_tasks
-from retrieval.data.examples.batches import Batches, _Lane
+from retrieval.data.examples import seqio_tasks
+from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
@@ -28,9 +30,10 @@ from retrieval.data.sets.occurrences import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
+from retrieval.methods.mlm.mlm_task import masked_lengths
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
-LENGTHS = feature_lengths.pair_lengths(query=24, document=64)
+LENGTHS = pair_lengths(query=24, document=64)
 K = 3  # hard negatives
 DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
 
@@ -59,7 +62,7 @@ PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(2, 80, "
 def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8, packing=None):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     sharding = NamedSharding(mesh, P("data"))
-    converter = features.TwoTowerConverter(corpus[1].sep_id)
+    converter = Converter(PAIRS, LENGTHS, corpus[1].sep_id)
     sizes = dict(batch_size=batch_size, lanes=lanes, packing=packing)
     return Batches(name, LENGTHS, converter, seed=seed, sharding=sharding, **sizes)
 
@@ -106,21 +109,6 @@ def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     assert equal(rest, take(again, 3))
 
 
-def test_every_task_of_a_mixture_has_its_own_seed(corpus, monkeypatch):
-    seeds, real = [], seqio.Task.get_dataset
-
-    def record(task, *args, seed, **kwargs):
-        seeds.append((task.name, seed))
-        return real(task, *args, seed=seed, **kwargs)
-
-    monkeypatch.setattr(seqio.Task, "get_dataset", record)
-    name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
-    batches(corpus, name, lanes=2)
-    assert len({seed for _, seed in seeds}) == 6 and all(0 <= seed < 2**31 for _, seed in seeds)
-    batches(corpus, name, lanes=2)
-    assert seeds[:6] == seeds[6:]
-
-
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_ict_and_bfs_draw_different_passages_at_once(corpus, lanes):
     """Of one seed, and from the same record of a file on, a quarter of the examples would be copies."""
@@ -156,14 +144,6 @@ def test_a_host_reads_its_devices_lanes(corpus, monkeypatch):
         assert len(iterator._lanes) == 2
         rows = np.concatenate([[2 * id, 2 * id + 1] for id in ids])
         assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
-
-
-def test_a_lane_with_rows_on_two_hosts(corpus, monkeypatch):
-    be_one_of_two_hosts(monkeypatch, (0, 2, 4, 6))
-    with pytest.raises(
-        UserError, match=r"data\.lanes=4: a lane has rows on several hosts; a multiple of the devices, 8"
-    ):
-        batches(corpus, register(corpus, ict=1.0))
 
 
 @pytest.mark.long
@@ -213,13 +193,6 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
     after = draw(tmp_path / "new")
     after.restore(tmp_path)
     assert equal(take(after, 12), expected)
-
-
-def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
-    name = register(corpus, ict=1.0)
-    batches(corpus, name, lanes=2).save(tmp_path)
-    with pytest.raises(UserError, match=r"no position of lane-00002.*data\.lanes"):
-        batches(corpus, name, lanes=4).restore(tmp_path)
 
 
 def test_a_position_of_packed_rows_is_refused_without_them(corpus, tmp_path):
@@ -277,25 +250,6 @@ def test_wlp_asks_with_the_linked_pages_lead(corpus):
         assert query in sentences
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"longer than a header", r"lane-00003: the shards of examples are damaged \(.*--stage=prepare"),
-        (
-            None,
-            r"lane-00003: the shards of examples cannot be read \(.*No such file.* goes on from the newest checkpoint",
-        ),
-    ],
-)
-def test_files_that_cannot_be_read_are_not_called_damaged(tmp_path, content, message):
-    path = tmp_path / "shard"
-    if content:
-        path.write_bytes(content)
-    lane = _Lane("lane-00003", tf.data.TFRecordDataset(str(path)).map(lambda record: {"x": record}), 1)
-    with pytest.raises(UserError, match=message):
-        next(lane)
-
-
 def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
     folder, *others = corpus
     for path in folder.glob("*.tfrecord"):
@@ -327,8 +281,8 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
 SHARE = 0.1
 TASK_LENGTHS = {
     **dict.fromkeys(("ict", "bfs", "wlp"), LENGTHS),
-    "mlm": feature_lengths.mlm_lengths(64),
-    "next_sentence": feature_lengths.mlm_lengths(128) | {"is_random": 1},
+    "mlm": masked_lengths(64),
+    "next_sentence": masked_lengths(128) | {"is_random": 1},
 }
 
 
@@ -387,17 +341,6 @@ def test_validation_has_the_held_out_passages_alone(corpus, held_out, name):
     assert {int(example["document_id"][0]) for example in examples} == held_out[0] & everything
 
 
-def test_log_q_of_what_is_not_held_out_sums_to_one(corpus):
-    left = (*corpus[:2], holdout.statistics_at(corpus[2], SHARE))
-    rates = {"ict": 1.0, "bfs": 2.0, "wlp": 0.5}
-    register_tasks(left, rates, held_out=SHARE)
-    values = {}
-    for task in rates:
-        dataset = seqio.TaskRegistry.get(task).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
-        values |= {int(e["document_id"][0]): float(e["log_q"][0]) for e in dataset.as_numpy_iterator()}
-    assert np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
-
-
 @pytest.fixture(scope="module")
 def labelled(corpus, tmp_path_factory):
     """Ten questions; question i has candidate i, and question 0 also candidate 1."""
@@ -436,30 +379,6 @@ def test_labelled_pairs(corpus, labelled):
     assert lengths == [3, 3, 3, 2]
 
 
-def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
-    """Of 11 pairs, and as many for every lane that may be asked for: 2, 4 or 8, which divide 64, and not 11."""
-    assert pair_shards.write_pairs(training_examples(labelled[1]), corpus[1], tmp_path, 64)["shards"] == 8
-    assert len(list(tmp_path.glob("*.tfrecord"))) == 8
-
-
-def test_mlm_batches(corpus):
-    name = register(corpus, mlm=1.0)
-    mesh = jax.make_mesh((8,), ("data",))
-    iterator = Batches(
-        name,
-        feature_lengths.mlm_lengths(32),
-        features.MlmConverter(),
-        batch_size=8,
-        lanes=4,
-        seed=0,
-        sharding=NamedSharding(mesh, P("data")),
-    )
-    (batch,) = take(iterator, 1)
-    assert batch["text"].shape == (8, 32) and batch["labels"].shape == batch["weights"].shape == (8, 4)
-    used = batch["weights"] == 1
-    assert used.any(axis=1).all() and not batch["labels"][~used].any()
-
-
 @pytest.fixture(scope="module")
 def hard(corpus, tmp_path_factory):
     """Eight queries of one positive and 0, 1, 2, ... negatives, and one of two positives and five negatives."""
@@ -473,7 +392,7 @@ def hard(corpus, tmp_path_factory):
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
     task, count = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
-    lengths = feature_lengths.pair_lengths(24, 64, negatives)
+    lengths = pair_lengths(24, 64, negatives)
     dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=epochs, seed=seed)
     decode = corpus[1].decode
     found = [
@@ -497,15 +416,6 @@ def test_hard_negatives_follow_the_positive(corpus, hard):
 
 def labelled_digest(text):
     return digest(Candidate("", "", text)).hex()
-
-
-def test_negatives_differ_by_epoch_not_by_run(corpus, hard):
-    folder = hard[0]
-    twice = drawn(corpus, folder, epochs=2)
-    epochs = [{(query, documents[0]): documents for query, documents, *_ in part} for part in (twice[:9], twice[9:])]
-    assert epochs[0].keys() == epochs[1].keys() and epochs[0] != epochs[1]
-    assert [e[1] for e in drawn(corpus, folder, epochs=2)] == [e[1] for e in twice]
-    assert [e[1] for e in drawn(corpus, folder, epochs=2, seed=1)] != [e[1] for e in twice]
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -532,18 +442,6 @@ def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
         assert count / epochs == pytest.approx(expected[text], rel=0.15)
 
 
-def test_queries_with_fewer_negatives_than_are_drawn_are_counted(corpus, hard, caplog):
-    """'animal 1' has one negative and 'animal 2' two; 'animal 0', which has none, is left out."""
-    register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=3)
-    (told,) = [message for message in caplog.messages if "fewer" in message]
-    assert told.startswith("2 queries have fewer negatives than config.data.negatives=3")
-    assert told.endswith("the first has 1: animal 1")
-    caplog.clear()
-    for negatives in (0, 1):
-        register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=negatives)
-    assert "fewer" not in caplog.text
-
-
 def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
     statistics = pair_shards.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
     assert (statistics["pairs"], statistics["positives left out"]) == (9, 1)
@@ -554,9 +452,9 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
 def labelled_batch(corpus, folder, rates, positives, **sizes):
     """The first batch of a folder of labelled pairs, on two devices."""
     task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
-    lengths = feature_lengths.pair_lengths(24, 64, positives=positives)
+    lengths = pair_lengths(24, 64, positives=positives)
     sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
-    converter = features.TwoTowerConverter(corpus[1].sep_id, positives > 0)
+    converter = Converter(PAIRS, lengths, corpus[1].sep_id)
     return take(Batches(task, lengths, converter, seed=0, sharding=sharding, **sizes), 1)[0]
 
 
@@ -582,42 +480,16 @@ def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
         assert seen == {"who sang", "who else"}
 
 
-def test_the_ids_of_known_positives_are_written_once(corpus, tmp_path):
-    sizes = []
-    for count in (100, 400):
-        many = Example("who sang", tuple(Candidate("", "", f"the ant {number}") for number in range(count)))
-        pair_shards.write_pairs([many], corpus[1], tmp_path / str(count), 1)
-        sizes.append(sum(path.stat().st_size for path in (tmp_path / str(count)).iterdir()))
-    assert sizes[1] < 4.5 * sizes[0]
-
-
-def test_unlabelled_tasks_know_only_their_own_positive(corpus, tmp_path):
-    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
-    batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)
-    own = (batch["positive_ids"] == batch["document_id"]).all(axis=1)
-    assert 0 < own.sum() < 16
-
-
-def test_no_example_is_left(corpus, tmp_path):
-    with pytest.raises(UserError, match=r"no labelled example is left to train on"):
-        pair_shards.write_pairs([], corpus[1], tmp_path, 2)
-
-
-def test_no_record_has_a_negative(corpus, labelled):
-    with pytest.raises(UserError, match=r"task 'pairs' has no example: none has a negative"):
-        register_tasks(corpus, {"pairs": 1.0}, labelled=labelled[0], negatives=2)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
-    lengths, negatives = feature_lengths.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
+    lengths, negatives = pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
     task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     sharding = NamedSharding(mesh, P("data"))
     sizes = dict(batch_size=8, lanes=2, seed=0, sharding=sharding, packing=packing)
-    (batch,) = take(Batches(task, lengths, features.TwoTowerConverter(corpus[1].sep_id, True), **sizes), 1)
+    (batch,) = take(Batches(task, lengths, Converter(PAIRS, lengths, corpus[1].sep_id), **sizes), 1)
     assert batch["document_id"].shape == batch["log_q"].shape == (8, negatives)
     assert batch["document"].shape == ((2, 7, 16) if packed else (8, negatives, 8))
     table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)

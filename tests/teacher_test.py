@@ -5,14 +5,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import write as write_file
 from flax import nnx
 from support.modules import spread
 from support.tiny import execute, make_run
 
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
-from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
@@ -20,7 +18,7 @@ from retrieval.methods.reranker.export_folder import write_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
-from retrieval.pipeline import preflight, records
+from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import recipe_of
@@ -50,24 +48,6 @@ def test_a_texts_score_is_found_by_id_or_words(tmp_path):
     assert scores.of("q", [TEXTS[0], TEXTS[2]]).tolist() == [1, 3] and scores.of("r", [TEXTS[2]]).tolist() == [4]
 
 
-@pytest.mark.parametrize("id", ["", None])
-def test_an_empty_id_is_none(tmp_path, id):
-    """The line is of its text alone, not of every text without an id."""
-    line = {"query": "q", "docid": id, "title": "a title", "text": "two", "score": 2}
-    (tmp_path / "x.jsonl").write_text(json.dumps(line) + "\n")
-    scores = TeacherScores(tmp_path / "x.jsonl")
-    assert scores.of("q", [TEXTS[1]]).tolist() == [2]
-    with pytest.raises(UserError, match="no score of the query 'q' with the document without an id that begins 'four'"):
-        scores.of("q", [Candidate("", "", "four")])
-
-
-def test_ids_of_numbers_are_those_of_the_examples(tmp_path):
-    lines = [{"query": "q", "docid": 1, "score": 3}, {"query": "q", "docid": 2.0, "score": 1.5}]
-    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    scores = TeacherScores(tmp_path / "x.jsonl")
-    assert scores.of("q", [Candidate("2", "", "b"), Candidate("1", "", "a")]).tolist() == [1.5, 3]
-
-
 def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
     write(tmp_path / "x.jsonl", [("a question", TEXTS[0], 1.0)])
     scores = TeacherScores(tmp_path / "x.jsonl")
@@ -95,38 +75,6 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
     (tmp_path / "x.jsonl").write_text("\n")
     with pytest.raises(UserError, match="no score in it"):
         TeacherScores(tmp_path / "x.jsonl")
-
-
-def test_a_trec_run_is_a_teacher(tmp_path, caplog):
-    path = tmp_path / "bm25.trec"
-    path.write_text("1 Q0 d1 1 3.5 tag\n9 Q0 d1 1 8 tag\n1 Q0 d3 2 -1e-3 tag\n")
-    scores = TeacherScores(path, {"1": "q", "2": "r"})
-    assert scores.of("q", [TEXTS[2], TEXTS[0]]).tolist() == pytest.approx([-1e-3, 3.5])
-    assert "1 lines of queries that are not trained on, left out" in caplog.text
-    with pytest.raises(UserError, match=r"bm25\.trec: a TREC run of other queries: its ids must be those of the set"):
-        TeacherScores(path, {"7": "q"})
-    for line, message in (
-        ("1 d1 1", "line 4: 3 columns; a teacher's scores are JSON lines, or a TREC run of 6"),
-        ("1 Q0 d1 1 high tag", "line 4: the score is 'high'; it must be a finite number"),
-        ("1 Q0 d1 1 nan tag", "line 4: the score is 'nan'"),
-        ("1 Q0 d3 1 7 tag", "line 4: this pair has another score above"),
-    ):
-        other = tmp_path / "wrong.trec"
-        other.write_text(path.read_text() + line + "\n")
-        with pytest.raises(UserError, match=message):
-            TeacherScores(other, {"1": "q"})
-
-
-def test_ids_that_a_run_cannot_tell_apart_have_no_score(tmp_path):
-    path = tmp_path / "bm25.trec"
-    path.write_text("1 Q0 d%201 1 3 tag\nq%202 Q0 d1 1 3 tag\n")
-    with pytest.raises(UserError, match="line 2: two ids are the query 'q%202' in a run file"):
-        TeacherScores(path, {"1": "q", "q 2": "r", "q%202": "s"})
-    scores = TeacherScores(path, {"1": "q"})
-    texts = [Candidate(id, "", "x") for id in ("d 1", "d%201")]
-    assert scores.of("q", texts[:1]).tolist() == [3]
-    with pytest.raises(UserError, match="documents of the query 'q' differ in a blank and %20 alone"):
-        scores.of("q", texts)
 
 
 @pytest.fixture(scope="module")
@@ -192,23 +140,9 @@ def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
     assert np.asarray(batch["teacher"]).std() > 0.01
 
 
-def test_two_towers_learn_from_them(distilled, mined):
-    lines = [json.loads(line) for line in (distilled.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(line["loss"]) and "spread" in line for line in lines)
-    told = records.details(distilled, "teacher")
-    assert told["queries"] == 9 and told["pairs"] > 9
-    scores = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
-    assert len(scores) == told["pairs"]
-
-
-def test_a_run_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
+def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     """A reranker can learn from a teacher, too."""
-    ids = {text: id for id, text in beir.read_queries(mined.training / "queries.jsonl").items()}
-    scores = map(json.loads, (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines())
-    path = write_file(
-        tmp_path / "scores.trec",
-        "".join(f"{ids[each['query']]} Q0 {each['docid']} 1 {each['score']!r} tag\n" for each in scores),
-    )
+    path = distilled.folder / "teacher" / "scores.jsonl"
     changes = {"stages": ("pairs",), "pairs.teacher": str(path), "teacher.model": "", "train.loss": "kl_divergence"}
     run = student(mined, inputs, tmp_path / "run", "", **changes)
     preflight.check(run, run.config.stages)
@@ -223,37 +157,6 @@ def test_a_run_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path)
     assert batch["pair"].shape == (8, 3, 48) and batch["teacher"].shape == (8, 3)
 
 
-def test_a_teacher_that_lacks_pairs_leaves_no_shards(distilled, mined, inputs, tmp_path):
-    lines = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
-    (tmp_path / "some.jsonl").write_text("\n".join(lines[:-2]) + "\n")
-    changes = {"stages": ("pairs",), "pairs.teacher": str(tmp_path / "some.jsonl")}
-    run = student(mined, inputs, tmp_path / "run", "", **changes)
-    with pytest.raises(UserError, match=rf"some\.jsonl: no score of .* 2 of {len(lines)} pairs have none"):
-        execute(run)
-    assert not list((run.folder / "pairs").iterdir())
-
-
-def test_triples_in_their_order_all_have_scores(inputs, teacher, tmp_path):
-    """More negatives of a query than `pairs.pool`; each line has its own. One of two questions is held out."""
-    lines = "".join(f"{query}\tthe red fox\tno answer {number}\n" for number in range(5) for query in ("one", "two"))
-    changes = {"corpus": "", "vocab": str(teacher[0]), "sets.reqa": "", "split.set": ""}
-    changes |= {"pairs.files": str(write_file(tmp_path / "triples.tsv", lines)), "pairs.format": "triples"}
-    changes |= {"pairs.in_order": True, "pairs.pool": 1, "train.loss": "margin_mse", "stages": ("teacher", "pairs")}
-    run = make_run("dpr", inputs, tmp_path / "run", **changes, **{"teacher.model": str(teacher[0])})
-    preflight.check(run, run.config.stages)
-    execute(run)
-    assert records.details(run, "teacher")["pairs"] == 12 and records.details(run, "pairs")["pairs"] == 5
-
-
-def test_a_teacher_without_a_pair_says_so(inputs, teacher, tmp_path):
-    path = write_file(tmp_path / "pairs.jsonl", '{"query": "one", "pos": [""], "neg": ["two"]}\n')
-    changes = {"corpus": "", "vocab": str(teacher[0]), "sets.reqa": "", "split.set": "", "stages": ("teacher",)}
-    run = make_run("dpr", inputs, tmp_path / "run", **changes, **{"pairs.files": str(path)})
-    run.config.teacher.model = str(teacher[0])
-    with pytest.raises(UserError, match="no labelled example is left to score"):
-        execute(run)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -266,11 +169,3 @@ def test_a_missing_teacher_is_said_before_the_run(mined, inputs, teacher, tmp_pa
     run = student(mined, inputs, tmp_path / "run", teacher[0], **changes)
     with pytest.raises(UserError, match=message):
         preflight.check(run, run.config.stages)
-
-
-def test_pairs_of_no_teacher_are_refused(mined, inputs, teacher, tmp_path):
-    run = student(mined, inputs, tmp_path / "run", teacher[0], **{"stages": ("pairs",), "train.loss": "two_way_nll"})
-    execute(run)
-    run.config.train.loss = "margin_mse"
-    with pytest.raises(UserError, match="learns from a teacher's scores, and these pairs have none"):
-        examples.make_batches(run, run.load_vocabulary(), make_mesh(run.config))

@@ -9,14 +9,12 @@ import socket
 import pytest
 import tensorflow_datasets as tfds
 from support import toy_corpus
-from support.nq_records import HARD_TEXT, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
-from support.nq_records import write as write_lines
 from support.tiny import SETTINGS
 from support.toy_squad import SQUAD
 
 from retrieval.data.corpora import sources, tfds_source
 from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
-from retrieval.data.sets import natural_questions, reqa
+from retrieval.data.sets import reqa
 from retrieval.data.shards import beam_pipeline, prepared_corpus
 from retrieval.errors import UserError
 
@@ -114,56 +112,6 @@ def test_squad_splits_and_order(prepared, squad):
     assert train[0] == examples[0] | {"answers": rows}
     (last,) = tfds_source.examples(f"tfds:squad?split=validation[-1:]&data_dir={prepared}", "squad")
     assert last["id"] == examples[-1]["id"]
-
-
-def nq_example(record):
-    """A full record as TFDS's builder keeps it: without the bytes of the tokens."""
-    page = record["document_html"].encode()
-    return {
-        "id": str(record["example_id"]),
-        "document": {
-            "title": record["document_title"],
-            "url": record["document_url"],
-            "html": page,
-            "tokens": [{"token": t["token"], "is_html": t["html_token"]} for t in record["document_tokens"]],
-        },
-        "question": {"text": record["question_text"], "tokens": record["question_text"].split()},
-        "annotations": [
-            {
-                "id": str(annotation["annotation_id"]),
-                "long_answer": {k: v for k, v in annotation["long_answer"].items() if k != "candidate_index"},
-                "short_answers": [span | {"text": "not read"} for span in annotation["short_answers"]],
-                "yes_no_answer": -1 if annotation["yes_no_answer"] == "NONE" else annotation["yes_no_answer"],
-            }
-            for annotation in record["annotations"]
-        ],
-    }
-
-
-def nq_records():
-    return [
-        hard(),
-        *(city(annotation, question=reason) for reason, annotation in LEFT_OUT.items()),
-        city(PEOPLE, (PARAGRAPH, [words("Dr.")], "NONE"), question="two"),
-        city(question="none"),
-        city((PARAGRAPH, [], "NO"), question="no"),
-    ]
-
-
-def test_natural_questions_is_the_set_of_the_json_files(tmp_path, caplog):
-    records = nq_records()
-    store(tmp_path, "natural_questions/default", {"train": [nq_example(record) for record in records]})
-    path = write_lines(tmp_path / "nq.jsonl", *records)
-    logs = []
-    for source in (path, f"tfds:natural_questions?data_dir={tmp_path}"):
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "retrieval"):
-            value = natural_questions.read_nq([source])
-        assert list(value.queries.values()) == ["hard", "two"]
-        assert {c.text for c in value.candidates} == {HARD_TEXT, TEXT}
-        assert len(judged(value)["two"]) == 2
-        logs.append((value, [r.message for r in caplog.records if r.name == "retrieval.data.sets.natural_questions"]))
-    assert logs[0] == logs[1] and len(logs[0][1]) == len(LEFT_OUT)
 
 
 DREAM = "It is said of foxes in this forest that they dream of many hens at night"
@@ -274,17 +222,14 @@ def test_a_bad_source_is_explained(prepared, source):
     assert all(word in str(error.value) for word in BAD_SOURCES[source]), str(error.value)
 
 
-@pytest.mark.parametrize("spec", ["natural_questions/default", "wikipedia/20230601.en"])
-def test_what_needs_a_pipeline_is_not_downloaded(tmp_path, spec, monkeypatch):
+def test_what_needs_a_pipeline_is_not_downloaded(tmp_path, monkeypatch):
+    spec = "wikipedia/20230601.en"
     monkeypatch.setattr(
         tfds.core.DatasetBuilder, "download_and_prepare", lambda *args, **kwargs: pytest.fail("downloads")
     )
     source = f"tfds:{spec}?data_dir={tmp_path}"
     with pytest.raises(UserError, match=rf"nothing is prepared at .*`tfds build {spec} --data_dir={tmp_path}`"):
-        if "wiki" in spec:
-            sources.open_source(source, {}, tmp_path).read()
-        else:
-            natural_questions.read_nq([source])
+        sources.open_source(source, {}, tmp_path).read()
 
 
 def test_squad_is_downloaded_where_it_is_missing(tmp_path, squad, monkeypatch):

@@ -234,9 +234,7 @@ declare(
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others"),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
-    teacher=Field(
-        "", TEXT, "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any"
-    ),
+    teacher=Field("", TEXT, "a teacher's score of every pair, as JSON lines; '': those of the stage teacher, if any"),
 )
 
 # Batches.

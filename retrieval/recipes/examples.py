@@ -11,7 +11,7 @@ from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
+from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
@@ -77,7 +77,7 @@ def register_tasks(
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
-        optional=[*(["positive_ids"] if positives else []), *recipe.optional],
+        optional=recipe.lengths(int(positives)),
         skip_empty=config.data.skip_empty,
         prefixes=before,
     )
@@ -179,10 +179,9 @@ def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax
       UserError: the mesh does not divide the batch.
     """
     recipe = recipe_of(config)
-    any_id = 0  # no shape depends on what [SEP] is
     return batches.abstract(
+        recipe.kind,
         recipe.lengths(),
-        recipe.converter(any_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         sharding=sharding.batch_sharding(mesh),
@@ -211,7 +210,7 @@ def check(config: ConfigDict) -> None:
             f"{multiples(batch_size, lanes)}"
         )
     if config.data.negatives and (others := unlabelled(config)):
-        fitting = [name for name, task in TASKS.items() if task.is_labelled and task.kind == recipe.kind]
+        fitting = [name for name, task in TASKS.items() if task.is_labelled and task.kind.name == recipe.kind.name]
         alone = f"config.data.rates.{' or '.join(fitting)}=1 and config.data.rates.{others[0]}=0"
         raise UserError(
             f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0"
@@ -224,13 +223,13 @@ def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
     """The tasks that are drawn give the kind of examples that the recipe trains on."""
     given = [task for task, rate in config.data.rates.items() if rate]
     for task in given:
-        if (kind := TASKS[task].kind) != recipe.kind:
-            fitting = [name for name, other in RECIPES.items() if other.kind == kind]
-            others = [f"config.data.rates.{name}=0" for name in given if TASKS[name].kind != kind]
+        if (kind := TASKS[task].kind).name != recipe.kind.name:
+            fitting = [name for name, other in RECIPES.items() if other.kind.name == kind.name]
+            others = [f"config.data.rates.{name}=0" for name in given if TASKS[name].kind.name != kind.name]
             switch = " and ".join([f"config.recipe={' or '.join(fitting)}", *others])
             raise UserError(
-                f"task '{task}' gives {KINDS[kind].what}, and config.recipe={config.recipe} trains on "
-                f"{KINDS[recipe.kind].what}: set config.data.rates.{task}=0, or {switch}"
+                f"task '{task}' gives {kind.what}, and config.recipe={config.recipe} trains on "
+                f"{recipe.kind.what}: set config.data.rates.{task}=0, or {switch}"
             )
 
 

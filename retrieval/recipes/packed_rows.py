@@ -26,13 +26,13 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     examples or that the devices do not divide, chunks of parts of a lane. The log says why.
     """
     config, recipe = run.config.copy_and_resolve_references(), recipe_of(run.config)
-    data, pack, sides = config.data, config.data.pack, set(recipe.sides.values())
+    data, pack, sides = config.data, config.data.pack, set(recipe.kind.sides.values())
     if not pack.auto or any(pack[side] for side in sides):
         return run
     if reason := _refusal(run, recipe):
         _log.info("train: a text per row, for %s", reason)
         return run
-    lengths = {field: (data[f"{side}_length"], pack[f"{side}_row"]) for field, side in recipe.sides.items()}
+    lengths = {field: (data[f"{side}_length"], pack[f"{side}_row"]) for field, side in recipe.kind.sides.items()}
     for side in sides:
         pack.update({side: 1.0, f"{side}_row": data[f"{side}_length"]})
     packing = recipe_of(config).packing()
@@ -49,7 +49,7 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     if reason := _misfit(config, devices, epoch):
         _log.warning("train: a text per row, though config.data.pack.auto would pack them: %s", reason)
         return run
-    for field, side in recipe.sides.items():
+    for field, side in recipe.kind.sides.items():
         rows, plain = chosen.texts[field], packing.texts[field]
         share = (rows.count - 0.5) * rows.length / (plain.count * plain.length)  # is rounded up to whole rows
         pack.update({side: share, f"{side}_row": rows.length})
@@ -61,7 +61,7 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
 
 def _refusal(run: Run, recipe: Recipe) -> str:
     """Why no rows can be chosen, whatever the data; empty where they can."""
-    if not recipe.sides:
+    if not recipe.kind.sides:
         return f"{recipe.label} takes no packed texts"
     if run.config.mine.refresh_every:
         return "nobody knows the lengths of pairs that are mined anew"

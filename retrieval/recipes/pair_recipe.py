@@ -1,6 +1,6 @@
 """What recipes that train on pairs of a query and its documents have in common."""
 
-from retrieval.data.examples import feature_lengths
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.errors import UserError, next_to
 from retrieval.recipes.recipe import Recipe
 
@@ -8,14 +8,14 @@ from retrieval.recipes.recipe import Recipe
 class PairRecipe(Recipe):
     """Examples are a query with its positive and `data.negatives` hard negatives. A batch may go in chunks of them."""
 
-    kind = "pair"
+    kind = PAIRS
     options = ("data.negatives",)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As `Recipe.lengths`."""
         data = self.config.data
         lengths = data.query_length, data.document_length
-        return feature_lengths.pair_lengths(*lengths, data.negatives, positives, self.has_teacher)
+        return pair_lengths(*lengths, data.negatives, positives, self.has_teacher)
 
     @property
     def has_teacher(self) -> bool:

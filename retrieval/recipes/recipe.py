@@ -11,7 +11,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import declared, values_of
+from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
+from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.libraries import seqio
@@ -29,7 +31,7 @@ class Recipe(abc.ABC):
     """How one family of models is built and trained, with the settings of a config.
 
     Attributes:
-      kind: the kind of examples that it trains on, such as 'pair' or 'masked'. Only tasks of that kind may be drawn.
+      kind: the kind of examples that it trains on. Only tasks of that kind may be drawn.
       label: what it trains, for errors, such as 'a masked language model'.
       needs_transformer: whether only a transformer can learn it.
       has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
@@ -37,7 +39,6 @@ class Recipe(abc.ABC):
       reads: whether the model finds answers in paragraphs.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
       written_with: fields of the config that have to be what these examples were written with.
-      sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
       options: fields of the config that it reads and that other recipes may leave unread, beside those of its loss.
@@ -45,7 +46,7 @@ class Recipe(abc.ABC):
       head: the fields of the config on which the sizes depend of what the model has beside its encoder.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[ExampleKind]
     label: ClassVar[str]
     needs_transformer: ClassVar[bool] = True
     has_towers: ClassVar[bool] = False
@@ -53,7 +54,6 @@ class Recipe(abc.ABC):
     reads: ClassVar[bool] = False
     examples_of: ClassVar[str] = "pairs"
     written_with: ClassVar[tuple[str, ...]] = ()
-    sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Sequence[str]] = ()
@@ -98,9 +98,11 @@ class Recipe(abc.ABC):
           positives: ids of known positives that an example has room for.
         """
 
-    @abc.abstractmethod
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """What makes rows of a batch from examples. Its class is imported here: seqio takes seconds."""
+        """What makes rows of a batch from examples of the same `lengths`."""
+        from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
+
+        return Converter(self.kind, self.lengths(positives), type_change(self.config.data, sep_id))
 
     def check(self) -> None:
         """Checks the settings that training reads.
@@ -122,7 +124,7 @@ class Recipe(abc.ABC):
     def own_fields(cls) -> set[str]:
         """Its options, and the fields that it reads because of its sides or because a config names its loss."""
         of_loss = {"train.loss"} if cls.gives else set()
-        return {*cls.options, *(f"data.pack.{side}" for side in cls.sides.values())} | of_loss
+        return {*cls.options, *(f"data.pack.{side}" for side in cls.kind.sides.values())} | of_loss
 
     def check_unread(self) -> None:
         """Checks that no field is set that only other recipes or losses read.
@@ -216,11 +218,6 @@ class Recipe(abc.ABC):
         return False
 
     @property
-    def optional(self) -> Sequence[str]:
-        """The optional features that examples have because the loss reads them."""
-        return ["teacher"] if self.has_teacher else []
-
-    @property
     def tables(self) -> Mapping[str, tuple[str, int]]:
         """Fields of a batch that are rows of a table: name -> the field with their numbers, and the size of a row.
 
@@ -251,7 +248,7 @@ class Recipe(abc.ABC):
           UserError: one side would be packed without the other, or a share or a row length does not fit.
         """
         data, pack = self.config.data, self.config.data.pack
-        if not any(pack[side] for side in self.sides.values()):
+        if not any(pack[side] for side in self.kind.sides.values()):
             return None
         examples = self.config.train.batch_size // data.lanes
         counts = {"query": examples, "document": examples * (1 + data.negatives)}
@@ -259,7 +256,7 @@ class Recipe(abc.ABC):
             field: rows_for(
                 counts[side], data[f"{side}_length"], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
             )
-            for field, side in self.sides.items()
+            for field, side in self.kind.sides.items()
         }
         return Packing(examples, texts, self.places(texts))
 

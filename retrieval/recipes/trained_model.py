@@ -118,7 +118,7 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
     """Checks that the model of the run or of its base is of a kind.
 
     Args:
-      kind: as `Recipe.kind`.
+      kind: the name of its `Recipe.kind`.
       needs: the stage and what it needs, for the error.
       recipe: one that trains such a model.
 
@@ -127,7 +127,7 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
     """
     holder = run.holder("train")
     trained = recipe_of(holder.config)
-    if trained.kind != kind:
+    if trained.kind.name != kind:
         raise UserError(
             f"{needs}, and {holder.place} has {trained.label}: set config.recipe={recipe}, or config.base to a run of "
             "one"

@@ -11,10 +11,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
-from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
-from retrieval.libraries import seqio
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers, validation
@@ -37,7 +35,6 @@ class TwoTowerRecipe(PairRecipe):
     label = "a model of two towers"
     needs_transformer = False
     has_towers = True
-    sides = {"query": "query", "document": "document"}
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
@@ -72,13 +69,6 @@ class TwoTowerRecipe(PairRecipe):
             copy_parameters(trained, model)
         else:
             two_tower.init_encoders(model, encoder_of(trained))
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import TwoTowerConverter
-
-        sep_id = type_change(self.config.data, sep_id)
-        return TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
 
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that something is held out to validate on."""

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 
 from retrieval import files, hashing
 from retrieval.data import holdout
-from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.batches import as_written
+from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -132,7 +132,7 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
             "others, and no passage of the corpus has two: set it to 0"
         )
     name, _ = examples.register_tasks(run, vocabulary, validation=True, rates={"ict": 1.0})
-    lengths = feature_lengths.pair_lengths(config.data.query_length, config.data.document_length)
+    lengths = pair_lengths(config.data.query_length, config.data.document_length)
     # One draw for a held-out passage, in an order that is the same in every run.
     open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
     dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)

@@ -14,7 +14,7 @@ from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards, teacher_scores
 from retrieval.data.labelled.teacher_scores import TeacherScores
-from retrieval.data.sets import beir, msmarco, splits
+from retrieval.data.sets import beir, splits
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.recipe import recipe_of
@@ -30,9 +30,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set = run.training.exists()
     vocabulary, of_pages = run.load_vocabulary(), labelled_groups.of_pages(config)
-    teacher = (
-        TeacherScores(path, _query_texts(config.pairs.queries, run.training)) if (path := run.teacher_scores) else None
-    )
+    teacher = TeacherScores(path) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = set() if of_pages else _asked(run.sets, run.training)  # a user's pages of other times are no leak
@@ -89,15 +87,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
     left_out = {what: number for what, number in counts.left_out.items() if number}
     of_queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
     return statistics | of_queries | {"vocabulary": vocabulary.fingerprint}
-
-
-def _query_texts(path: str, training: Path) -> dict[str, str]:
-    """The texts of the ids that a TREC run may name: those of `config.pairs.queries` and of the set that is divided."""
-    of_set = training / "queries.jsonl"
-    return {
-        **(msmarco.read_queries(Path(path)) if path else {}),
-        **(beir.read_queries(of_set) if of_set.exists() else {}),
-    }
 
 
 def teacher_inputs(path: str) -> Sequence[Path]:

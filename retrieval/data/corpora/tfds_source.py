@@ -36,7 +36,6 @@ class _Known(NamedTuple):
 
 _KNOWN = {
     "squad": _Known("train+validation", frozenset({"id", "title", "context", "question", "answers"})),
-    "natural_questions": _Known("train", frozenset({"id", "document", "question", "annotations"})),
     "wikipedia": _Known("train", frozenset({"title", "text"})),
 }
 
@@ -80,7 +79,7 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
 
     Args:
       source: as at the top of this file.
-      name: the data set that is expected: 'squad', 'natural_questions' or 'wikipedia'.
+      name: the data set that is expected: 'squad' or 'wikipedia'.
 
     Raises:
       UserError: not such a source, an unknown config, version or split, no prepared data, or damaged data.

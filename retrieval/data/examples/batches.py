@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import WAITING, Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
 from retrieval.libraries import seqio, tf
@@ -195,8 +196,8 @@ def unreadable(where: str, error: tf.errors.OpError) -> UserError:
 
 
 def abstract(
+    kind: ExampleKind,
     lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
     *,
     batch_size: int,
     lanes: int,
@@ -213,11 +214,8 @@ def abstract(
       UserError: lanes, batch size or devices do not divide each other.
     """
     _check(batch_size, lanes, sharding, packing)
-    features = {name: tf.TensorSpec([None] * spec.rank, spec.dtype) for name, spec in converter.TASK_FEATURES.items()}
-    empty = as_written(tf.data.Dataset.from_generator)(lambda: iter(()), output_signature=features)
-    specs = as_written(converter)(empty, lengths).element_spec
     part = {
-        name: np.zeros((batch_size // lanes, *spec.shape), spec.dtype.as_numpy_dtype) for name, spec in specs.items()
+        name: np.zeros((batch_size // lanes, *shape), dtype) for name, (shape, dtype) in kind.row_specs(lengths).items()
     }
     if packing and (packed := packing.pack(part)):  # texts without a token always fit
         part, _ = packed

@@ -24,14 +24,10 @@ _READ_AT_ONCE = 1024
 _LAST_BUCKETS = ("ict_buckets", "bfs_buckets", "wlp_buckets")
 
 
-def _features() -> Mapping[str, Any]:
-    integers = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
-    texts = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
-    return {"document_id": tf.io.FixedLenFeature([], tf.int64)} | dict.fromkeys((*texts, *_LAST_BUCKETS), integers)
+_TEXTS = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
 
-
-PASSAGES = Shards("passages-*.tfrecord", _features)
-LINKS = Shards("links-*.tfrecord", _features)
+PASSAGES = Shards("passages-*.tfrecord", dict.fromkeys((*_TEXTS, *_LAST_BUCKETS), "int64"), ("document_id",))
+LINKS = PASSAGES._replace(pattern="links-*.tfrecord")
 
 
 class CorpusTask(TaskKind):
@@ -125,7 +121,7 @@ def read_training(corpus: Path, shards: Shards, share: float) -> Iterator[Mappin
     bound = holdout.bound(share)
 
     def read(raw: tf.Tensor) -> Record:
-        record = tf.io.parse_single_example(raw, shards.features())
+        record = shards.parse(raw)
         return {**without_held_out(record, bound), "sentences": tf.size(record["lengths"])}
 
     files = sorted(map(str, corpus.glob(shards.pattern)))

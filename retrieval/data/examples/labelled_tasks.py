@@ -16,20 +16,10 @@ from retrieval.libraries import tf
 _log = logging.getLogger(__name__)
 
 
-def _numbers(dtype: tf.DType) -> tf.io.FixedLenSequenceFeature:
-    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
-
-
-def _features() -> Mapping[str, Any]:
-    of_numbers = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known")
-    return {"counts": _numbers(tf.float32)} | dict.fromkeys(of_numbers, _numbers(tf.int64))
-
-
-def _optional() -> Mapping[str, Any]:
-    return {"teacher": _numbers(tf.float32)}
-
-
-LABELLED = Shards(pair_shards.PATTERN, _features, _optional)
+_INTEGERS = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known", "simple")
+LABELLED = Shards(
+    pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
+)
 
 
 class LabelledTask(TaskKind):
@@ -47,7 +37,6 @@ class LabelledTask(TaskKind):
         if not size:
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
         _warn_of_left_out(written, size)
-        _warn_of_few(written, negatives)
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
@@ -87,16 +76,4 @@ def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
             "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
             "negatives of their queries",
             *(behind, known, 100 * behind / known),
-        )
-
-
-def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
-    """Says which queries have negatives, but fewer than an example draws."""
-    by_count = written["queries by negatives"].items()
-    if few := [(int(count), *of_these) for count, of_these in by_count if 0 < int(count) < negatives]:
-        count, _, first = few[0]
-        _log.warning(
-            "%d queries have fewer negatives than config.data.negatives=%d, and their examples have some twice or more "
-            "often, which count as often in the loss; the first has %d: %s",
-            *(sum(queries for _, queries, _ in few), negatives, count, first),
         )

@@ -8,7 +8,7 @@ from typing import Any
 from retrieval.libraries import tf
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
-MASKED = 15
+PERCENT = 15
 
 
 def share(count: Any, percent: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
-from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
+from retrieval.data.examples.task_kind import TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -48,7 +48,7 @@ def register(
       held_out: share of the corpus's passages that no example has anything of, or the only ones that are drawn where
         `validation` is set; the names then end in '_validation'.
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
-      optional: the optional features that examples have, such as 'positive_ids'.
+      optional: the optional fields that examples have, such as 'positive_ids'; others may be among these names.
       skip_empty: whether a task that there is no example for is left out, where another one has some.
       prefixes: what stands before queries and documents.
 
@@ -73,7 +73,7 @@ def register(
         seqio.TaskRegistry.remove(name + suffix)
         seqio.TaskRegistry.add(
             name + suffix,
-            source=_source(task, stored, first_records[name], optional),
+            source=_source(task, stored, first_records[name]),
             preprocessors=[
                 functools.partial(_read_all, read=read),
                 functools.partial(_filter, is_drawn=is_drawn),
@@ -178,7 +178,7 @@ def _folder(task: TaskKind, stored: Stored) -> Path:
     return stored.labelled
 
 
-def _source(task: TaskKind, stored: Stored, first_record: int, optional: Collection[str]) -> Any:
+def _source(task: TaskKind, stored: Stored, first_record: int) -> Any:
     """The records of a task, a `TFExampleDataSource`. Files are found in the folder by their names alone.
 
     A position that is saved holds the paths of files. When training goes on, the folder may have another one, and what
@@ -199,9 +199,7 @@ def _source(task: TaskKind, stored: Stored, first_record: int, optional: Collect
         return dataset.skip(first_record).concatenate(dataset.take(first_record)) if first_record else dataset
 
     reader: Any = read  # of tensors, where seqio declares texts
-    more = shards.optional()
-    features = {**shards.features(), **{name: more[name] for name in optional if name in more}}
-    return seqio.TFExampleDataSource({"train": str(folder / shards.pattern)}, features, reader_cls=reader)
+    return seqio.TFExampleDataSource({"train": str(folder / shards.pattern)}, shards.specs(), reader_cls=reader)
 
 
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
@@ -261,9 +259,8 @@ def _example(make: Maker) -> Callable:
 
 
 def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optional: Collection[str]) -> dict[str, Any]:
-    kind = KINDS[task.kind]
-    features = {**kind.features, **{name: kind.optional[name] for name in optional}}
     return {
-        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(feature.dtype), rank=feature.rank)
-        for name, feature in features.items()
+        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(field.dtype), rank=len(field.shape) or 1)
+        for name, field in task.kind.fields.items()
+        if not field.is_optional or name in optional
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.config.fields import NOT_NEGATIVE, Field, declare, declared
+from retrieval.data.examples.example_kind import PAIRS, ExampleKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -28,84 +29,30 @@ from retrieval.registry import Table
 Maker = Callable[[Record, "tf.Tensor", Mapping[str, int]], Record]
 
 
-class Feature(NamedTuple):
-    """A feature of an example."""
-
-    dtype: str = "int32"
-    rank: int = 1
-
-
-class ExampleKind(NamedTuple):
-    """What an example has. A recipe trains on one kind.
-
-    Attributes:
-      what: in words, for errors.
-      features: by name.
-      optional: those that it has only where somebody asks for them.
-    """
-
-    what: str
-    features: Mapping[str, Feature]
-    optional: Mapping[str, Feature] = {}
-
-
-KINDS: Table[ExampleKind] = Table("kind of examples")
-KINDS.register(
-    "pair",
-    ExampleKind(
-        "pairs of a query and a document",
-        {
-            "query": Feature(),
-            "document": Feature(rank=2),
-            "document_id": Feature(),
-            "log_q": Feature("float32"),
-        },
-        {"positive_ids": Feature(), "teacher": Feature("float32")},
-    ),
-)
-KINDS.register(
-    "generation", ExampleKind("sources and what is written of each", {"source": Feature(), "target": Feature()})
-)
-KINDS.register(
-    "terms",
-    ExampleKind(
-        "passages whose words are weighed",
-        {"text": Feature(), "targets": Feature("float32"), "counts": Feature("float32")},
-    ),
-)
-KINDS.register(
-    "spans",
-    ExampleKind(
-        "questions with paragraphs and the places of their answers",
-        {
-            "pair": Feature(rank=2),
-            "spans": Feature(rank=2),
-            "paragraph": Feature(),
-            "retrieved": Feature("float32"),
-        },
-        {"question": Feature(), "candidates": Feature(), "holds": Feature()},
-    ),
-)
-_MASKED = {name: Feature() for name in ("text", "positions", "labels")}
-KINDS.register("masked", ExampleKind("masked texts", _MASKED))
-KINDS.register(
-    "masked_pairs",
-    ExampleKind("masked pairs of texts, which follow each other or not", {**_MASKED, "is_random": Feature()}),
-)
-
-
 class Shards(NamedTuple):
     """Files of records.
 
     Attributes:
       pattern: of their names.
-      features: gives those of a record, as `tf.io.parse_single_example` takes them.
-      optional: gives features that are parsed only where examples shall have them.
+      features: of a record, its dtype. A record may lack one: it is empty then.
+      numbers: those that are one whole number, which every record has.
     """
 
     pattern: str
-    features: Callable[[], Mapping[str, Any]]
-    optional: Callable[[], Mapping[str, Any]] = dict
+    features: Mapping[str, str]
+    numbers: Sequence[str] = ()
+
+    def parse(self, raw: tf.Tensor) -> Record:
+        """A record of its bytes."""
+        return tf.io.parse_single_example(raw, self.specs())
+
+    def specs(self) -> dict[str, Any]:
+        """The features, as `tf.io.parse_single_example` takes them."""
+        several = {
+            name: tf.io.FixedLenSequenceFeature([], tf.as_dtype(dtype), allow_missing=True)
+            for name, dtype in self.features.items()
+        }
+        return several | {name: tf.io.FixedLenFeature([], tf.int64) for name in self.numbers}
 
 
 class Stored(NamedTuple):
@@ -146,7 +93,7 @@ class TaskKind:
     Attributes:
       name: of the task and of its field `config.data.rates.NAME`.
       what: one line of help for that field, of a plugin's task.
-      kind: of its examples, a name in KINDS.
+      kind: of its examples.
       is_labelled: whether its records are labelled examples, written by the stage `pairs` or another one that a recipe
         names. Others are of the corpus.
       shards: the files of its records.
@@ -155,7 +102,7 @@ class TaskKind:
 
     name: str
     what: str = ""
-    kind: str = "pair"
+    kind: ExampleKind = PAIRS
     is_labelled: bool = False
     shards: Shards
     options: Sequence[str] = ()

@@ -6,7 +6,6 @@ whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}; o
 whose `ctxs` are those of `jsonl_pairs`.
 """
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,15 +40,6 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
         if labelled := example(question, positives, negatives, at, counts, answers):
             yield labelled
-
-
-def has_answers(path: Path) -> bool:
-    """Whether the first question of a file says what its answers are.
-
-    Raises:
-      UserError: as `read`.
-    """
-    return any(record.get("answers") for _, record in itertools.islice(json_array.read(path), 1))
 
 
 def _negatives(record: dict[str, Any], field: str, at: str, counts: Counts) -> list[Candidate]:
@@ -89,6 +79,3 @@ class Dpr(LabelledFormat):
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         return read(path, counts)
-
-    def has_answers(self, path: Path) -> bool:
-        return has_answers(path)

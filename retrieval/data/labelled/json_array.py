@@ -21,39 +21,10 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
     Raises:
       UserError: the file cannot be read, is not UTF-8 or not an array of objects; with the record and its character.
     """
-    text = _Text(path)
+    text, number = _Text(path), 0
     if (opening := text.peek()) != "[":
         raise UserError(f"{path}: begins with '{opening[:1]}', but a JSON array of objects is needed: [{{...}}, ...]")
-    yield from _elements(text, path)
-    if text.peek():
-        raise UserError(f"{path} (char {text.place}): not valid JSON, something follows the array")
-
-
-def read_field(path: Path, field: str) -> Iterator[tuple[str, Any]]:
-    """As `read`, of the array that is a field of the one object in a file: {"Version": 1.0, "Data": [{...}, ...]}."""
-    text, name, opening = _Text(path), "", "{"
-    while text.peek() == opening:
-        text.skip()
-        text.peek()
-        name = text.value(f"{path}, after the field '{name}'" if name else str(path))
-        if text.peek() != ":":
-            break
-        text.skip()
-        if text.peek() == "[" and name == field:
-            yield from _elements(text, path)
-        else:
-            text.value(f"{path}, field '{name}'")
-        opening = ","
-    is_closed = text.peek() == "}"
     text.skip()
-    if not is_closed or text.peek():
-        raise UserError(f'{path} (char {text.place}): not valid JSON: {{"{field}": [{{...}}, ...]}} is needed')
-
-
-def _elements(text: "_Text", path: Path) -> Iterator[tuple[str, Any]]:
-    """The objects of the array that begins here; afterwards the text is behind it."""
-    text.skip()
-    number = 0
     while text.peek() != "]":
         number += 1
         at = f"{path}, record {number}"
@@ -65,6 +36,8 @@ def _elements(text: "_Text", path: Path) -> Iterator[tuple[str, Any]]:
             raise UserError(f"{at} (char {text.place}): not an object; the file has to be [{{...}}, ...]")
         yield at, text.value(at)
     text.skip()
+    if text.peek():
+        raise UserError(f"{path} (char {text.place}): not valid JSON, something follows the array")
 
 
 class _Text:

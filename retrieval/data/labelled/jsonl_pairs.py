@@ -88,13 +88,6 @@ def _answers(record: dict[str, Any], at: str) -> Sequence[str]:
     return text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
 
 
-def has_answers(path: Path) -> bool:
-    """Whether the first question of a file is a list of DPR's with answers."""
-    at, line = next(text_files.lines(path), (str(path), "{}"))
-    record = foreign_json.parse(line, at)
-    return isinstance(record, dict) and LISTED in record and bool(record.get("answers"))
-
-
 def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
     values = record[field]
     values = values if isinstance(values, list) else [values]
@@ -120,6 +113,3 @@ class JsonLines(LabelledFormat):
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         return read(path, counts)
-
-    def has_answers(self, path: Path) -> bool:
-        return has_answers(path)

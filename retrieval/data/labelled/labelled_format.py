@@ -114,10 +114,6 @@ class LabelledFormat:
           UserError: a setting is missing.
         """
 
-    def has_answers(self, path: Path) -> bool:
-        """Whether the questions of a file have answers."""
-        return False
-
 
 LABELLED: Table[LabelledFormat] = Table("format", "retrieval.data.labelled", "format")
 

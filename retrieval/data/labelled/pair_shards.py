@@ -13,7 +13,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
                               positive in that place counts as such a draw
     teacher                   of each text: the score that a teacher gives to it, where there is one
-    simple                    how many of the negatives, the first ones, are simple; -1 where that is not told
+    simple                    how many of the negatives, the first ones, are simple; empty where that is not told
 """
 
 from __future__ import annotations
@@ -116,7 +116,6 @@ def write_pairs(
         "has teacher": teacher is not None,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
-        "queries by negatives": drawn.queries,
         "shards": num_shards,
         "query_tokens": query_tokens,
         "document_tokens": document_tokens,
@@ -155,7 +154,6 @@ class _Counter:
     ):
         self._groups, self._positives, self._given = groups, positives, given
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
-        self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
         asked = array.array("Q")
         for query, found, _, _ in groups:
@@ -165,8 +163,7 @@ class _Counter:
             self.left_out += len(found[positives:]) if positives and not given else 0
         self._asked = np.unique(np.asarray(asked))
         self.known = KnownPositives(*np.asarray(known).reshape(-1, 2).T)
-        for query, golds, negatives, _ in self.examples():
-            self.queries.setdefault(len(negatives), [0, query])[0] += 1
+        for _, golds, negatives, _ in self.examples():
             self.pairs += len(golds)
             has_some = bool(negatives) or keep_lone
             self.with_negatives += len(golds) * has_some

@@ -3,15 +3,13 @@
     {"query": "a question", "docid": "d7", "score": 3.25}
     {"query": "a question", "title": "", "text": "a text without an id", "score": -1.5}
 
-A document is named by the id that the labelled example gives it, or by its title and text. A TREC run of any system
-is a file of scores too: `query-id Q0 document-id rank score tag`.
+A document is named by the id that the labelled example gives it, or by its title and text.
 """
 
 import array
 import itertools
 import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +18,6 @@ from retrieval import files, foreign_json, hashing, identifiers, numbers, text_f
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.identifiers import SEVERAL, in_run_file, numbered
-
-_log = logging.getLogger(__name__)
 
 
 def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
@@ -47,37 +42,23 @@ def check_beginning(path: Path) -> None:
       UserError: it is none.
     """
     for at, line in itertools.islice(text_files.lines(path), 1):
-        _of_json(line, at) if _is_json(line) else _of_run(line, at, {})
+        _parse(line, at)
 
 
 class TeacherScores:
     """The scores of a file: 12 bytes a pair, whatever the texts."""
 
-    def __init__(self, path: Path, queries: Mapping[str, str] | None = None):
+    def __init__(self, path: Path):
         """Reads the file.
-
-        Args:
-          queries: id -> text, of a TREC run. What that says of other queries is left out, and counted in the log.
 
         Raises:
           UserError: it has no line; or one has no query, no document or no finite score, or contradicts another one.
         """
         self._path = path
-        self._queries = _by_name(queries or {})
-        keys, scores, of_others = array.array("Q"), array.array("f"), 0
+        keys, scores = array.array("Q"), array.array("f")
         for key, score, _ in self._read():
-            if key is None:
-                of_others += 1
-                continue
             keys.append(key)
             scores.append(score)
-        if of_others:
-            _log.warning("%s: %d lines of queries that are not trained on, left out", path, of_others)
-        if not keys and of_others:
-            raise UserError(
-                f"{path}: a TREC run of other queries: its ids must be those of the set in config.split.set, or of "
-                "config.pairs.queries"
-            )
         if not keys:
             raise UserError(f'{path}: no score in it; {{"query": ..., "docid": ..., "score": ...}} is a line')
         order = np.argsort(np.asarray(keys), kind="stable")
@@ -114,19 +95,13 @@ class TeacherScores:
         if first:
             raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
 
-    def _read(self) -> Iterator[tuple[int | None, float, str]]:
-        """The key of each pair, its score, and where it stands. The first line says what all are."""
-        is_run = None
-        for at, line in text_files.lines(self._path):
-            if is_run is None:
-                is_run = not _is_json(line)
-            key, score = _of_run(line, at, self._queries) if is_run else _of_json(line, at)
-            yield key, score, at
+    def _read(self) -> Iterator[tuple[int, float, str]]:
+        """The key of each pair, its score, and where it stands."""
+        return ((*_parse(line, at), at) for at, line in text_files.lines(self._path))
 
     def _place_of(self, number: int) -> str:
         """Where the pair of a number stands."""
-        places = (at for key, _, at in self._read() if key is not None)
-        return next(itertools.islice(places, number, None))
+        return next(itertools.islice((at for *_, at in self._read()), number, None))
 
     def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
         name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
@@ -138,12 +113,6 @@ class TeacherScores:
     def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores [N], NaN where there is none."""
         by_text = self._of_keys([_key_of_text(query, text.title, text.text) for text in texts])
-        ids = {text.id for text in texts}
-        if len(set(map(in_run_file, ids))) < len(ids):
-            raise UserError(
-                f"{self._path}: documents of the query '{query}' differ in a blank and %20 alone: {sorted(ids)}; "
-                "rename one"
-            )
         by_id = self._of_keys([_key_of_id(query, text.id) for text in texts])
         return np.where(np.isnan(by_id), by_text, by_id)
 
@@ -153,11 +122,7 @@ class TeacherScores:
         return np.where(self._keys[places_N] == keys_N, self._scores[places_N], np.nan).astype(np.float32)
 
 
-def _is_json(line: str) -> bool:
-    return line.lstrip().startswith("{")
-
-
-def _of_json(line: str, at: str) -> tuple[int, float]:
+def _parse(line: str, at: str) -> tuple[int, float]:
     """The key of a pair and its score."""
     record = foreign_json.parse(line, at)
     # An empty id is none: every text without an id would have its score.
@@ -174,31 +139,8 @@ def _of_json(line: str, at: str) -> tuple[int, float]:
     return key, numbers.score(record.get("score"), "score", at)
 
 
-def _by_name(queries: Mapping[str, str]) -> dict[str, str | None]:
-    """Texts of queries by their ids as run files have them; None where two ids are one there."""
-    texts = list(queries.values())
-    return {name: None if row == SEVERAL else texts[row] for name, row in numbered(queries).items()}
-
-
-def _of_run(line: str, at: str, queries: Mapping[str, str | None]) -> tuple[int | None, float]:
-    """The same of a line of a TREC run; no key where its query is not one of ours."""
-    columns = line.split()
-    if len(columns) != 6:
-        raise UserError(
-            f"{at}: {len(columns)} columns; a teacher's scores are JSON lines, or a TREC run of 6 columns: query id, "
-            "Q0, document id, rank, score, tag"
-        )
-    score = numbers.score(columns[4], "score", at)
-    query = queries.get(columns[0], "")
-    if query is None:
-        raise UserError(
-            f"{at}: two ids are the query '{columns[0]}' in a run file, which has %20 for a blank; rename one"
-        )
-    return None if columns[0] not in queries else _key_of_id(query, columns[2]), score
-
-
 def _key_of_id(query: str, id: str) -> int:
-    return hashing.number(query, "id", in_run_file(id))
+    return hashing.number(query, "id", id)
 
 
 def _key_of_text(query: str, title: str, text: str) -> int:

@@ -273,11 +273,14 @@ def _read_judgements(
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if unknown := next((id for id in answers if id not in queries), None):
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {
-        rule: relevance.read(path, queries, candidates, dropped)
-        for rule, path in paths.items()
-        if not rules or rule in rules
-    }
+    qrels = {}
+    for rule, path in paths.items():
+        if not rules or rule in rules:
+            found = relevance.read(path, relevance.judgements(path))
+            if unknown := next((id for id in found if id not in queries), None):
+                _, at = next(iter(found[unknown].values()))
+                raise UserError(f"{at}: the query '{unknown}' is not in queries.jsonl; add it there, or drop the line")
+            qrels[rule] = relevance.within(path, found, candidates, "corpus.jsonl", dropped)
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}

@@ -34,9 +34,9 @@ class BeirFolders(SetFormat):
     def check_path(self, path: Path, options: Options) -> None:
         for name in ("corpus.jsonl", "queries.jsonl"):
             if not any((path / f"{name}{ending}").is_file() for ending in ("", ".gz")):
-                parts = sorted(found.parent for found in path.glob(f"*/{name}*"))  # CQADupStack has twelve
-                remedy = f"name the folders in it, such as {parts[0]}" if parts else "a folder of it has one of them"
-                raise UserError(f"{path}: neither {name} nor {name}.gz is there, in config.sets.beir; {remedy}")
+                raise UserError(
+                    f"{path}: neither {name} nor {name}.gz is there, in config.sets.beir; a BEIR folder has one of them"
+                )
         if not ((known := beir.judgement_files(path)) or beir.answers_file(path)):
             raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
         for field, name in _named(path, options):

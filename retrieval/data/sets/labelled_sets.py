@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from retrieval.data.corpora.source_paths import split
@@ -43,8 +44,11 @@ class LabelledSets(SetFormat):
         labelled_format.check(path, Settings.of(options))
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
+        """As `SetFormat.has_answers`: the first example tells."""
         paths = [path for path in map(Path, split(value)) if _name(path) == name and path.is_file()]
-        return any(labelled_format.format_of(path, Settings.of(options)).has_answers(path) for path in paths)
+        return any(
+            first.answers for path in paths for first in islice(labelled_format.sample(path, Settings.of(options)), 1)
+        )
 
 
 def _name(path: Path) -> str:

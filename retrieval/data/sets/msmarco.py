@@ -28,14 +28,9 @@ from retrieval.errors import UserError
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
 _TRIPLE = ("query", "positive", "negative")
-# What people call the columns: of a triple, and behind an id.
-_OF_TRIPLE = re.compile(
-    r"\s*(?:(?P<query>query|question|anchor)|(?P<positive>pos(?:itive)?)|(?P<negative>(?:hard[ _-])?neg(?:ative)?))s?"
-    r"(?:[ _-]?(?:passage|document|text)s?)?\s*",
-    re.IGNORECASE,
-)
+_NAMES_OF_QUERIES = ("query", "question", "anchor")  # in a line that names the columns
 _REPEATED: dict[tuple[Path, int, int], frozenset[int]] = {}  # by path, size and time of a file
-_BEHIND_ID = re.compile(
+_BEHIND_ID = re.compile(  # what people call the columns behind an id
     r"\s*(?:query|question|passage|document|text|contents?|body|title|url)(?:[ _-]text)?\s*", re.IGNORECASE
 )
 
@@ -74,19 +69,15 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
-    """The triples of texts, one after the other. Lines that name the columns are left out and counted.
+    """The triples of texts, one after the other.
 
     Raises:
-      UserError: as `read_collection`, for three fields, or a query is empty, or the columns have another order.
+      UserError: as `read_collection`, for three fields, or a query is empty, or the line names the columns.
     """
     for at, line in text_files.lines(path):
-        query, *texts = fields = _fields(line, _TRIPLE, at)
-        columns = tuple(found.lastgroup for found in map(_OF_TRIPLE.fullmatch, fields) if found)
-        if set(columns) == set(_TRIPLE):
-            if columns != _TRIPLE:
-                raise UserError(f"{at}: the columns {', '.join(fields)} must be {', '.join(_TRIPLE)}, in this order")
-            counts.leave_out("lines that name the columns", at)
-            continue
+        query, *texts = _fields(line, _TRIPLE, at)
+        if query.strip().lower() in _NAMES_OF_QUERIES and len(texts[0].split()) == 1:
+            raise UserError(f"{at}: the names of columns, and no triple; drop the line")
         positives, negatives = ([Candidate("", "", text)] for text in texts)
         if triple := example(query, positives, negatives, at, counts):
             yield triple

@@ -23,7 +23,7 @@ class HeldOut(qa.OpenDomain):
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         paths = [Path(path) for path in source_paths.split(value)[1:]]
-        queries, answers = qa.read_together(paths, given.options["sets.qa_patterns"])
+        queries, answers = qa.read_questions(paths, given.options["sets.qa_patterns"])
         held_out = [id for id, is_dev in zip(queries, orqa_split.is_held_out(list(queries.values()))) if is_dev]
         if not held_out:
             raise UserError(

@@ -4,7 +4,7 @@ import functools
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from retrieval import numbers, text_files
@@ -23,44 +23,62 @@ _WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 
-def read(
-    path: Path, queries: Collection[str], candidates: Collection[str], dropped: Counter[str] | None
-) -> dict[str, dict[str, int]]:
-    """Query id -> candidate id -> grade, of a qrels file of BEIR.
+Row = tuple[str, str, str, int]  # place, query id, candidate id and grade of a line
+# Query id -> candidate id -> its grade, and the place of the judgement.
+Placed = dict[str, dict[str, tuple[int, str]]]
+Qrels = dict[str, dict[str, int]]
+
+
+def read(path: Path, rows: Iterable[Row]) -> Placed:
+    """The judgements of a file, whose lines `rows` are; lines that say the same again are counted in the log.
+
+    Raises:
+      UserError: two lines say different things, or there is none.
+    """
+    found: Placed = {}
+    again = 0
+    for at, query, candidate, score in rows:
+        grades = found.setdefault(query, {})
+        again += candidate in grades
+        if grades.setdefault(candidate, (score, at))[0] != score:
+            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
+    log_again(path, "judgements", again)
+    if not found:
+        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+    return found
+
+
+def within(path: Path, found: Placed, candidates: Collection[str], among: str, dropped: Counter[str] | None) -> Qrels:
+    """Query id -> candidate id -> grade, of the judgements of a file.
 
     Args:
+      among: the file with the candidates, for errors.
       dropped: counts judgements of unknown candidates, which are an error without it.
 
     Raises:
-      UserError: the file is broken, or a line names an unknown query or candidate; with the line.
+      UserError: a candidate is unknown, or no judgement is left, or none above 0.
     """
-    qrels: dict[str, dict[str, int]] = {}
-    again = 0
-    with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
-    for at, query, candidate, score in judgements(path):
-        if query not in queries:
-            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
-        if candidate not in candidates:
-            if dropped is None:
+    qrels: Qrels = {}
+    for query, grades in found.items():
+        for candidate, (grade, at) in grades.items():
+            if candidate in candidates:
+                qrels.setdefault(query, {})[candidate] = grade
+            elif dropped is None:
                 raise UserError(
-                    f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, drop the line, or drop "
-                    f"all such lines with {DROP_ALL}"
+                    f"{at}: the candidate '{candidate}' is not in {among}; are the judgements of another collection? "
+                    f"{DROP_ALL} leaves such judgements out"
                 )
-            dropped[OUTSIDE] += 1
-            dropped[RELEVANT_OUTSIDE] += score > 0
-            with_unknown.add(query)
-            continue
-        grades = qrels.setdefault(query, {})
-        again += candidate in grades
-        if grades.setdefault(candidate, score) != score:
-            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
-    log_again(path, "judgements", again)
-    if not qrels:
-        outside = " of a candidate of the set" if dropped else ""
-        raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
-    check_relevant(qrels.values(), path)
-    if dropped is not None and (lost := len(with_unknown - qrels.keys())):
+            else:
+                dropped[OUTSIDE] += 1
+                dropped[RELEVANT_OUTSIDE] += grade > 0
+    if dropped is not None and (lost := len(found) - len(qrels)):
         dropped[LOST] += lost
+    if not qrels:
+        raise UserError(f"{path}: no judgement is of a candidate in {among}; are they of one collection?")
+    if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
+        raise UserError(
+            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
+        )
     return qrels
 
 
@@ -71,7 +89,7 @@ def log_again(path: Path, what: str, count: int) -> None:
         _log.warning("%s: %d %s are there again, and count once", path, count, what)
 
 
-def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
+def judgements(path: Path) -> Iterator[Row]:
     """Place, query id, candidate id and grade of each line of a qrels file of BEIR; the header is passed over.
 
     Raises:
@@ -87,6 +105,20 @@ def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
         is_first = False
 
 
+def trec_judgements(path: Path) -> Iterator[Row]:
+    """The same of TREC's qrels: query id, iteration (not read), candidate id and grade between tabs or blanks.
+
+    Raises:
+      UserError: a line has not four fields, or a grade that is no integer.
+    """
+    for at, line in text_files.lines(path):
+        fields = line.split()
+        if len(fields) != 4:
+            raise UserError(f"{at}: {len(fields)} fields, expected 4: query id, 0, candidate id, grade")
+        query, _, candidate, text = fields
+        yield at, query, candidate, grade(text, at)
+
+
 def grade(text: str, at: str) -> int:
     """The grade of a judgement, which may be written as 1.0.
 
@@ -100,18 +132,6 @@ def grade(text: str, at: str) -> int:
     if abs(value) > _HIGHEST_GRADE:
         raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
     return value
-
-
-def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
-    """Checks that the grades of some query by candidate have one above 0.
-
-    Raises:
-      UserError: they have none, so every metric would be 0.
-    """
-    if not any(grade > 0 for grades in judgements for grade in grades.values()):
-        raise UserError(
-            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
-        )
 
 
 def _check_header(fields: Sequence[str], at: str, is_first: bool) -> None:

@@ -6,6 +6,7 @@ import mmap
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -32,6 +33,14 @@ class RowTexts(Sequence[Candidate]):
         self._url_of = url_of
         self._files = [_File(path) for path in paths]
         self._starts = np.cumsum([0, *map(len, self._files)]).tolist()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the files, which otherwise the last reference does."""
+        for file in self._files:
+            file.close()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -61,6 +70,10 @@ class _File:
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    def close(self) -> None:
+        if isinstance(self._bytes, mmap.mmap):
+            self._bytes.close()
 
     def candidate(self, line: int) -> Candidate:
         text = self._bytes[self._ends[line] : self._ends[line + 1]]

@@ -1,11 +1,11 @@
-"""TREC topics: a number and what is asked, as XML, or as the SGML of old tracks whose tags are not closed.
+"""TREC topics: a number and what is asked, in the SGML of old tracks whose tags are not closed, or in XML.
 
     <top> <num> Number: 301 <title> organized crime <desc> ... </top>
     <topic number="1"><query>coronavirus origin</query></topic>
     <topic><number>101</number><query>does tape help</query></topic>
     <topic number="2">A text alone.</topic>
 
-What a parser of XML takes is read by one. It needs no root. All else is read by its tags.
+Both are read by their tags: each holds what follows it up to the next one. XML needs no root.
 """
 
 import collections
@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from xml.parsers import expat
 
 from retrieval import text_files
 from retrieval.data.corpora import entities
@@ -23,7 +22,6 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_TOPICS = ("top", "topic", "query")  # the outermost of these: Indri asks by <query> alone
 _INLINE = ("b", "i", "u", "em", "strong", "sub", "sup")  # within a text: 'H<sub>2</sub>O'
 _ALONE = "text alone"  # no name of an element
 # Where a number and a text may be, the first that is there; @ is an attribute of the topic.
@@ -37,8 +35,7 @@ _TAG = re.compile(r"</?(\w+)(?:\s[^<>]*)?>")
 _OF_LETTERS = re.compile(rf"</?(?:{'|'.join(_INLINE)})>", re.IGNORECASE)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _LABEL = re.compile(r"^\s*(number|topic|title|description)\s*:", re.IGNORECASE)
-_DECLARED = re.compile(r"\s*(?:<\?xml[^>]*\?>)?\s*(?:<!DOCTYPE[^>\[]*>)?")
-_NO_ROOT = expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 class _Topic(NamedTuple):
@@ -59,7 +56,7 @@ def read(path: Path) -> dict[str, str]:
     """
     topics: dict[str, str] = {}
     others = collections.Counter[str]()
-    for at, fields in _of_xml(path) or _of_tags(path):
+    for at, fields in _topics(path):
         number, text = (next((name for name in names if fields.get(name)), "") for names in (_NUMBERS, _TEXTS))
         for name, field in (("num", number), ("title", text)):
             if not field:
@@ -77,69 +74,8 @@ def read(path: Path) -> dict[str, str]:
     return topics
 
 
-def _of_xml(path: Path) -> list[_Topic]:
-    """The topics of a file of XML, in whatever encoding it declares; none where a parser does not take it."""
-    content = text_files.whole(path)
-    lead = len(content) - len(content.lstrip())
-    line = content[:lead].count(b"\n")
-    try:
-        return _parsed(content[lead:], path, line)
-    except expat.ExpatError as error:
-        if error.code != _NO_ROOT:
-            return []
-    text = "\n".join(text_files.decoded(piece, str(path)) for piece in text_files.byte_lines(path))
-    text = _DECLARED.sub(lambda found: "\n" * found[0].count("\n"), text, count=1)
-    try:
-        return _parsed(f"<topics>{text}</topics>".encode(), path, before=0)
-    except expat.ExpatError:
-        return []
-
-
-def _parsed(content: bytes, path: Path, before: int) -> list[_Topic]:
-    """The topics of a document.
-
-    Args:
-      before: lines of the file before it.
-
-    Raises:
-      UserError: it declares entities.
-      expat.ExpatError: it is no XML.
-    """
-    parser, found, open_names = expat.ParserCreate(), list[_Topic](), list[str]()
-    parser.buffer_text = True
-    texts: dict[str, list[str]] = {}
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        name = name.rpartition(":")[2].lower()
-        if open_names and name not in _INLINE:
-            open_names.append(name)
-        elif not open_names and name in _TOPICS:
-            open_names.append(name)
-            texts.clear()
-            fields = {f"@{attribute.lower()}": " ".join(value.split()) for attribute, value in attributes.items()}
-            found.append(_Topic(f"{path}, line {before + parser.CurrentLineNumber}", fields))
-
-    def characters(text: str) -> None:
-        if open_names:
-            texts.setdefault(open_names[1] if len(open_names) > 1 else _ALONE, []).append(text)
-
-    def end(name: str) -> None:
-        if open_names and name.rpartition(":")[2].lower() == open_names[-1]:
-            depth, name = len(open_names), open_names.pop()
-            if depth <= 2 and (text := _cleaned("".join(texts.pop(_ALONE if depth == 1 else name, [])))):
-                found[-1].fields.setdefault(_ALONE if depth == 1 else name, text)
-
-    def refuse(name: str, *_: object) -> None:
-        raise UserError(f"{path}: declares the entity '{name}', and none is read; write its text in its place")
-
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
-    parser.EntityDeclHandler = refuse
-    parser.Parse(content, True)
-    return found
-
-
-def _of_tags(path: Path) -> Iterator[_Topic]:
-    """The topics of a file whose tags may be closed or not: each holds what follows it up to the next tag."""
+def _topics(path: Path) -> Iterator[_Topic]:
+    """The topics of a file."""
     began, attributes, block = "", "", []
     for at, line in text_files.lines(path):
         before, *topics = _TOPIC.split(line)
@@ -154,7 +90,7 @@ def _of_tags(path: Path) -> Iterator[_Topic]:
 
 def _tagged(attributes: str, text: str) -> dict[str, str]:
     fields = {f"@{name.lower()}": " ".join(value.split()) for name, value in _ATTRIBUTE.findall(attributes)}
-    alone, *parts = _TAG.split(_OF_LETTERS.sub("", _CDATA.sub(r"\1", text)))
+    alone, *parts = _TAG.split(_OF_LETTERS.sub("", _CDATA.sub(r"\1", _COMMENT.sub("", text))))
     for tag, value in zip([_ALONE, *parts[::2]], [alone, *parts[1::2]]):
         if value := _cleaned(entities.unescape(value)):
             fields.setdefault(tag.lower(), value)

@@ -8,7 +8,7 @@ judgements    lines of query id, iteration (not read), candidate id and grade, w
 
 import collections
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from retrieval import text_files
@@ -37,53 +37,40 @@ def read_set(
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
         that is judged; with the file and the line.
     """
-    asked, qrels = read_queries(queries), read_qrels(judgements)
-    known = {query: grades for query, (_, grades) in qrels.items() if query in asked}
-    if not known:
-        raise UserError(
-            f"{judgements}: none of its {len(qrels)} queries is in {queries}, so no query is left to evaluate; are the "
-            "ids written alike?"
-        )
-    relevance.check_relevant(known.values(), judgements)
-    left_out = collections.Counter({"judged queries that are not asked": len(qrels) - len(known)})
-    left_out["queries without a judgement"] = len(asked) - len(known)
-    wanted = {id: at for query in known for id, at in qrels[query][0].items()}
-    count = 0
+    asked, judged = read_judged(name, queries, judgements)
+    wanted = {id for grades in judged.values() for id in grades}
+    there, count, without_text = set[str](), 0, 0
     for candidate in read_candidates(candidates):
         count += 1
-        wanted.pop(candidate.id, None)
-        left_out["candidates without a text, which stay"] += not candidate.text.strip()
+        if candidate.id in wanted:
+            there.add(candidate.id)
+        without_text += not candidate.text.strip()
+    if without_text:
+        _log.warning("set %s: %d candidates without a text, which stay", name, without_text)
     dropped = collections.Counter[str]()
-    if wanted:
-        id, at = next(iter(wanted.items()))
-        if unknown != relevance.DROP:
-            raise UserError(
-                f"{at}: the candidate '{id}' is not in {candidates}; are the judgements of another collection? "
-                f"{relevance.DROP_ALL} leaves such judgements out"
-            )
-        known = {query: _inside(grades, wanted, dropped) for query, grades in known.items()}
-        inside = {query: grades for query, grades in known.items() if grades}
-        if len(inside) < len(known):
-            dropped[relevance.LOST] += len(known) - len(inside)
-        if not (known := inside):
-            raise UserError(
-                f"{judgements}: no judgement is of a candidate in {candidates}; are they of one collection?"
-            )
-        relevance.check_relevant(known.values(), judgements)
-    for what, number in left_out.items():
-        if number:
-            _log.warning("set %s: %d %s", name, number, what)
-    asked = {id: text for id, text in asked.items() if id in known}
+    qrels = relevance.within(judgements, judged, there, str(candidates), dropped if unknown == relevance.DROP else None)
+    asked = {id: text for id, text in asked.items() if id in qrels}
     found = Stream(lambda: read_candidates(candidates), count)
-    return RetrievalSet(name, asked, found, {"test": known}, left_out=dropped)
+    return RetrievalSet(name, asked, found, {"test": qrels}, left_out=dropped)
 
 
-def _inside(grades: Mapping[str, int], outside: Collection[str], dropped: collections.Counter[str]) -> dict[str, int]:
-    """The grades of candidates that the set has; the others are counted."""
-    lost = [grade for id, grade in grades.items() if id in outside]
-    dropped[relevance.OUTSIDE] += len(lost)
-    dropped[relevance.RELEVANT_OUTSIDE] += sum(grade > 0 for grade in lost)
-    return {id: grade for id, grade in grades.items() if id not in outside}
+def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, str], relevance.Placed]:
+    """The queries of a file that are judged, and their judgements; what has not both is counted in the log.
+
+    Raises:
+      UserError: a file is not what it should be, or no query is left.
+    """
+    asked, judged = read_queries(queries), relevance.read(judgements, relevance.trec_judgements(judgements))
+    known = {query: grades for query, grades in judged.items() if query in asked}
+    if not known:
+        raise UserError(
+            f"{judgements}: none of its {len(judged)} queries is in {queries}, so none is left to evaluate; are the "
+            "ids written alike?"
+        )
+    for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", asked)):
+        if len(of) > len(known):
+            _log.warning("set %s: %d %s", name, len(of) - len(known), what)
+    return {id: text for id, text in asked.items() if id in known}, known
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
@@ -102,32 +89,6 @@ def read_queries(path: Path) -> dict[str, str]:
       UserError: as `msmarco.read_queries` or `topics.read`.
     """
     return topics.read(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
-
-
-def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
-    """Query id -> candidate id -> the place of the judgement, and query id -> candidate id -> its grade.
-
-    Lines that say the same again are counted in the log.
-
-    Raises:
-      UserError: a line has not four fields or a grade that is no integer, two say different things, or there is none.
-    """
-    qrels: dict[str, tuple[dict[str, str], dict[str, int]]] = {}
-    again = 0
-    for at, line in text_files.lines(path):
-        fields = line.split()
-        if len(fields) != 4:
-            raise UserError(f"{at}: {len(fields)} fields, expected 4: query id, 0, candidate id, grade")
-        query, _, id, text = fields
-        places, grades = qrels.setdefault(query, ({}, {}))
-        again += id in grades
-        places.setdefault(id, at)
-        if (grade := relevance.grade(text, at)) != grades.setdefault(id, grade):
-            raise UserError(f"{at}: query '{query}' and candidate '{id}' are judged twice, and differently; drop one")
-    relevance.log_again(path, "judgements", again)
-    if not qrels:
-        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
-    return qrels
 
 
 @register
@@ -149,7 +110,28 @@ class TrecFiles(SetFormat):
         candidates, queries, judgements = map(Path, split(value))
         next(read_candidates(candidates), None)
         read_queries(queries)
-        read_qrels(judgements)
+        relevance.read(judgements, relevance.trec_judgements(judgements))
+
+
+@register
+class Judgements(SetFormat):
+    """The format 'judgements': queries and judgements for run files of other systems, whose texts nobody has at hand.
+
+    The candidates are those that are judged, without texts. No index can be built of them.
+    """
+
+    name = "judgements"
+    what = "queries and judgements without texts, for run files"
+    setting = "--config.sets.judgements=QUERIES.tsv,QRELS"
+    example = "1048585 0 7187158 1"
+    parts = ("queries", "judgements")
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        queries, judgements = map(Path, split(value))
+        asked, judged = read_judged(self.name, queries, judgements)
+        ids = dict.fromkeys(id for query in asked for id in judged[query])
+        qrels = relevance.within(judgements, judged, ids, "", None)
+        yield RetrievalSet(self.name, asked, [Candidate(id, "", "") for id in ids], {"test": qrels})
 
 
 @register

@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 
-from retrieval.data.examples import feature_lengths
-from retrieval.libraries import seqio
 from retrieval.methods.deepct.loss import term_regression
 from retrieval.methods.deepct.model import DeepCT
+from retrieval.methods.deepct.task import TERMS
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
@@ -23,9 +22,8 @@ from retrieval.training.loop import Objective
 class DeepCtRecipe(Recipe):
     """The weight of each word is trained to be the share of the passage's queries that have it."""
 
-    kind = "terms"
+    kind = TERMS
     label = "a model that weighs words"
-    sides = {}
 
     def build(self, vocab_size: int) -> DeepCT:
         """A Transformer with one number per token."""
@@ -34,13 +32,8 @@ class DeepCtRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""
-        return feature_lengths.terms_lengths(self.config.data.document_length)
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import TermsConverter
-
-        return TermsConverter(sep_id)
+        length = self.config.data.document_length
+        return {name: length for name in self.kind.fields}
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The squared error of the words' weights."""

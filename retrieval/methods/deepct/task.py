@@ -14,12 +14,21 @@ from collections.abc import Mapping, Sequence
 import Stemmer
 
 from retrieval.data.examples import masking
+from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
+
+TERMS = ExampleKind(
+    "terms",
+    "passages whose words are weighed",
+    {"text": Field(), "targets": Field("float32"), "counts": Field("float32")},
+    {"text_types": Field(shape=("text",))},
+    lambda row, sep_id: {"text_types": types(row["text"], sep_id)},
+)
 
 _GOES_ON = "##"
 _BASE = 31  # of the numbers that stand for words of several pieces
@@ -30,7 +39,7 @@ class WeighedWords(LabelledTask):
     """The text is a positive; its targets are 1 for words of the query. Only a word's first piece counts."""
 
     name = "deepct"
-    kind = "terms"
+    kind = TERMS
     options = ("deepct_stemmer",)
 
     def maker(self, given: Given) -> Maker:

@@ -8,12 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.libraries import seqio
 from retrieval.methods.mlm import validation
 from retrieval.methods.mlm.mlm_recipe import MlmRecipe
 from retrieval.methods.mlm.next_sentence import NextSentenceModel
+from retrieval.methods.mlm.next_sentence_task import MASKED_PAIRS
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
@@ -28,7 +27,7 @@ from retrieval.training.loop import Objective
 class BertRecipe(MlmRecipe):
     """MLM over pairs of texts, and whether the second follows the first. Packing is MLM's."""
 
-    kind = "masked_pairs"
+    kind = MASKED_PAIRS
     label = "a masked language model with next-sentence prediction"
     metrics = validation.METRICS
 
@@ -40,14 +39,8 @@ class BertRecipe(MlmRecipe):
         )
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
-        """Pairs are as long as documents."""
-        return feature_lengths.next_sentence_lengths(self.config.data.document_length)
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import NextSentenceConverter
-
-        return NextSentenceConverter(sep_id)
+        """As MLM, with a place for whether the second text is a random one."""
+        return {**super().lengths(), "is_random": 1}
 
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that passages are held out."""

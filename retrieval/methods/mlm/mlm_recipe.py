@@ -9,9 +9,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.packing import Rows
-from retrieval.libraries import seqio
+from retrieval.methods.mlm.mlm_task import MASKED, masked_lengths
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
@@ -26,9 +25,8 @@ from retrieval.training.loop import Objective
 class MlmRecipe(Recipe):
     """Masked tokens are predicted from the rest of a text."""
 
-    kind = "masked"
+    kind = MASKED
     label = "a masked language model"
-    sides = {"text": "document"}
     options = ("data.pack.query",)  # not read, but a config of pairs that it is made from sets it with the other side
 
     def build(self, vocab_size: int) -> MaskedLanguageModel:
@@ -46,13 +44,7 @@ class MlmRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Texts are as long as documents."""
-        return feature_lengths.mlm_lengths(self.config.data.document_length)
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import MlmConverter
-
-        return MlmConverter()
+        return masked_lengths(self.config.data.document_length)
 
     def places(self, texts: Mapping[str, Rows]) -> Rows:
         """As many places for masked tokens as texts of full length have in those rows."""

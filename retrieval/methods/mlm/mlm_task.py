@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from retrieval.data.examples.corpus_tasks import CorpusTask
-from retrieval.data.examples.masking import MASKED, choose, share, words
+from retrieval.data.examples.example_kind import ExampleKind, Field
+from retrieval.data.examples.masking import PERCENT, choose, share, words
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, single
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
+
+MASKED = ExampleKind(
+    "masked",
+    "masked texts",
+    {"text": Field(side="document"), "positions": Field(), "labels": Field()},
+    {"weights": Field("float32", ("positions",))},
+    # 1 for a position to predict, and 0 for padding. The first token, [CLS], is never predicted.
+    lambda row, sep_id: {"weights": tf.cast(row["positions"] > 0, tf.float32)},
+)
+
+
+def masked_lengths(text: int) -> dict[str, int]:
+    """The lengths of the fields: as many positions as a full row has masked tokens."""
+    masked = max(1, share(text - 2, PERCENT))
+    return {"text": text, "positions": masked, "labels": masked}
 
 
 @register
@@ -18,7 +34,7 @@ class MaskedTexts(CorpusTask):
     """A passage, some of whose tokens are to be predicted."""
 
     name = "mlm"
-    kind = "masked"
+    kind = MASKED
     options = ("whole_word",)
 
     def maker(self, given: Given) -> Maker:
@@ -57,7 +73,7 @@ def mask_row(
     if specials.mask < 0:
         raise UserError("masked tokens are trained, and the vocabulary has no mask token: take one that has")
     seeds = tf.random.split(seed, 3)
-    count = tf.maximum(1, share(tf.size(places), MASKED))
+    count = tf.maximum(1, share(tf.size(places), PERCENT))
     units = tf.range(tf.size(places)) if continues is None else words(tf.gather(ids, places), continues)
     positions = tf.gather(places, choose(units, count, seeds[0]))
     labels = tf.gather(ids, positions)

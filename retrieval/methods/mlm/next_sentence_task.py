@@ -10,12 +10,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrieval.data.examples.corpus_tasks import ICT, CorpusTask
+from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.libraries import tf
-from retrieval.methods.mlm.mlm_task import continuing, mask_row
+from retrieval.methods.mlm.mlm_task import MASKED, continuing, mask_row
 
 _log = logging.getLogger(__name__)
+
+
+def _made(row: Record, sep_id: int) -> Record:
+    """The weights, and the types of the text as it was: a token at random, in place of one of the first text, may be
+    [SEP]."""
+    made = MASKED.make(row, sep_id)
+    places, labels = (tf.boolean_mask(row[name], made["weights"] > 0) for name in ("positions", "labels"))
+    return {**made, "text_types": types(tf.tensor_scatter_nd_update(row["text"], places[:, None], labels), sep_id)}
+
+
+MASKED_PAIRS = ExampleKind(
+    "masked_pairs",
+    "masked pairs of texts, which follow each other or not",
+    {**MASKED.fields, "is_random": Field()},
+    {**MASKED.made, "text_types": Field(shape=("text",))},
+    _made,
+)
 
 _OTHERS = 16  # passages before a record in its lane, one of which gives the random text
 
@@ -25,7 +43,7 @@ class NextSentences(CorpusTask):
     """The first sentences of a passage, and those that follow them or a random text. Some tokens are masked."""
 
     name = "next_sentence"
-    kind = "masked_pairs"
+    kind = MASKED_PAIRS
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """The passages of two sentences or more; those of one are left out, and counted in the log."""

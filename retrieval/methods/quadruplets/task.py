@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from retrieval.data.examples.labelled_tasks import LABELLED, LabelledTask, known_ids
+from retrieval.data.examples.labelled_tasks import LabelledTask, known_ids
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.tasks.pairs_task import of_chosen
 from retrieval.data.examples.token_rows import Record
-from retrieval.data.labelled import pair_shards
 from retrieval.libraries import tf
-
-_TOLD_NONE = -1  # `simple` of records that do not tell: all of their negatives are simple
-
-
-def _features() -> Mapping[str, Any]:
-    return {**LABELLED.features(), "simple": tf.io.FixedLenFeature([], tf.int64, _TOLD_NONE)}
 
 
 @register
@@ -27,7 +19,6 @@ class Quadruplets(LabelledTask):
     """
 
     name = "quadruplets"
-    shards = LABELLED._replace(pattern=pair_shards.PATTERN, features=_features)
 
     def epoch(self, stored: Stored, negatives: int) -> int:
         """As `TaskKind.epoch`: one negative is enough for an example."""
@@ -39,8 +30,8 @@ class Quadruplets(LabelledTask):
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             negatives = tf.size(record["document_id"]) - 1
-            told = tf.cast(record["simple"], tf.int32)
-            simple = tf.where(told < 0, negatives, told)
+            # Of records that do not tell, all negatives are simple.
+            simple = tf.concat([record["simple"], [negatives]], 0)[0]
             hard = negatives - simple
             at_random = tf.random.stateless_uniform([2], seed)
             first = 1 + _draw(at_random[0], simple)

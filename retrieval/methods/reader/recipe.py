@@ -9,11 +9,10 @@ import jax
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.data.examples import feature_lengths
 from retrieval.errors import UserError
-from retrieval.libraries import seqio
 from retrieval.methods.reader import question_tower
 from retrieval.methods.reader.model import SpanReader
+from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
@@ -34,10 +33,9 @@ class ReaderRecipe(Recipe):
     The question has `data.query_length` of them at most; the paragraph is cut to the rest.
     """
 
-    kind = "spans"
+    kind = ANSWERED
     label = "a reader"
     reads = True
-    sides = {}
     gives = (SPANS, SPAN_PAIRS)
     options = ("model.answer_tokens", "data.paragraphs")
     examples_of = "spans"
@@ -92,24 +90,13 @@ class ReaderRecipe(Recipe):
         """Rows are as long as documents."""
         data, spans = self.config.data, self.config.spans
         of_tower = (data.query_length, spans.early) if self.retrieves else ()
-        return feature_lengths.span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth, *of_tower)
-
-    @property
-    def optional(self) -> list[str]:
-        """As `Recipe.optional`."""
-        return ["question", _CANDIDATES, "holds"] if self.retrieves else []
+        return span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth, *of_tower)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
         """The embeddings of candidates."""
         model = self.config.model
         return {"embedding": (_CANDIDATES, model.embed_dim or model.hidden_size)} if self.retrieves else {}
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import SpansConverter
-
-        return SpansConverter(sep_id, self.retrieves)
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""

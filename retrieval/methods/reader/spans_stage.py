@@ -105,30 +105,24 @@ def _of_set(training: Path) -> list[_Question]:
 
 
 def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list[_Question], dict[str, Any]]:
-    """The questions of files that ORQA trains on, and the counts of its division beside the published ones.
+    """The questions of files that ORQA trains on, and the counts of its division.
 
     Args:
       patterns: whether the answers are regular expressions.
       tested: the set whose passages are read, and how many questions it has.
     """
-    queries, known = qa.read_together(map(Path, source_paths.split(paths)), patterns)
+    queries, known = qa.read_questions(map(Path, source_paths.split(paths)), patterns)
     is_dev = orqa_split.is_held_out(list(queries.values()))
     to_train_on = [
         _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
     ]
-    published = orqa_split.published_for(len(queries))
     asked, count = tested
     _log.info(
-        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'%s",
+        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'",
         *(len(to_train_on), is_dev.sum(), count, asked),
-        "".join(
-            f"; published for {name}: {its.train}, {its.dev} and {its.test} to test on"
-            for name, its in published.items()
-        ),
     )
-    counts = {"train": len(to_train_on), "dev": int(is_dev.sum())}
-    division = counts | {"published": {name: its._asdict() for name, its in published.items()}}
-    return to_train_on, {"division": division | {"sets": {asked: count}}}
+    division = {"train": len(to_train_on), "dev": int(is_dev.sum()), "sets": {asked: count}}
+    return to_train_on, {"division": division}
 
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:

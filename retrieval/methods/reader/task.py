@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrieval import files
+from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.libraries import tf
@@ -17,14 +18,51 @@ from retrieval.methods.reader import span_shards
 FIRST, POSITIVE = "first", "positive"
 
 
-def _features() -> Mapping[str, Any]:
-    dtypes = {"rows": tf.int64, "row_lengths": tf.int64, "spans": tf.int64, "retrieved": tf.float32}
-    return {name: tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True) for name, dtype in dtypes.items()}
+_COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is
+_RECORD = dict.fromkeys(("rows", "row_lengths", "spans", *_COMPARED), "int64") | {"retrieved": "float32"}
+_ROWS = ("paragraph", "pair")
 
 
-def _compared() -> Mapping[str, Any]:
-    names = ("question", "candidates", "holds")
-    return {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in names}
+def _made(row: Record, sep_id: int) -> Record:
+    """Of [SEP] = 3 and pair [[2 7 3 5 3 9 6 3]] the fields
+
+        pair_types [[0 0 0 1 1 1 1 1]]   inside [[0 0 0 0 0 1 1 0]]
+
+    `inside` has the tokens between the last two [SEP] of a row.
+    """
+    is_sep = tf.cast(row["pair"] == sep_id, tf.int32)
+    behind = tf.cumsum(is_sep, axis=-1, reverse=True)
+    inside = (behind == 1) & (is_sep == 0) & (tf.cumsum(is_sep, axis=-1) > 0)
+    return {"pair_types": types(row["pair"], sep_id), "inside": tf.cast(inside, tf.int32)}
+
+
+ANSWERED = ExampleKind(
+    "spans",
+    "questions with paragraphs and the places of their answers",
+    {
+        "pair": Field(shape=_ROWS),
+        "spans": Field(shape=("spans", 3)),
+        "paragraph": Field(),
+        "retrieved": Field("float32"),
+        **dict.fromkeys(_COMPARED, Field(is_optional=True)),
+    },
+    {"pair_types": Field(shape=_ROWS), "inside": Field(shape=_ROWS)},
+    _made,
+)
+
+
+def span_lengths(
+    row: int, paragraphs: int, spans: int, retrieved: int, question: int = 0, candidates: int = 0
+) -> dict[str, int]:
+    """The lengths of the fields.
+
+    Args:
+      retrieved: scores of the retriever.
+      question: tokens of a question as its tower takes it, where that is trained too.
+      candidates: that this tower is trained with; 0: it is not.
+    """
+    lengths = {"pair": row, "paragraph": paragraphs, "spans": spans, "retrieved": retrieved}
+    return lengths | (dict(zip(_COMPARED, (question, candidates, candidates))) if candidates else {})
 
 
 @register
@@ -32,9 +70,9 @@ class AnswerSpans(TaskKind):
     """The rows of some paragraphs, and where in them the answers stand."""
 
     name = "spans"
-    kind = "spans"
+    kind = ANSWERED
     is_labelled = True
-    shards = Shards(span_shards.PATTERN, _features, _compared)
+    shards = Shards(span_shards.PATTERN, _RECORD)
     options = ("paragraphs", "draw")
 
     def epoch(self, stored: Stored, negatives: int) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from retrieval.arrays import reshape_rows
+from retrieval.data.examples.example_kind import PAIRS, Field, types
+from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.libraries import seqio
+from retrieval.libraries import tf
 from retrieval.methods.reranker import validation
 from retrieval.methods.reranker.model import CrossEncoder, relevance
 from retrieval.models.rngs import Rngs
@@ -25,6 +28,33 @@ from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
 
+_ROWS = ("document_id", "document")  # a row is as long as a document alone would be
+
+
+def _made(row: Record, sep_id: int) -> Record:
+    """Of documents 9 long, [CLS] = 2, [SEP] = 3, query [2 7 8 3] and document [[2 5 3 9 6 3 0 0 0]] the fields
+
+        pair [[2 7 8 3 5 9 6 3 0]]   pair_types [[0 0 0 0 1 1 1 1 0]]
+
+    The query keeps its length. The document, its title and text without the [SEP] between them, is cut to the rest.
+    """
+    query, bodies = tf.boolean_mask(row["query"], row["query"] != 0), row["document"][:, 1:]  # without [CLS]
+    ragged: Any = tf.ragged  # which the stubs lack
+    shape: Any = row["document"].shape
+    K, length = shape
+    bodies = ragged.boolean_mask(bodies, (bodies != 0) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
+    queries, ends = tf.tile(query[None], [K, 1]), tf.fill([K, 1], sep_id)
+    pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(shape=[K, length])
+    return {"pair": pair, "pair_types": types(pair, sep_id)}
+
+
+JOINED = dataclasses.replace(
+    PAIRS,
+    made={"pair": Field(shape=_ROWS, side="document"), "pair_types": Field(shape=_ROWS)},
+    make=_made,
+    unread=("query", "document", "log_q"),
+)
+
 
 class RerankerRecipe(PairRecipe):
     """A query and a document are one row, `[CLS] query [SEP] document [SEP]`, of at most `data.document_length` tokens.
@@ -32,9 +62,9 @@ class RerankerRecipe(PairRecipe):
     The query has `data.query_length` of them at most; the document is cut to the rest.
     """
 
+    kind = JOINED
     label = "a reranker"
     reranks = True
-    sides = {"pair": "document"}
     head = ("model.classes",)
     options = (*PairRecipe.options, "model.classes")
     gives = (SCORES, CLASSES)
@@ -61,12 +91,6 @@ class RerankerRecipe(PairRecipe):
                 f"config.model.classes=1 is one score, and config.train.loss={config.train.loss} takes two classes: "
                 "set config.model.classes=2"
             )
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import JoinedConverter
-
-        return JoinedConverter(sep_id, self.has_teacher)
 
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""

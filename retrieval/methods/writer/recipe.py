@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 
-from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.libraries import seqio
 from retrieval.methods.writer import validation
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.methods.writer.task import GENERATION
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
@@ -30,9 +29,8 @@ from retrieval.training.loop import Objective
 class Seq2SeqRecipe(Recipe):
     """The tokens of a target are predicted from the source and from the target's tokens before them."""
 
-    kind = "generation"
+    kind = GENERATION
     label = "a model that writes"
-    sides = {}
     metrics = validation.METRICS
     head = ("model.writer", "data.query_length")
     options = ("train.label_smoothing",)
@@ -65,13 +63,7 @@ class Seq2SeqRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Sources are as long as documents, targets as queries."""
-        return feature_lengths.generation_lengths(self.config.data.document_length, self.config.data.query_length)
-
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """As `Recipe.converter`."""
-        from retrieval.data.examples.features import GenerationConverter
-
-        return GenerationConverter(sep_id)
+        return {"source": self.config.data.document_length, "target": self.config.data.query_length}
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

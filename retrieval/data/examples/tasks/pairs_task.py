@@ -65,7 +65,7 @@ def of_chosen(
         "document_id": tf.gather(record["document_id"], chosen),
         "log_q": tf.math.log(times * weight),
     }
-    if "teacher" in record:
+    if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if count := lengths.get("positive_ids"):
         example["positive_ids"] = _filled(known(record), example["document_id"][0], count)

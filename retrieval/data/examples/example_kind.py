@@ -1,0 +1,135 @@
+"""What an example is, one declaration a kind: its fields, their dtypes and lengths, which side a text is on.
+
+Parsing, converters, packing, placing and abstract batches follow from it. A pair (query 8, document 8 long, [CLS] = 2,
+[SEP] = 3) that a task gives as
+
+    query [2 7 8 3]   document [[2 5 3 9 6 3]]   document_id [41]   log_q [-9.2]
+
+is in a batch
+
+    query [2 7 8 3 0 0 0 0]           query_types [0 0 0 0 0 0 0 0]
+    document [[2 5 3 9 6 3 0 0]]      document_types [[0 0 0 1 1 1 0 0]]
+    document_id [41]                  log_q [-9.2]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrieval.data.examples.token_rows import Record
+from retrieval.libraries import tf
+
+Lengths = Mapping[str, int]  # field -> its length; an optional field that is not in it is not in the examples
+
+
+class Field(NamedTuple):
+    """A field of an example, or of a row.
+
+    Attributes:
+      dtype: of its values.
+      shape: each axis as a number, or as the field whose length it is; () for one axis of its own length.
+      side: 'query' or 'document' where a row has texts there that may be packed: they have its settings.
+      is_optional: whether examples have it only where somebody asks for it.
+    """
+
+    dtype: str = "int32"
+    shape: tuple[str | int, ...] = ()
+    side: str = ""
+    is_optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleKind:
+    """A kind of examples. A recipe trains on one.
+
+    A row of a batch has the fields of an example, filled up with zeros, and those that are made of them.
+
+    Attributes:
+      name, what: the kind in a word, and in words for errors. Tasks and recipes go together by the word.
+      fields: of an example.
+      made: of a row, beside those.
+      make: gives these of a row that is filled up, and the id of [SEP].
+      unread: fields of an example that a row lacks.
+    """
+
+    name: str
+    what: str
+    fields: Mapping[str, Field]
+    made: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    make: Callable[[Record, int], Record] = lambda row, sep_id: {}
+    unread: Sequence[str] = ()
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """The fields of a row whose texts may be packed -> 'query' or 'document'."""
+        return {name: field.side for name, field in self._of_rows().items() if field.side}
+
+    def row_specs(self, lengths: Lengths) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape and the dtype of each field of a row."""
+        return {name: (self._shape(name, lengths), field.dtype) for name, field in self._of_rows(lengths).items()}
+
+    def row(self, example: Record, lengths: Lengths, sep_id: int) -> Record:
+        """A row of an example."""
+        row = {name: _filled(example[name], self._shape(name, lengths)) for name in self.fields if name in lengths}
+        row |= self.make(row, sep_id)
+        return {name: tf.ensure_shape(row[name], self._shape(name, lengths)) for name in self._of_rows(lengths)}
+
+    def _of_rows(self, lengths: Lengths | None = None) -> dict[str, Field]:
+        own = {name: field for name, field in self.fields.items() if name not in self.unread}
+        return {name: field for name, field in own.items() if lengths is None or name in lengths} | {**self.made}
+
+    def _shape(self, name: str, lengths: Lengths) -> tuple[int, ...]:
+        axes = (self.made.get(name) or self.fields[name]).shape or (name,)
+        return tuple(axis if isinstance(axis, int) else lengths[axis] for axis in axes)
+
+
+def _filled(values: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+    """Values whose last axis is cut or filled up with zeros."""
+    if values.shape.is_fully_defined() and tuple(values.shape) == shape:
+        return values
+    values = values[..., : shape[-1]]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
+    blanks: Any = [[0, 0]] * (len(shape) - 1) + [[0, shape[-1] - tf.shape(values)[-1]]]
+    return tf.ensure_shape(tf.pad(values, blanks), shape)
+
+
+def types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:
+    """BERT's token types: 1 for the tokens after the first [SEP], 0 for the first text and for padding."""
+    seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
+    return tf.where(ids == 0, 0, tf.minimum(seen, 1))
+
+
+# The leading axis of a document, of size 1 + hard negatives, is the shape that every loss takes.
+_DOCUMENTS = ("document_id", "document")
+PAIRS = ExampleKind(
+    "pair",
+    "pairs of a query and a document",
+    {
+        "query": Field(side="query"),
+        "document": Field(shape=_DOCUMENTS, side="document"),
+        "document_id": Field(),
+        "log_q": Field("float32"),
+        "positive_ids": Field(is_optional=True),  # of the query's known positives
+        "teacher": Field("float32", is_optional=True),  # its scores
+    },
+    {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
+    lambda row, sep_id: {
+        "query_types": tf.zeros_like(row["query"]),
+        "document_types": types(row["document"], sep_id),
+    },
+)
+
+
+def pair_lengths(
+    query: int, document: int, negatives: int = 0, positives: int = 0, teacher: bool = False
+) -> dict[str, int]:
+    """The lengths of a pair's fields; a query has a positive and so many hard negatives.
+
+    Args:
+      positives: ids of known positives that an example has room for; 0: it has none of them.
+      teacher: whether an example has a teacher's scores.
+    """
+    lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
+    lengths |= {"positive_ids": positives} if positives else {}
+    return lengths | ({"teacher": 1 + negatives} if teacher else {})
