@@ -6,22 +6,18 @@ prepared there is read without a network.
 """
 
 import contextlib
-import dataclasses
 import glob
 import importlib.util
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from retrieval import extras, files
 from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
 from retrieval.errors import UserError, first_line, unknown_name
-
-if TYPE_CHECKING:
-    import tensorflow_datasets as tfds
 
 _PREFIX = "tfds:"
 _NAME = re.compile(r"(\w+)(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?")
@@ -29,20 +25,15 @@ _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _log = logging.getLogger(__name__)
 
 
-class _Known(NamedTuple):
-    split: str
-    features: frozenset[str]
-
-
+# The split and the features of each.
 _KNOWN = {
-    "squad": _Known("train+validation", frozenset({"id", "title", "context", "question", "answers"})),
-    "natural_questions": _Known("train", frozenset({"id", "document", "question", "annotations"})),
-    "wikipedia": _Known("train", frozenset({"title", "text"})),
+    "squad": ("train+validation", {"id", "title", "context", "question", "answers"}),
+    "natural_questions": ("train", {"id", "document", "question", "annotations"}),
+    "wikipedia": ("train", {"title", "text"}),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """An article of Wikipedia as TFDS holds it: without links, ids and redirects."""
 
     title: str
@@ -75,8 +66,7 @@ def check_source(source: str, name: str) -> None:
 def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
     """The examples of a source as plain values (str, int, bool, lists, dicts), in the order of the prepared files.
 
-    A sequence of records is a list of dicts, as in the JSON files that TFDS was made from. Where SQuAD is not prepared
-    yet, it is downloaded.
+    A sequence of records is a list of dicts, as in the JSON files that TFDS was made from.
 
     Args:
       source: as at the top of this file.
@@ -91,7 +81,7 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
 
 
 def open_all(sources: Iterable[str], name: str) -> None:
-    """Opens those of some sources that are of TFDS, which downloads what is not there.
+    """Opens those of some sources that are of TFDS.
 
     Raises:
       UserError: as `examples`.
@@ -100,24 +90,17 @@ def open_all(sources: Iterable[str], name: str) -> None:
         next(examples(source, name), None)
 
 
-def check_wikipedia(source: str) -> None:
-    """Opens the source, to fail early, and says in the log what cannot be had from it.
-
-    Raises:
-      UserError: as `examples`.
-    """
-    _open(source, "wikipedia")
-    _log.warning("%s has no links and no redirects: WLP gets no pair from it; use a MediaWiki export for that", source)
-
-
 def read_pages(source: str) -> Iterator[Page]:
-    """Every page of a Wikipedia source.
+    """Every page of a Wikipedia source; says in the log what cannot be had from it.
 
     Raises:
-      UserError: as `examples`.
+      UserError: as `examples`; at once where the source cannot be opened.
     """
-    for example in examples(source, "wikipedia"):
-        yield Page(example["title"], example["text"])
+    features, dataset = _open(source, "wikipedia")
+    _log.warning("%s has no links and no redirects: WLP gets no pair from it; use a MediaWiki export for that", source)
+    return (
+        Page(*(_plain(features, _listed(page))[name] for name in ("title", "text"))) for page in _read(source, dataset)
+    )
 
 
 def parse_page(page: Page) -> list[Article | Dropped]:
@@ -170,11 +153,16 @@ def _open(source: str, name: str) -> tuple[Any, Any]:
 
     with _explained(f"{source}: TFDS cannot open '{spec}'", "see the configs and versions in its catalogue"):
         builder: Any = tfds.builder(spec, data_dir=options.get("data_dir"), try_gcs=False)
-    _prepare(builder, source)
-    missing = _KNOWN[name].features - set(builder.info.features)
+    if not builder.info.splits:
+        raise UserError(
+            f"{source}: nothing is prepared at {builder.data_path}; prepare it with `tfds build "
+            f"{builder.info.full_name.rpartition('/')[0]} --data_dir={builder.data_dir_root}` with a network, "
+            "or give ?data_dir= the folder where it is prepared"
+        )
+    missing = _KNOWN[name][1] - set(builder.info.features)
     if missing:
         raise UserError(f"{source}: a config without the features {', '.join(sorted(missing))}; use the default one")
-    split = options.get("split", _KNOWN[name].split)
+    split = options.get("split", _KNOWN[name][0])
     order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
     with _explained(f"{source}: no split '{split}'", f"known: {', '.join(builder.info.splits)}"):
         return builder.info.features, builder.as_dataset(split=split, read_config=order)
@@ -214,24 +202,6 @@ def _class_names(value: Any) -> Iterator[str]:
         yield from _class_names(part)
     if isinstance(value, dict):
         yield from (value[key] for key in _CLASS_KEYS if isinstance(value.get(key), str))
-
-
-def _prepare(builder: "tfds.core.DatasetBuilder", source: str) -> None:
-    """Downloads what is not there, unless TFDS would need a Beam pipeline (and many gigabytes) for it."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import downloader
-
-    if builder.info.splits:
-        return
-    command = f"tfds build {builder.info.full_name.rpartition('/')[0]} --data_dir={builder.data_dir_root}"
-    problem = f"{source}: nothing is prepared at {builder.data_path}"
-    advice = f"prepare it with `{command}` where there is a network, or give ?data_dir= the folder where it is prepared"
-    if isinstance(builder, tfds.core.BeamBasedBuilder) or builder.data_path.exists():
-        raise UserError(f"{problem}; {advice}")
-    _log.info("%s: not prepared yet; downloading it to %s", source, builder.data_path)
-    downloader.MAX_RETRIES = 2  # its own 10 take over three minutes where there is no network
-    with _explained(f"{problem}, and the download failed", advice):
-        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
 
 
 def _read(source: str, dataset: Any) -> Iterator[Any]:

@@ -17,12 +17,13 @@ them. The output does not depend on the order in which values reach a step, so e
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -40,6 +41,7 @@ REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "pas
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
 EXAMPLE = "example"  # of what is counted under a name; the first in order stays
 
+CUT, WRITE = "cut", "write"  # the first step and the last
 WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
@@ -154,6 +156,33 @@ def _readers(
         for digest in {*digests, *of_title, *(() if passage.in_lead else of_lead)}:
             readers.setdefault(digest, []).append(number)
     return readers
+
+
+class Step(NamedTuple):
+    """A step behind a group-by: `run(key, *values of each input)` yields items.
+
+    Attributes:
+      inputs: the step, or CUT, and the tag that each of the values has.
+    """
+
+    name: str
+    inputs: Sequence[tuple[str, str]]
+    run: Callable[..., Iterator[Item]]
+
+
+def steps(folder: Path, num_shards: int) -> Sequence[Step]:
+    """The steps behind `cut_article`, in order. The keys of the last are the numbers of the shards, all of them."""
+    n, partial = num_shards, functools.partial
+    return (
+        Step("share", [(CUT, SENTENCE)], partial(share, num_shards=n)),
+        Step("resolve", [(CUT, REDIRECT), (CUT, REQUEST)], resolve),
+        Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], partial(attach, num_shards=n)),
+        Step(
+            WRITE,
+            [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)],
+            partial(write_shard, folder=folder, num_shards=n),
+        ),
+    )
 
 
 def share(digest: int, places: Iterable[Sequence], num_shards: int) -> Iterator[Item]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, read_lines
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
 
 Config = dict[str, Any]
@@ -76,31 +76,6 @@ def word_piece(tokens: Sequence[str], folds_accents: bool, lower_case: bool, set
             "max_input_chars_per_word": 100,
             "vocab": vocab,
         },
-    }
-
-
-def byte_pairs(path: Path, settings: Mapping[str, Any]) -> Config:
-    """RoBERTa's pipeline with the tokens of a `vocab.json` and the `merges.txt` beside it.
-
-    Raises:
-      UserError: one of them cannot be read.
-    """
-    merges_path = path.with_name("merges.txt")
-    if not merges_path.is_file():
-        raise UserError(f"vocabulary {path}: vocab.json needs merges.txt beside it; copy it there")
-    vocab, lines = files.read_json(path), read_lines(merges_path)
-    cls, sep = (name_of(settings.get(f"{role}_token") or usual) for role, usual in (("cls", "<s>"), ("sep", "</s>")))
-    bytes_of_text = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space", False)}
-    merges = [line for line in lines if line and not line.startswith("#version")]
-    if not isinstance(vocab, dict):
-        raise UserError(f"vocabulary {path}: not an object of tokens and ids; copy it again")
-    return {
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": bytes_of_text | {"trim_offsets": True, "use_regex": True},
-        "post_processor": {"type": "BertProcessing", "sep": [sep, vocab.get(sep)], "cls": [cls, vocab.get(cls)]},
-        "decoder": bytes_of_text | {"trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
     }
 
 

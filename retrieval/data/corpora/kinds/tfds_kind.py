@@ -32,7 +32,6 @@ class TfdsWikipedia(CorpusKind):
 
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """Its articles."""
-        tfds_source.check_wikipedia(parts[0])
         return tfds_source.read_pages(parts[0])
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
