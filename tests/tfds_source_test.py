@@ -1,6 +1,5 @@
 """TFDS: tiny prepared data sets with the features of the real ones, against files that hold the same; no network."""
 
-import dataclasses
 import json
 import logging
 import random
@@ -8,16 +7,12 @@ import socket
 
 import pytest
 import tensorflow_datasets as tfds
-from support import toy_corpus
 from support.nq_records import HARD_TEXT, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
 from support.nq_records import write as write_lines
-from support.tiny import SETTINGS
 from support.toy_squad import SQUAD
 
-from retrieval.data.corpora import sources, tfds_source
-from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
+from retrieval.data.corpora import tfds_source
 from retrieval.data.sets import natural_questions, reqa
-from retrieval.data.shards import beam_pipeline, prepared_corpus
 from retrieval.errors import UserError
 
 
@@ -166,98 +161,6 @@ def test_natural_questions_is_the_set_of_the_json_files(tmp_path, caplog):
     assert logs[0] == logs[1] and len(logs[0][1]) == len(LEFT_OUT)
 
 
-DREAM = "It is said of foxes in this forest that they dream of many hens at night"
-WIKI_TEXT = """Red foxes are animals.
-They live in forests.
-
-They are red. Not all are.
-
-Life \n\nEvery fox sleeps.\n\n Item one\n Item two
-
-It is said of foxes in this forest that they dream of many hens at night
-
-Names
-File:fox.jpg
-Fuchs (German).
-
-Empty section
-
-See also\n Wolf
-
-* — *
-
-Category:Foxes
-Category: Animals"""
-
-
-def test_a_page_becomes_an_article():
-    (article,) = tfds_source.parse_page(tfds_source.Page("Red fox", WIKI_TEXT))
-    lead = ("Red foxes are animals.", "They live in forests.", "They are red. Not all are.")
-    assert article == Article(
-        "Red_fox",
-        "Red fox",
-        (
-            Section("", 1, tuple(map(Paragraph, lead))),
-            Section("Life", 2, tuple(map(Paragraph, ("Every fox sleeps.", "Item one", "Item two", DREAM)))),
-            Section("Names", 2, (Paragraph("Fuchs (German)."),)),
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("title", "text", "reason"),
-    [
-        (" ", "A text.", "no title"),
-        ("Fox (disambiguation)", "A fox is one of these.", "disambiguation"),
-        ("List of foxes", "Red fox.", "list"),
-        ("Fox", "* — *\n\nCategory:Foxes", "no text"),
-        ("Fox", "", "no text"),
-    ],
-)
-def test_a_page_that_is_dropped(title, text, reason):
-    assert tfds_source.parse_page(tfds_source.Page(title, text)) == [Dropped(title, reason)]
-
-
-@pytest.fixture(scope="module")
-def wikipedia(tmp_path_factory):
-    """The toy articles as plain text."""
-    folder = tmp_path_factory.mktemp("wikipedia")
-    articles = [toy_corpus.article(number) for number in range(0, 120, 4)]
-    texts = [
-        "\n\n".join(s.heading + "\n" + "\n\n".join(p.text for p in s.paragraphs) for s in a.sections) for a in articles
-    ]
-    examples = [{"title": a.title, "text": text.strip()} for a, text in zip(articles, texts)]
-    store(folder, "wikipedia/20230601.en", {"train": examples}, examples_a_file=20)
-    return f"tfds:wikipedia/20230601.en?data_dir={folder}", articles
-
-
-def test_wikipedia_as_a_corpus_under_both_runners(wikipedia, tmp_path, caplog):
-    source, articles = wikipedia
-    with caplog.at_level(logging.WARNING):
-        opened = sources.open_source(source, {}, tmp_path / "none")
-        opened.read()
-    assert "WLP gets no pair" in caplog.text
-    assert [page.size for page in opened.read()] == [len(page.text) for page in opened.read()]
-    settings = dataclasses.replace(SETTINGS, num_shards=1, workers=1)
-    statistics = prepared_corpus.prepare(opened, tmp_path / "local", settings)
-    found = [item for path in sources.article_files(tmp_path / "local") for item in sources.read_articles(path)]
-    assert [(a.title, [s.heading for s in a.sections]) for a in found] == [(a.title, ["", "Life"]) for a in articles]
-    assert [[p.text for s in a.sections for p in s.paragraphs] for a in found] == [
-        [p.text for s in a.sections for p in s.paragraphs] for a in articles
-    ]
-    assert statistics["counts"]["articles"] == 30 and not statistics["counts"]["links in passages"]
-    assert statistics["tasks"]["bfs"]["pairs"] > 0 and statistics["tasks"]["wlp"]["pairs"] == 0
-    counts, examples = beam_pipeline.write_articles(
-        opened, tmp_path / "beam", dataclasses.replace(settings, runner="DirectRunner")
-    )
-    assert counts == {"pages read": 30} and not examples
-    assert lines(tmp_path / "beam") == lines(tmp_path / "local")
-
-
-def lines(folder):
-    return sorted(line for path in sources.article_files(folder) for line in path.read_text().splitlines())
-
-
 BAD_SOURCES = {
     "tfds:": ["not of the form"],
     "tfds:sqaud": ["unknown TFDS data set 'sqaud'", "did you mean squad"],
@@ -274,56 +177,17 @@ def test_a_bad_source_is_explained(prepared, source):
     assert all(word in str(error.value) for word in BAD_SOURCES[source]), str(error.value)
 
 
-@pytest.mark.parametrize("spec", ["natural_questions/default", "wikipedia/20230601.en"])
-def test_what_needs_a_pipeline_is_not_downloaded(tmp_path, spec, monkeypatch):
-    monkeypatch.setattr(
-        tfds.core.DatasetBuilder, "download_and_prepare", lambda *args, **kwargs: pytest.fail("downloads")
-    )
-    source = f"tfds:{spec}?data_dir={tmp_path}"
-    with pytest.raises(UserError, match=rf"nothing is prepared at .*`tfds build {spec} --data_dir={tmp_path}`"):
-        if "wiki" in spec:
-            sources.open_source(source, {}, tmp_path).read()
+@pytest.mark.parametrize("kind", ["flipped", "no info", "nothing"])
+def test_damaged_data_is_named(tmp_path, squad, kind):
+    if kind != "nothing":
+        examples = squad_examples(squad)
+        folder = store(tmp_path, "squad/v1.1", {"train": examples[:6], "validation": examples[6:]})
+        if kind == "no info":
+            (folder / "dataset_info.json").unlink()
         else:
-            natural_questions.read_nq([source])
-
-
-def test_squad_is_downloaded_where_it_is_missing(tmp_path, squad, monkeypatch):
-    def download(builder, **kwargs):
-        assert not kwargs["download_config"].try_download_gcs
-        if download.fails:
-            raise ConnectionError("no route to host\nand more")
-        store(tmp_path, "squad/v1.1", {"train": squad_examples(squad), "validation": []})
-        builder.info.read_from_directory(builder.data_dir)
-
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", download)
-    source = f"tfds:squad?data_dir={tmp_path}"
-    download.fails = True
-    with pytest.raises(UserError) as error:
-        reqa.read_squad([source])
-    for word in ("the download failed (ConnectionError: no route to host)", "tfds build squad/v1.1", "?data_dir="):
-        assert word in str(error.value)
-    download.fails = False
-    assert len(reqa.read_squad([source + "&split=train"]).queries) == 5
-
-
-def damage(folder, kind):
-    path = folder / "squad-train.tfrecord-00001"
-    if kind == "no info":
-        (folder / "dataset_info.json").unlink()
-    else:
-        data = path.read_bytes()
-        path.write_bytes(data[:40] + b"####" + data[44:])
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("flipped", "damaged .*prepare it again"),
-        ("no info", "nothing is prepared at"),
-    ],
-)
-def test_damaged_data_is_named(tmp_path, squad, kind, message):
-    examples = squad_examples(squad)
-    damage(store(tmp_path, "squad/v1.1", {"train": examples[:6], "validation": examples[6:]}), kind)
-    with pytest.raises(UserError, match=message):
+            path = folder / "squad-train.tfrecord-00001"
+            data = path.read_bytes()
+            path.write_bytes(data[:40] + b"####" + data[44:])
+    nothing = rf"nothing is prepared at .*`tfds build squad/v1\.1 --data_dir={tmp_path}`"
+    with pytest.raises(UserError, match="damaged .*prepare it again" if kind == "flipped" else nothing):
         reqa.read_squad([f"tfds:squad?data_dir={tmp_path}"])

@@ -84,7 +84,7 @@ declare(
     corpus=Field(
         "",
         PATHS,
-        "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
+        "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas",
     ),
     vocab=Field(
         "", PATHS, "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus"

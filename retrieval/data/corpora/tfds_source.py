@@ -1,7 +1,7 @@
-"""TensorFlow Datasets as a source of what is otherwise read from files: SQuAD, Natural Questions, Wikipedia.
+"""TensorFlow Datasets as a source of what is otherwise read from files: SQuAD and Natural Questions.
 
 A source is written `tfds:NAME[/CONFIG][:VERSION][?data_dir=FOLDER&split=SPLIT]`, such as 'tfds:squad/v1.1' or
-'tfds:wikipedia/20230601.en?data_dir=/data/tfds'. Without a folder it is TFDS's own, ~/tensorflow_datasets. What is
+'tfds:squad?data_dir=/data/tfds'. Without a folder it is TFDS's own, ~/tensorflow_datasets. What is
 prepared there is read without a network.
 """
 
@@ -12,11 +12,9 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrieval import extras, files
-from retrieval.data.corpora import wikinames
-from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
 from retrieval.errors import UserError, first_line, unknown_name
 
 _PREFIX = "tfds:"
@@ -29,20 +27,7 @@ _log = logging.getLogger(__name__)
 _KNOWN = {
     "squad": ("train+validation", {"id", "title", "context", "question", "answers"}),
     "natural_questions": ("train", {"id", "document", "question", "annotations"}),
-    "wikipedia": ("train", {"title", "text"}),
 }
-
-
-class Page(NamedTuple):
-    """An article of Wikipedia as TFDS holds it: without links, ids and redirects."""
-
-    title: str
-    text: str
-
-    @property
-    def size(self) -> int:
-        """Length of the text in characters."""
-        return len(self.text)
 
 
 def is_source(value: Path | str) -> bool:
@@ -70,7 +55,7 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
 
     Args:
       source: as at the top of this file.
-      name: the data set that is expected: 'squad', 'natural_questions' or 'wikipedia'.
+      name: the data set that is expected: 'squad' or 'natural_questions'.
 
     Raises:
       UserError: not such a source, an unknown config, version or split, no prepared data, or damaged data.
@@ -88,60 +73,6 @@ def open_all(sources: Iterable[str], name: str) -> None:
     """
     for source in filter(is_source, sources):
         next(examples(source, name), None)
-
-
-def read_pages(source: str) -> Iterator[Page]:
-    """Every page of a Wikipedia source; says in the log what cannot be had from it.
-
-    Raises:
-      UserError: as `examples`; at once where the source cannot be opened.
-    """
-    features, dataset = _open(source, "wikipedia")
-    _log.warning("%s has no links and no redirects: WLP gets no pair from it; use a MediaWiki export for that", source)
-    return (
-        Page(*(_plain(features, _listed(page))[name] for name in ("title", "text"))) for page in _read(source, dataset)
-    )
-
-
-def parse_page(page: Page) -> list[Article | Dropped]:
-    """The article of a page, or why there is none; always exactly one item.
-
-    The text is what TFDS left of the wikitext. Sections begin with their heading. Paragraphs have an empty line between
-    them. Which lines are headings is a guess (`_is_heading`), and levels are lost: every section has level 2. As in
-    `wikitext.parse`, sections that point elsewhere are left out. So are lists and disambiguation pages, as far as their
-    titles tell.
-    """
-    id = "_".join(page.title.split())  # ids have no white space: run files could not hold them
-    if not id:
-        return [Dropped(page.title, "no title")]
-    if wikinames.DISAMBIGUATION_TITLE.search(page.title):
-        return [Dropped(page.title, "disambiguation")]
-    if wikinames.LIST_TITLE.match(page.title):
-        return [Dropped(page.title, "list")]
-    sections = [s for s in _sections(page.text) if s.heading.casefold() not in wikinames.BOILERPLATE_SECTIONS]
-    kept = tuple(s for i, s in enumerate(sections) if s.paragraphs or i == 0)
-    return [Article(id, page.title, kept) if any(s.paragraphs for s in kept) else Dropped(page.title, "no text")]
-
-
-def _sections(text: str) -> list[Section]:
-    sections: list[tuple[str, int, list[Paragraph]]] = [("", 1, [])]
-    for number, block in enumerate(re.split(r"\n\s*?\n", text.strip())):
-        lines = block.strip("\n").split("\n")
-        if number and _is_heading(lines[0]):
-            sections.append((lines.pop(0).strip(), 2, []))
-        for line in lines:
-            line = " ".join(line.split())
-            prefix, colon, _ = line.partition(":")
-            is_file_or_category = colon and prefix.casefold() in wikinames.HIDDEN_NAMESPACES
-            if any(map(str.isalnum, line)) and not is_file_or_category:
-                sections[-1][2].append(Paragraph(line))
-    return [Section(heading, level, tuple(paragraphs)) for heading, level, paragraphs in sections]
-
-
-def _is_heading(line: str) -> bool:
-    """A short line without a full stop or the like. The items of lists begin with a blank where a heading does not."""
-    words = line.split()
-    return 0 < len(words) <= 12 and not line[0].isspace() and words[-1][-1] not in ".!?…:;,\"'”’"
 
 
 def _open(source: str, name: str) -> tuple[Any, Any]:

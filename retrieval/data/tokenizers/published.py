@@ -20,7 +20,8 @@ from retrieval.data.tokenizers.vocab import (
 from retrieval.errors import UserError, library_errors
 
 # The files beside that of the vocabulary that say what becomes of a text.
-BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+_ADDED = "added_tokens.json"
 _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside weights alone
 
 # Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
@@ -87,7 +88,8 @@ def load(path: Path) -> Vocabulary:
         kind = _checked_kind(path, settings)
         config = _pipeline(path, settings)
         _apply(path, settings, config)
-        tokenizer_json.add_tokens(config, _added(settings), _named(kind, settings))
+        usual = () if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT].values()
+        tokenizer_json.name_special_tokens(config, settings, usual if settings else ())
         roles = tokenizer_json.take_roles(path, config, settings)
         published_ids = tokenizer_json.put_padding_first(path, config, roles.pad)
         tokens_in_text = settings.get("split_special_tokens") is not True
@@ -99,11 +101,10 @@ def load(path: Path) -> Vocabulary:
 
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside say; of a `tokenizer.json` alone, nothing."""
-    config, own, names, added = (_record(path.with_name(name)) for name in BESIDE)
+    config, own, names = (_record(path.with_name(name)) for name in BESIDE)
     kind = own.get("tokenizer_class") or config.get("tokenizer_class") or _OF_MODELS.get(str(config.get("model_type")))
-    old = {"added_tokens_decoder": {id: {"content": token} for token, id in added.items()}} if added else {}
     lowers = _record(path.with_name(_LOWERS)).get("do_lower_case") is True
-    settings = old | names | own
+    settings = names | own
     return {"tokenizer_class": kind, "lowers": lowers} | settings if config or settings or lowers else {}
 
 
@@ -126,10 +127,14 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
         raise UserError(f"{beside}: truncation_side is 'left', and texts are cut at their ends here; {_WAY_OUT}")
     if path.suffix == ".json":
         return kind
-    if kind not in (*_AS_IT_IS, *_BERT) or settings.get("do_basic_tokenize") is False or settings.get("never_split"):
+    tokens = read_lines(path)
+    added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
+    added |= _record(path.with_name(_ADDED)).keys()
+    is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
+    if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
         raise UserError(
-            f"{beside}: tokenizer_class {name!r}, do_basic_tokenize or never_split makes ids of vocab.txt in a way of "
-            f"its own; {_WAY_OUT}, or add the tokenizer.json that transformers writes"
+            f"{beside}: tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make ids of vocab.txt in "
+            f"a way of their own; {_WAY_OUT}, or add the tokenizer.json that transformers writes"
         )
     return kind
 
@@ -156,24 +161,6 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any]) -> N
     if config["model"].get("dropout"):
         raise UserError(f"{path}: with model.dropout a text has other ids each time; set it to null")
     config |= {"truncation": None, "padding": None}
-
-
-def _added(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens that the files beside add, as a `tokenizer.json` has them, in the order of their ids."""
-    decoder = settings.get("added_tokens_decoder") or {}
-    return [{**tokenizer_json.FLAGS, **token, "id": int(id)} for id, token in decoder.items()]
-
-
-def _named(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Tokens that are special because of what a folder calls them, and whether they take the blanks before them."""
-    if not settings:
-        return []
-    usual = {} if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT]
-    listed = [settings.get(f"{role}_token", usual.get(role)) for role in ("bos", "eos", *Roles._fields)]
-    extra = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []
-    listed += list(extra.values() if isinstance(extra, dict) else extra)
-    names = [tokenizer_json.name_of(token) for token in listed if token]
-    return [(name, name == "<mask>") for name in dict.fromkeys(names)]
 
 
 def _word_piece(config: tokenizer_json.Config, roles: Roles, tokens_in_text: bool) -> WordPiece | None:

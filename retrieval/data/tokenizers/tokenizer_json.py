@@ -4,7 +4,7 @@ Shapes are not checked on the way: the library does that, and `errors.library_er
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,21 +131,21 @@ def put_lower_case_first(config: Config) -> None:
         config["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *filter(None, parts)]}
 
 
-def add_tokens(config: Config, added: Sequence[Mapping[str, Any]], named: Sequence[tuple[str, bool]]) -> None:
-    """Adds tokens that are looked for in a text before the model is asked, each behind those that are there.
+def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iterable[str]) -> None:
+    """Makes tokens special, so that they are looked for in a text before the model is asked.
 
     Args:
-      added: with their flags; those of a token that is there stay as they are.
-      named: special tokens, and whether each takes the blanks before it.
+      settings: what the files beside say, which may name them.
+      usual: those of its class.
     """
-    listed = {token["content"]: dict(token) for token in [*added, *config["added_tokens"]]}
-    ids = _ids(config)
-    for name, takes_blanks in named:
-        if name not in listed:
-            id = ids.get(name, max([*ids.values(), *(token["id"] for token in listed.values())]) + 1)
-            flags = {"lstrip": takes_blanks, "normalized": False, "special": True}
-            listed[name] = {**FLAGS, **flags, "id": id, "content": name}
-    config["added_tokens"] = sorted(listed.values(), key=lambda token: token["id"])
+    ids, listed = _ids(config), {token["content"] for token in config["added_tokens"]}
+    given = (settings.get(f"{role}_token") for role in ("bos", "eos", *Roles._fields))
+    named = [name_of(token) for token in given if token]
+    for name in dict.fromkeys([*named, *usual]):
+        if name in ids and name not in listed:
+            flags = {**FLAGS, "lstrip": name == "<mask>", "normalized": False, "special": True}
+            config["added_tokens"].append({**flags, "id": ids[name], "content": name})
+    config["added_tokens"].sort(key=lambda token: token["id"])
 
 
 def take_roles(path: Path, config: Config, settings: Mapping[str, Any]) -> Roles:

@@ -130,5 +130,4 @@ def _split_pattern(part: str) -> tuple[str, str]:
 
 
 def _is_pattern(part: str) -> bool:
-    has_scheme = ":" in part.partition("/")[0]  # such as tfds:NAME?data_dir=FOLDER
-    return glob.has_magic(part) and not has_scheme and not Path(part).exists()
+    return glob.has_magic(part) and not Path(part).exists()
