@@ -143,6 +143,19 @@ def test_a_vocabulary_is_trained_on_parts_of_books(tmp_path, paragraphs):
     assert 200_000 < sum(map(len, prepared_corpus._sample_texts(tmp_path, 400_000))) <= 800_000
 
 
+@pytest.mark.long
+def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
+    toy_corpus.write_dump(tmp_path / "dump.xml")
+    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
+    statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
+    options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
+    settings = dataclasses.replace(settings, vocabulary=tmp_path / "local" / "vocab.txt")
+    assert prepared_corpus.prepare(source, tmp_path / "beam", settings) == statistics
+    assert shard_bytes(tmp_path / "beam") == shard_bytes(tmp_path / "local")
+
+
 def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
     """Everything is sorted on disk, in runs and segments of a few items."""
     runs = []
