@@ -91,29 +91,18 @@ def use_set(value, folder):
     assert again.candidates == value.candidates and again.qrels == value.qrels
 
 
-@pytest.mark.parametrize("name", ["squad.json", "squad.json.gz"])
-def test_squad(rounds, tmp_path, name):
-    path = tmp_path / name
-    fuzz(
-        rounds, path, toy_squad.SQUAD, as_json, lambda: use_set(reqa.read_squad([path]), tmp_path / "set"), "gz" in name
-    )
+def test_squad(rounds, tmp_path):
+    path = tmp_path / "squad.json.gz"
+    fuzz(rounds, path, toy_squad.SQUAD, as_json, lambda: use_set(reqa.read_squad([path]), tmp_path / "set"), True)
 
 
 @pytest.mark.parametrize("form", ["full", "simplified"])
-@pytest.mark.parametrize("name", ["nq.jsonl", "nq.jsonl.gz"])
-def test_natural_questions(rounds, tmp_path, form, name):
-    path = tmp_path / name
+def test_natural_questions(rounds, tmp_path, form):
+    path = tmp_path / "nq.jsonl"
     records = [nq_records.city(nq_records.PEOPLE, id=i, question=f"q{i}") for i in range(2)]
     if form == "simplified":
         records = list(map(nq_records.simplified, records))
-    fuzz(
-        rounds,
-        path,
-        records,
-        as_lines,
-        lambda: use_set(natural_questions.read_nq([path]), tmp_path / "set"),
-        "gz" in name,
-    )
+    fuzz(rounds, path, records, as_lines, lambda: use_set(natural_questions.read_nq([path]), tmp_path / "set"))
 
 
 CANDIDATES = [{"_id": f"d{i}", "title": f"T{i}", "text": f"the text of é {i}"} for i in range(4)]
@@ -147,12 +136,8 @@ def use_folder(folder, target):
 
 
 @pytest.mark.parametrize(("name", "value"), [("corpus.jsonl", CANDIDATES), ("queries.jsonl", QUERIES)])
-@pytest.mark.parametrize("compress", [False, True])
-def test_texts_of_a_beir_folder(rounds, folder, tmp_path, name, value, compress):
-    if compress:
-        (folder / name).unlink()
-    path = folder / (f"{name}.gz" if compress else name)
-    fuzz(rounds, path, value, as_lines, lambda: use_folder(folder, tmp_path / "again"), compress)
+def test_texts_of_a_beir_folder(rounds, folder, tmp_path, name, value):
+    fuzz(rounds, folder / name, value, as_lines, lambda: use_folder(folder, tmp_path / "again"))
 
 
 def fuzz_lines(rounds, path, text, read):
@@ -217,14 +202,13 @@ def use_examples(path, read):
         use_set(grouping.evaluation_set("labelled", groups), path.parent / "set") if examples else None
 
 
-@pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize(
     ("name", "value", "encode", "read"),
     [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, jsonl_pairs.read)],
 )
-def test_labelled_examples(rounds, tmp_path, name, value, encode, read, compress):
-    path = tmp_path / (f"{name}.gz" if compress else name)
-    fuzz(rounds, path, value, encode, lambda: use_examples(path, read), compress)
+def test_labelled_examples(rounds, tmp_path, name, value, encode, read):
+    path = tmp_path / name
+    fuzz(rounds, path, value, encode, lambda: use_examples(path, read))
 
 
 def test_triples_of_texts(rounds, tmp_path):

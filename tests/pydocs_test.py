@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY
 
 from retrieval.data.corpora import pydocs
-from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section, to_json
+from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.pydocs import Page
 from retrieval.data.corpora.sources import Source
@@ -237,12 +237,6 @@ def test_what_is_left_of_a_docstring_is_prose(tmp_path, docstring, expected):
     assert [text for text in prose(tmp_path, docstring) if text != "The two of them:"] == expected
 
 
-def test_a_paragraph_that_a_module_repeats_is_kept_once(tmp_path):
-    source = "".join(f'def {name}():\n    """The same text is in all of them."""\n' for name in "fgh")
-    (article, *_) = parsed(tmp_path, source)
-    assert len(article.sections) == 1
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -364,21 +358,6 @@ def test_training_reads_nothing_of_known_items(tmp_path):
 
 def _parse_as(results, page):
     return results
-
-
-def test_an_item_whose_query_the_corpus_has_is_left_out(tmp_path):
-    (tmp_path / "articles").mkdir()
-    text = "pour: Pour the water, into a large glass! It is warm."
-    items = [
-        Article("m", "m", (Section("", 1, (Paragraph(text),)),)),
-        KnownItem("m.pour", "Pour the water into a large glass.", "Water runs."),
-        KnownItem("m.other", "Pour the water into a small glass.", "Milk runs."),
-    ]
-    (tmp_path / "articles" / "0.jsonl").write_text("".join(f"{to_json(item)}\n" for item in items))
-    (found,) = KnownItems().read(True, Given({}, tmp_path, tmp_path))
-    assert found.queries == {"m.other": "Pour the water into a small glass."}
-    assert [candidate.text for candidate in found.candidates] == ["Milk runs."]
-    assert found.qrels == {"test": {"m.other": {"m.other": 1}}}
 
 
 def test_real_articles_hold_nothing_but_words_of_their_source():

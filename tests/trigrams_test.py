@@ -74,11 +74,3 @@ def test_a_corpus_can_have_trigrams_as_its_vocabulary(tmp_path, monkeypatch):
     ids = tf.train.Example.FromString(record).features.feature["ids"].int64_list.value
     text = json.loads(shard.with_suffix(".jsonl").read_text().splitlines()[0])["text"]
     assert list(ids) == vocabulary.encode(text)
-
-
-def test_what_needs_tokens_in_order_refuses_trigrams():
-    vocabulary = Trigrams.train(TEXTS, 100)
-    with pytest.raises(UserError, match="no tokenizer of Hugging Face"):
-        vocabulary.to_json(2)
-    with pytest.raises(UserError, match="overlap"):
-        vocabulary.encode_with_places("good")

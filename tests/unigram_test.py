@@ -13,7 +13,6 @@ from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.tokenizer_json import ROBERTA
-from retrieval.errors import UserError
 
 TEXTS = [
     *("The owl sees at night.", "An owl sleeps by day.", "Die Eule sieht nachts im Wald.", "Eulen schlafen am Tag."),
@@ -103,21 +102,3 @@ def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     expected = vocabulary.encode_batch(texts())
     assert [theirs.encode(text, add_special_tokens=False).ids for text in texts()] == expected
     assert again.encode_batch(texts()) == expected
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda config: config["model"]["vocab"].pop(1), "its post_processor|damaged"),
-        (lambda config: config["model"].update(vocab=[["a"]]), "damaged"),
-        (lambda config: config["model"].update(unk_id=10**400), "damaged"),
-        (lambda config: config.update(normalizer={"type": "Nothing"}), "damaged"),
-    ],
-)
-def test_a_damaged_file_is_one_sentence(folder, tmp_path, change, message):
-    config = json.loads((folder / "tokenizer.json").read_text())
-    change(config)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=message) as refused:
-        vocabularies.load(tmp_path)
-    assert "\n" not in str(refused.value)

@@ -3,17 +3,14 @@
 import gzip
 import json
 import sys
-from collections import Counter
 from random import Random
 
 import pytest
 from tokenizers import Tokenizer
 
-from retrieval import accents
 from retrieval.data.tokenizers import tokenizer_files, vocab, vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
 from retrieval.errors import UserError
-from retrieval.files import fingerprint
 
 TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
 
@@ -73,11 +70,6 @@ def test_kept_words_are_those_of_the_whole_text(monkeypatch):
     texts = [f"a{c}t {c} {c}at, the{c}-{c} ({c}{c})  .{c}cat" for c in characters]
     assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
     assert 0 < len(vocabulary._words) <= 1000
-
-
-def test_special_tokens_in_a_text_are_ordinary_characters():
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "[", "]", "sep", "mask", "a"])
-    assert vocabulary.sep_id not in vocabulary.encode("a [SEP] a [MASK]")
 
 
 def test_single_and_pair_by_hand():
@@ -162,27 +154,6 @@ def test_an_exported_tokenizer_keeps_the_same_accents(tmp_path):
         theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert [theirs.encode(text, add_special_tokens=False).ids for text in texts] == vocabulary.encode_batch(texts)
         assert (folder / "vocab.txt").exists() == vocabulary.folds_accents
-
-
-@pytest.mark.parametrize(
-    ("text", "stripped"),
-    [
-        ("Ärger über Σίσυφος и ёлка", True),
-        ("أين הבַּיִת café", True),
-        ("ガラス", False),
-        ("हिंदी", False),
-        ("a" * 995 + "ガ" * 5, True),
-        ("a" * 994 + "ガ" * 6, False),
-    ],
-)
-def test_where_accents_can_be_stripped(text, stripped):
-    assert accents.can_be_stripped(Counter(text)) == stripped
-
-
-def test_an_english_vocabulary_folds_accents(tmp_path):
-    vocabulary = WordPiece.train([*TEXTS, "café"] * 2, 80)
-    assert vocabulary.encode("CAFÉ") == vocabulary.encode("cafe") and vocabulary.FILE == "vocab.txt"
-    assert vocabulary.fingerprint == fingerprint(vocabulary.tokens)
 
 
 @pytest.mark.parametrize("size, most", [(20_000, 3996), (10_000, 2500)])

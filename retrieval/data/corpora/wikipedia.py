@@ -26,9 +26,7 @@ _OLDEST_EXPAT = (2, 4, 1)
 _LONGEST_MARK = 16 * _MEBIBYTE
 # Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
 _LONGEST_NAME = 1024
-# More than any wiki has, and few enough that neither can fill the memory.
-_MOST_NAMESPACES = 1000
-_MOST_LEVELS = 100
+_MOST_LEVELS = 100  # of elements within each other: more than any export has
 
 _TITLE = "page/title"
 _TEXT = "page/revision/text"
@@ -231,8 +229,6 @@ class _Export:
             return
         if leaf == _NAMESPACE and text:
             self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
-            if len(self._names) > _MOST_NAMESPACES:
-                raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
         address = self._site.address
         if leaf == _BASE and (before := _BEFORE_TITLE.match(text)):
             address = before[0]
