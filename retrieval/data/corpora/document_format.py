@@ -114,7 +114,8 @@ class DocumentFormat:
                 raise UnicodeError("it has zero bytes, as UTF-16 has or no text")
             yield Document(id, title_of(id), text, self)
         except text_files.TooLargeError:
-            yield too_large(str(path))
+            _log.warning("%s: left out, for it is longer than %s; split it", path, text_files.MOST_SHOWN)
+            yield Dropped(str(path), f"documents of more than {text_files.MOST_SHOWN}")
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")
@@ -142,16 +143,6 @@ class DocumentFormat:
         yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
-
-
-def too_large(at: str) -> Dropped:
-    """A document that is left out for its size, which the log names.
-
-    Args:
-      at: the file, or the place of the record.
-    """
-    _log.warning("%s: left out, for it is longer than %s; split it", at, text_files.MOST_SHOWN)
-    return Dropped(at, f"documents of more than {text_files.MOST_SHOWN}")
 
 
 DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora.documents")

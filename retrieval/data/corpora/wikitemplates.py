@@ -34,7 +34,11 @@ RULES: dict[str, _Rule] = {
     **_named(
         "nowrap|nobr|nihongo|small|smaller|big|sc|smallcaps|abbr|vanchor|em|strong|flag|flagu|sup|sub|mvar", "{1}"
     ),
-    **_named("math|railgauge|track gauge|nobold|noitalic|script|angbr|vr|us$|q|sic|num", "{1}"),
+    **_named(
+        "math|railgauge|track gauge|nobold|noitalic|script|angbr|vr|us$|q|sic|num|val|ill|interlanguage link", "{1}"
+    ),
+    **_named("as of", "As of {1}"),
+    **_named("circa|c.", "c. {1}"),
     **_named("lang|rtl-lang|native phrase|native name|color|font color", "{2}"),
     **_named("transl|transliteration|resize|url", "{last}"),
     **_named("quote|blockquote|cquote|quotation|poemquote", "\n\n{1}\n\n"),

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from retrieval import text_files
-from retrieval.data.corpora.articles import Dropped
-from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register, too_large
+from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
 from retrieval.errors import UserError, first_line
 
 _ROWS = 64  # that are unpacked at a time
@@ -20,7 +19,7 @@ class ParquetRows(DocumentFormat):
     suffixes = (".parquet",)
     example = "columns id, title, text"
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
         """The rows of a file, one after the other."""
         import pyarrow
         from pyarrow import parquet
@@ -35,9 +34,8 @@ class ParquetRows(DocumentFormat):
                         number += 1
                         at = f"{path}, row {number}"
                         if any(len(str(value)) > text_files.MOST_BYTES for value in values):
-                            yield too_large(at)
-                        else:
-                            yield chosen.document(dict(zip(names, values)), at, f"{id}#{number}", self)
+                            raise UserError(f"{at}: longer than {text_files.MOST_SHOWN}; split it")
+                        yield chosen.document(dict(zip(names, values)), at, f"{id}#{number}", self)
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: a text is not UTF-8 ({error}); write the file again") from error
         except (pyarrow.ArrowException, OSError) as error:

@@ -2,12 +2,11 @@
 
 import csv
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from retrieval import text_files
-from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.document_format import (
     Columns,
     Document,
@@ -15,7 +14,6 @@ from retrieval.data.corpora.document_format import (
     columns,
     names_text,
     register,
-    too_large,
 )
 from retrieval.errors import UserError
 
@@ -31,11 +29,10 @@ class SeparatedValues(DocumentFormat):
     suffixes = (".csv", ".tsv")
     example = "id,title,text ⏎ d1,T,words"
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
         """The rows of a file, one after the other."""
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        left_out: list[str] = []
-        lines = _lines(path, left_out.append if has_tabs else None)
+        lines = _lines(path)
         first = next(lines, "")
         lines = text_files.CsvLines(itertools.chain([first], lines))
         by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -54,7 +51,6 @@ class SeparatedValues(DocumentFormat):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
             yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self)
-        yield from map(too_large, left_out)
 
 
 def _is_of_collection(row: list[str]) -> bool:
@@ -74,8 +70,8 @@ def _rows(path: Path, lines: text_files.CsvLines, reader: Any) -> Iterator[tuple
         raise UserError(f"{path}, line {reader.line_num}: {error}; mend the row") from error
 
 
-def _lines(path: Path, left_out: Callable[[str], None] | None) -> Iterator[str]:
-    for number, line in enumerate(text_files.byte_lines(path, left_out), 1):
+def _lines(path: Path) -> Iterator[str]:
+    for number, line in enumerate(text_files.byte_lines(path), 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -97,12 +97,13 @@ def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
 def places(part: str) -> list[Path]:
     """The files and folders that a part names; `**` follows no links."""
     top, pattern = _split_pattern(part)
+    folder = Path(os.path.realpath(top))
     if not pattern:
-        return [Path(os.path.realpath(top))] if os.path.exists(top) else []
-    found = sorted(Path(top).glob(pattern))
+        return [folder] if folder.exists() else []
+    found = sorted(folder.glob(pattern))
     if "/." in f"/{pattern}":  # who writes a dot means hidden files
         return found
-    return [path for path in found if not any(name.startswith(".") for name in path.relative_to(top).parts)]
+    return [path for path in found if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
 
 
 def _below(place: Path) -> Iterator[Path]:
