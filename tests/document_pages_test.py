@@ -36,12 +36,6 @@ def test_a_page_is_read_as_browsers_read_it(charset, codec, text):
     )
 
 
-@pytest.mark.parametrize("charset", ["", "utf-8", "undefined", "no-such"])
-def test_a_page_of_no_known_encoding_is_refused(charset):
-    with pytest.raises((UnicodeError, LookupError)):
-        HTML.decode(f"<meta charset='{charset}'>".encode() + b"\xe9")
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -84,12 +78,6 @@ def test_what_is_never_closed_hides_nothing_but_programs(page, expected):
 )
 def test_odd_markup_is_read_as_browsers_read_it(page, expected):
     assert shown(HTML, page)[1] == expected
-
-
-def test_links_are_found_whatever_their_tags_hold():
-    page = "<p><A title=\"no href='x'\" HREF = b.html/>b</A> <a href='c.html'/>c <a name=x/href=d.html>d</a>"
-    (block,) = HTML.outline(page, "a.html").blocks
-    assert [(block.text[link.start : link.end], link.target) for link in block.links] == [("b", "b.html")]
 
 
 PIECES = [

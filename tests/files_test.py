@@ -56,15 +56,9 @@ def save_array(path):
         np.save(file, np.zeros(100_000))
 
 
-def save_arrays(path):
-    with path.open("wb") as file:
-        np.savez(file, zeros=np.zeros(100_000))
-
-
 WRITERS = {
     "text": lambda path: path.write_text("a" * 100_000),
     "array": save_array,
-    "arrays": save_arrays,
     "records": lambda path: pair_shards.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
     "plot": lambda path: figures.Figure().savefig(path, format="png"),
 }
@@ -88,14 +82,6 @@ def test_a_folder_is_replaced_whole(tmp_path):
             for name in names:
                 (temporary / name).touch()
     assert [p.name for p in path.iterdir()] == ["c"]
-
-
-def test_no_file_takes_the_place_of_a_folder(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "results.json").touch()
-    with pytest.raises(UserError, match="run: a folder is there, and a file is to be written; give it another name"):
-        files.write_json(tmp_path / "run", {})
-    assert [p.name for p in tmp_path.rglob("*")] == ["run", "results.json"]
 
 
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):
@@ -176,13 +162,3 @@ def test_a_file_is_reread_when_size_or_time_changes(tmp_path, monkeypatch):
     contents = [[(file["name"], file["sum"]) for file in described] for described in (before, after)]
     assert contents[0] == contents[1] and [name for name, _ in contents[0]] == ["a", "b"]
     assert files.describe(tmp_path / "folder" / "a")[0]["name"] == "a"
-
-
-def test_what_a_kill_leaves_of_a_scratch_folder_is_removed(tmp_path):
-    with files.scratch(tmp_path) as folder:
-        assert folder.parent == tmp_path and folder.is_dir()
-        left = tmp_path / folder.name.replace("-", "-of-another-process-", 1)
-        left.mkdir()
-    assert list(tmp_path.iterdir()) == [left]
-    files.remove_temporaries(tmp_path)
-    assert not list(tmp_path.iterdir())

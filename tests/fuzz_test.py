@@ -26,7 +26,6 @@ from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.pipeline import preflight
 
 PLACE = re.compile(
     r"line \d+|record \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
@@ -307,15 +306,3 @@ def test_shards_of_articles(rounds, tmp_path):
             list(shard_steps.cut_article(item, vocabulary, Limits(), num_shards=2))
 
     fuzz(rounds, path, [json.loads(articles.to_json(item)) for item in ITEMS], as_lines, read)
-
-
-def test_configs_of_work_directories(rounds, tmp_path):
-    from configs import reqa as config
-
-    path = tmp_path / "config.json"
-
-    def read():
-        value = preflight.read_config(tmp_path)
-        assert value.train.steps + 1 and value.stages is not None and json.loads(value.to_json())
-
-    fuzz(rounds, path, json.loads(config.get_config("local").to_json()), as_json, read)

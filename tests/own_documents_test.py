@@ -9,12 +9,10 @@ import os
 import pickle
 import time
 import tracemalloc
-import unicodedata
 
 import pytest
 
 from retrieval import text_files
-from retrieval.config import fields
 from retrieval.data.corpora import articles, corpus_kind, links, sources, urls
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
@@ -198,24 +196,10 @@ def test_passages_keep_the_address_of_their_document(tmp_path):
     assert all(each.url == ("https://a.example" if each.id.startswith("a:") else "") for each in passages)
 
 
-def test_a_base_address_is_one():
-    fits = fields.declared()["documents.base_url"].kind.fits
-    assert fits("") and fits("https://a.example/{id}") and fits("docs/")
-    assert not any(map(fits, ("javascript:{id}", "ftp://a.example", "https://a.example/{path}", "https://a b\n", 3)))
-
-
 def test_a_record_without_id_has_its_file_and_place(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": ""}\n{"text": "Three."}\n')
     found, _, counts = read(tmp_path / "a.jsonl")
     assert list(found) == ["a.jsonl#1", "a.jsonl#3"] and counts["pages dropped: documents without a text"] == 1
-
-
-def test_names_are_alike_however_their_letters_are_written(tmp_path):
-    (tmp_path / unicodedata.normalize("NFD", "café.md")).write_text("# Café\n\nWords.")
-    (tmp_path / "b.md.gz").write_bytes(gzip.compress("[it](café.md), [self](b.md)".encode()))
-    found, addresses, _ = read(tmp_path)
-    assert set(found) == {"café.md", "b.md.gz"} and addresses["b.md"] == addresses["b"] == "b.md.gz"
-    assert found["b.md.gz"].sections[0].paragraphs[0].links[0].target == "café.md"
 
 
 @pytest.fixture
@@ -273,23 +257,6 @@ def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch
             "pages dropped: too slow" in counts
             and "broken: b: left out, for it is not parsed after 0 seconds" in counts
         )
-
-
-def test_an_unknown_field_is_named_with_near_ones(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body_text": "x"}\n')
-    with pytest.raises(
-        UserError, match=r"no field 'bodytext', which config\.documents\.text names; did you mean body_text"
-    ):
-        read(tmp_path / "a.jsonl", text="bodytext")
-
-
-def test_a_corpus_is_of_one_kind_and_not_empty(folder, tmp_path):
-    with pytest.raises(UserError, match="prepare one kind in a run"):
-        read(f"{folder},pydocs")
-    (tmp_path / "bare").mkdir()
-    kind, parts = corpus_kind.kind_of(str(tmp_path / "bare"))
-    with pytest.raises(UserError, match=r"bare: no document, in config\.corpus; the names of documents end in \.csv, "):
-        kind.check(parts, OPTIONS)
 
 
 def test_spreadsheets_write_semicolons(tmp_path):

@@ -8,12 +8,10 @@ from conftest import REPOSITORY
 from support import exported
 
 import retrieval
-from configs import dpr, mlm
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight
 from retrieval.recipes import towers
 
 VOCABULARY = exported.VOCABULARY
@@ -79,17 +77,3 @@ def test_an_export_has_them_as_prompts(tmp_path):
     plain = towers.query_tokens(run.config, VOCABULARY, ["the fox: fox"])
     run.config.data.query_prefix = "the fox: "
     assert towers.query_tokens(run.config, VOCABULARY, ["fox"]) == plain
-
-
-def test_byte_pairs_and_models_without_towers_have_none():
-    config = mlm.get_config("local")
-    config.data.query_prefix = "query: "
-    with pytest.raises(UserError, match=r"config\.data\.query_prefix=query: : only towers have prefixes"):
-        preflight.check_settings(config, ("train",))
-    config = dpr.get_config("local")
-    config.data.update(TEXTS)
-    byte_pairs = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs")
-    with pytest.raises(
-        UserError, match=r"config\.data\.query_prefix: this vocabulary has other tokens at the beginning"
-    ):
-        towers.query_tokens(config, byte_pairs, ["fox"])

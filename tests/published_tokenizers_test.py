@@ -5,7 +5,7 @@ import re
 
 import pytest
 from support.pipelines import BERT, NAMES, PIPELINES, TEXTS, TOKENS, ids_of, pipeline, with_added
-from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers import Tokenizer, processors
 
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
@@ -47,12 +47,6 @@ def test_what_is_saved_and_exported_is_the_same(tmp_path, name):
         assert again.published_ids == list(range(len(again)))
     exported = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
     assert [exported.encode(text).ids for text in TEXTS] == [vocabulary.single(ids, 999) for ids in expected]
-
-
-def test_a_file_counts_before_a_list_of_tokens(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
-    split = pipeline(None, pre_tokenizers.WhitespaceSplit())
-    assert ids_of(vocabularies.load(write(tmp_path, split))) == [split.encode(text).ids for text in TEXTS]
 
 
 def test_truncation_and_padding_of_the_file_change_nothing(tmp_path):

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
 from retrieval.data.corpora import pydocs
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
@@ -358,28 +357,3 @@ def test_training_reads_nothing_of_known_items(tmp_path):
 
 def _parse_as(results, page):
     return results
-
-
-def test_real_articles_hold_nothing_but_words_of_their_source():
-    """Every 40th page of the real corpus; and redirects lead to other pages."""
-    corpus = {p.title: p for p in pydocs.read_pages(REPOSITORY / "requirements.lock") if isinstance(p, pydocs.Page)}
-    sample = [(page, pydocs.parse(page, 0.2)) for page in list(corpus.values())[::40]]
-    redirects = [r for _, results in sample for r in results if isinstance(r, Redirect)]
-    assert len(redirects) > 500 and not any(redirect.title in corpus for redirect in redirects)
-    assert all(redirect.target in corpus for redirect in redirects)
-    articles = [(page, r) for page, results in sample for r in results if isinstance(r, Article)]
-    assert len(articles) > 100
-    words, unknown = 0, []
-    for page, article in articles:
-        source = Path(page.path).read_text(encoding="utf-8")
-        known = {"See", "also", *re.findall(r"\w+", source), *re.findall(r"\w+", re.sub(r"[`\\]", "", source))}
-        for paragraph in (p for section in article.sections for p in section.paragraphs):
-            found = re.findall(r"\w+", paragraph.text)
-            words += len(found)
-            unknown += [word for word in found if word not in known]
-            assert "\n" not in paragraph.text and ">>>" not in paragraph.text and "``" not in paragraph.text
-            for link in paragraph.links:
-                assert 0 <= link.start < link.end <= len(paragraph.text)
-                assert paragraph.text[link.start : link.end].strip() and link.target != article.title
-    assert words > 20_000
-    assert len(unknown) < words / 10_000, unknown  # markup that is broken in the source

@@ -11,7 +11,6 @@ from support.nq_records import HARD_TEXT, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, cit
 from support.nq_records import write as write_lines
 from support.toy_squad import SQUAD
 
-from retrieval.data.corpora import tfds_source
 from retrieval.data.sets import natural_questions, reqa
 from retrieval.errors import UserError
 
@@ -96,19 +95,6 @@ def test_squad_is_the_set_of_the_json_files(prepared, squad, tmp_path, caplog, s
     assert unordered(value) == unordered(expected) and len(value.queries) == 5
     warnings = [record.message for record in caplog.records if record.name == "retrieval.data.sets.reqa"]
     assert warnings == ["ReQA: left out 1 misplaced answers, 2 questions with no answer"] * 2
-
-
-def test_squad_splits_and_order(prepared, squad):
-    examples = squad_examples(squad)
-    source = f"tfds:squad?data_dir={prepared}"
-    assert [e["id"] for e in tfds_source.examples(source, "squad")] == [e["id"] for e in examples]
-    train = list(tfds_source.examples(f"{source}&split=train", "squad"))
-    assert [e["id"] for e in train] == [e["id"] for e in examples[:5]]
-    columns = examples[0]["answers"]
-    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-    assert train[0] == examples[0] | {"answers": rows}
-    (last,) = tfds_source.examples(f"tfds:squad?split=validation[-1:]&data_dir={prepared}", "squad")
-    assert last["id"] == examples[-1]["id"]
 
 
 def nq_example(record):

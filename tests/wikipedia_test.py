@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import tracemalloc
-from xml.parsers import expat
 
 import pytest
 from support.wiki_export import SITE_INFO, export, page
@@ -57,16 +56,12 @@ def test_a_page_is_where_its_wiki_says(tmp_path, base, url):
     "encode",
     [
         lambda text: text.encode(),
-        lambda text: b"\xef\xbb\xbf" + text.encode(),
         lambda text: ('<?xml version="1.0" encoding="utf-16"?>' + text).encode("utf-16"),
         lambda text: ('<?xml version="1.0" encoding="iso-8859-1"?>' + text).encode("latin-1", "xmlcharrefreplace"),
-        lambda text: bz2.compress(text.encode()),
-        lambda text: bz2.compress(text.encode("utf-16")),
-        lambda text: gzip.compress(text.encode()),
         lambda text: multistream(bz2, [text[:70], text[70:90000], text[90000:]]),
         lambda text: multistream(gzip, [text[:70], text[70:90000], text[90000:]]),
     ],
-    ids=["utf8", "bom", "utf16", "latin1", "bz2", "bz2-utf16", "gz", "multistream bz2", "multi-member gz"],
+    ids=["utf8", "utf16", "latin1", "multistream bz2", "multi-member gz"],
 )
 def test_every_container_and_encoding_gives_the_same_pages(tmp_path, encode):
     path = write(tmp_path / "dump", encode(export(*MANY)))
@@ -102,6 +97,7 @@ def test_what_is_dropped_and_why(tmp_path):
             page("Big", "ж" * 600),
             page("Fits", "ж" * 500),
             "<page><ns>0</ns><revision><text>x</text></revision></page>",
+            page("Two", "x", 12345).replace("12345", "1 2"),
             page("Talk:R", "#REDIRECT [[x]]", ns="<ns>1</ns>"),
         ),
     )
@@ -114,6 +110,7 @@ def test_what_is_dropped_and_why(tmp_path):
         "too large",
         "Fits",
         "no title",
+        "no id",
         "other namespace",
     ]
 
@@ -172,7 +169,6 @@ def test_pages_before_a_damage_come_out(tmp_path, name):
 
 REFUSED = {
     "empty": (b"", "empty"),
-    "text": (b"Hello, this is text.", "expected a MediaWiki export"),
     "html": (b"<html><body>x</body></html>", "<html>"),
     "no page": (export().encode(), "without a page"),
     "cut in the first page": (export(*MANY).encode()[:900], "expected a MediaWiki export"),
@@ -186,12 +182,6 @@ def test_no_export_is_refused_at_once(tmp_path, name):
     with pytest.raises(UserError, match=message) as error:
         read_pages(path)
     assert "some.file" in str(error.value)
-
-
-def test_an_unsafe_expat_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(expat, "version_info", (2, 4, 0))
-    with pytest.raises(UserError, match=r"2\.4\.1"):
-        read_pages(write(tmp_path / "d.xml", export(page("A", "x"))))
 
 
 def test_memory_does_not_grow_with_dump_or_page(tmp_path):

@@ -48,10 +48,6 @@ _LONGEST_TITLE = 255  # bytes
 _SWITCH = re.compile(r"__[^\W\d_a-z]+__")
 _QUOTES = re.compile("''+")
 _REST_OF_TABLE = re.compile(r"^[ \t:]*(?:\{\||\||!).*", re.MULTILINE)
-# The parser takes ':{|' for an indented line.
-_INDENTED_TABLE = re.compile(r"^[ \t]*[*#:;]+[ \t]*(?=\{\|(?!\}))", re.MULTILINE)
-# A pipe that is left before prose; '|x|' is a formula.
-_STRAY_PIPE = re.compile(f"(^|[{HOLE}{CLOSE}])[ \\t]*\\|+(?=[^\\W\\d_]{{2}}[^|\\n]*$)", re.MULTILINE)
 _REST_OF_BRACKET = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 ITEM = re.compile(r"[*#:;]+")
 
@@ -72,7 +68,7 @@ class TooHardError(Exception):
 
 def render(page: Page) -> tuple[str, list[str]]:
     """The marked text of a page, and the titles that its links point to, by number."""
-    text = _INDENTED_TABLE.sub("", _without_tags(_CONTROL.sub("", page.text)))
+    text = _without_tags(_CONTROL.sub("", page.text))
     _refuse_hard(text)
     try:
         code = mwparserfromhell.parse(text, skip_style_tags=True)
@@ -240,8 +236,6 @@ def _tidy(marked: str) -> str:
         marked = _SWITCH.sub(HOLE, marked)
     if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
         marked = _REST_OF_TABLE.sub(HOLE, marked)
-    if "|" in marked:
-        marked = _STRAY_PIPE.sub(r"\1 ", marked)
     if "''" in marked:
         # Four are an apostrophe and bold.
         marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)
