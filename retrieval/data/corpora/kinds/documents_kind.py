@@ -1,5 +1,6 @@
 """One's own documents as a corpus: files, folders and patterns."""
 
+import functools
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -73,13 +74,14 @@ def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
     A link is followed to a file in one of the folders that the parts name. Links to folders are not followed: what
     they lead to is in one of those folders itself, or in none.
     """
-    roots = [os.path.realpath(_split_pattern(part)[0]) for part in parts]
+    roots = tuple(os.path.join(os.path.realpath(_split_pattern(part)[0]), "") for part in parts)
+    real_folder = functools.cache(os.path.realpath)
     found = [path for part in parts for place in places(part) for path in sorted(_below(place))]
     kept: dict[Path, None] = {}
     left_out: dict[Path, str] = {}
     for path in found:
-        real = Path(os.path.realpath(path))
-        if not any(real.is_relative_to(root) for root in roots):
+        real = Path(os.path.realpath(path) if path.is_symlink() else os.path.join(real_folder(path.parent), path.name))
+        if not f"{real}/".startswith(roots):
             left_out[path] = "links that leave the corpus"
         elif real.is_dir():
             continue
