@@ -21,27 +21,19 @@ def shown(form, text):
     [
         ("iso-8859-1", "cp1252", "It’s a “café”"),  # as browsers read it
         ("iso-8859-1", "utf-8", "café"),  # what it says is out of date
-        ("utf-16", "ascii", "plain"),
-        ("unicode", "utf-8", "café"),
         ("gb2312", "gbk", "朱镕基"),
-        ("windows-1251", "cp1251", "Привет"),
         ("iso-2022-jp", "iso2022_jp", "日本"),
     ],
 )
 def test_a_page_is_read_as_browsers_read_it(charset, codec, text):
     page = f'<meta charset="{charset}"><p>'.encode() + text.encode(codec)
     assert HTML.decode(page).endswith(f"<p>{text}")
-    assert (
-        HTML.decode(b"<?xml version='1.0' encoding='%s'?><p>" % charset.encode() + text.encode(codec))[-1] == text[-1]
-    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Use <select> here.\n\nMore.\n\n## End\n\nIt.", ("", ["Use <select> here.", "More.", "## End", "It."])),
-        ("A List<Button> and a Foo<Select>.\n\nMore.", ("", ["A List<Button> and a Foo<Select>.", "More."])),
-        ("Put it in <title>.\n\nMore.", ("", ["Put it in <title>.", "More."])),
         ("Add a <script> tag.\n\n# H", ("H", ["Add a <script> tag."])),
         ("A <nav>menu</nav> is hidden.", ("", ["A is hidden."])),
     ],
@@ -55,7 +47,6 @@ def test_a_tag_in_prose_hides_nothing(text, expected):
     [
         ("<nav class=x><ul><li>menu</ul><p>The page.", ["menu", "The page."]),
         ("<p>a</p><script>var x = 1; // cut off", ["a"]),
-        ("<p>a <select><option>1</select> b</p><footer>f<p>rest", ["a b", "f", "rest"]),
     ],
 )
 def test_what_is_never_closed_hides_nothing_but_programs(page, expected):

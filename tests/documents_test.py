@@ -15,7 +15,7 @@ from retrieval.data.sets import msmarco, trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.pipeline import preflight
-from retrieval.recipes import examples, train_state, validation
+from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
@@ -195,14 +195,3 @@ def test_validation_folds_windows(finished):
     order, names = np.argsort(-scores, axis=1, kind="stable"), list(pool.candidates)
     ranks = [1 + min(row.index(names.index(d)) for d in pool.qrels[q]) for q, row in zip(pool.queries, order.tolist())]
     assert validation.make(finished, vocabulary, mesh)(params)["RR"] == pytest.approx(np.mean(1 / np.array(ranks)))
-
-
-def test_the_first_window_alone_is_what_training_sees(finished, inputs, tmp_path):
-    run = make_run(tmp_path, inputs, base=str(finished.folder), stages=("encode", "evaluate"), **{"encode.windows": 1})
-    items = list(trec.read_candidates(inputs / "msmarco-docs.tsv.gz"))
-    vocabulary = vocabularies.load(run.corpus)
-    first, every = (candidate_windows(config, vocabulary, items) for config in (run.config, finished.config))
-    assert first == [own[:1] for own in every]
-    batch = next(examples.make_batches(finished, vocabulary, make_mesh(finished.config)))
-    seen = {tuple(ids[ids != 0].tolist()) for ids in np.asarray(batch["document"]).reshape(-1, 20)}
-    assert seen <= {tuple(ids) for (ids,) in first}

@@ -74,16 +74,6 @@ def test_a_disk_that_takes_no_more_is_named_with_the_path(tmp_path, kind):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_is_replaced_whole(tmp_path):
-    path = tmp_path / "folder"
-    for names in (["a", "b"], ["c"]):
-        with files.atomic(path) as temporary:
-            temporary.mkdir()
-            for name in names:
-                (temporary / name).touch()
-    assert [p.name for p in path.iterdir()] == ["c"]
-
-
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / ".tmp-123-x.npy").touch()

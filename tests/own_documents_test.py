@@ -1,7 +1,6 @@
 """One's own documents as a corpus: files, folders and patterns of six formats."""
 
 import collections
-import concurrent.futures
 import contextlib
 import gzip
 import json
@@ -18,7 +17,6 @@ from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
 from retrieval.data.corpora.documents import parquet_rows
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.sets import beir
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
 from retrieval.errors import UserError
@@ -184,24 +182,6 @@ def test_records_say_where_they_are(tmp_path):
     assert [article.url for article in read(tmp_path / "c.parquet")[0].values()] == list(told[:2])
 
 
-def test_passages_keep_the_address_of_their_document(tmp_path):
-    words = " ".join(f"word{i} and more." for i in range(20))
-    records = [{"id": "a", "text": words, "url": "https://a.example"}, {"id": "b", "text": words.upper()}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    source = sources.open_source(str(tmp_path / "a.jsonl"), OPTIONS, tmp_path / "no.lock")
-    limits = Limits(longest=64, shortest=8, least=2)
-    told = prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, limits))
-    passages = [each for path in (tmp_path / "corpus").glob("passages-*.jsonl") for each in beir.read_candidates(path)]
-    assert told["counts"]["articles with a web address"] == 1 and len(passages) > 2
-    assert all(each.url == ("https://a.example" if each.id.startswith("a:") else "") for each in passages)
-
-
-def test_a_record_without_id_has_its_file_and_place(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": ""}\n{"text": "Three."}\n')
-    found, _, counts = read(tmp_path / "a.jsonl")
-    assert list(found) == ["a.jsonl#1", "a.jsonl#3"] and counts["pages dropped: documents without a text"] == 1
-
-
 @pytest.fixture
 def most(monkeypatch):
     """As many bytes as a document or a record may have, here few."""
@@ -242,21 +222,14 @@ class Endless(Diary):
         return super().outline(text, id)
 
 
-@pytest.mark.parametrize(
-    "run", [list, lambda items: concurrent.futures.ThreadPoolExecutor().submit(list, items).result()]
-)
-def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch, run):
+def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(sources, "_SECONDS", 0.05)
-    ends = [Document(id, "July", "On Monday.", Endless()) for id in ("a", "c")]
-    pages = ends if run is not list else [ends[0], Document("b", "July", "never", Endless()), ends[1]]
-    items = run(sources.parse_pages(pages, lambda page: list(page.format.parse(page))))
+    pages = [Document(id, "July", text, Endless()) for id, text in (("a", "On Monday."), ("b", "never"), ("c", "On."))]
+    items = list(sources.parse_pages(pages, lambda page: list(page.format.parse(page))))
     assert [json.loads(value)["id"] for tag, _, value in items if tag == "article"] == ["a", "c"]
-    if run is list:
-        counts = [name for tag, name, _ in items if tag != "article"]
-        assert (
-            "pages dropped: too slow" in counts
-            and "broken: b: left out, for it is not parsed after 0 seconds" in counts
-        )
+    counts = [name for tag, name, _ in items if tag != "article"]
+    assert "pages dropped: too slow" in counts
+    assert "broken: b: left out, for it is not parsed after 0 seconds" in counts
 
 
 def test_spreadsheets_write_semicolons(tmp_path):

@@ -1,6 +1,5 @@
 """prepare: the same shards from every runner, WLP's join, and going on where it was cut off."""
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -75,18 +74,6 @@ def test_links_join_passages_with_the_linked_pages_lead(corpus):
     assert set(found) == expected and len(found) == len(expected)
 
 
-def test_a_records_last_buckets_are_its_pairs_an_epoch(corpus):
-    folder, statistics = corpus
-    for task in ("ict", "bfs", "wlp"):
-        buckets = [bucket for record in records(folder, "passages") for bucket in record[f"{task}_buckets"]]
-        assert collections.Counter(map(str, buckets)) == statistics["tasks"][task]["last_buckets"]
-        assert len(buckets) == statistics["tasks"][task]["pairs"]
-    links = {}
-    for record in records(folder, "links"):
-        links.setdefault(record["document_id"][0], []).append(len(record["wlp_buckets"]))
-    assert all(counts == [len(counts)] * len(counts) for counts in links.values())
-
-
 def test_a_sentences_bucket_is_the_smallest_of_the_passages_that_have_it(corpus):
     """Also in leads, of the article itself and of those that a passage links to; the toy articles share sentences."""
     smallest = {}
@@ -107,14 +94,6 @@ def test_a_sentences_bucket_is_the_smallest_of_the_passages_that_have_it(corpus)
 def split(ids, lengths):
     ends = list(itertools.accumulate(lengths, initial=0))
     return [tuple(ids[start:end]) for start, end in itertools.pairwise(ends)]
-
-
-def test_texts_go_with_the_records(corpus):
-    folder, _ = corpus
-    lines = [json.loads(line) for p in sorted(folder.glob("passages-*.jsonl")) for line in p.read_text().splitlines()]
-    ids = [record["document_id"][0] for record in records(folder, "passages")]
-    assert [passages.document_id(line["_id"]) for line in lines] == ids
-    assert {line["title"] for line in lines} == {toy_corpus.title(i) for i in range(120)}
 
 
 def shard_bytes(folder):

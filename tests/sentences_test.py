@@ -11,9 +11,7 @@ from retrieval.data.corpora.sentences import split
 # '|' marks where sentences are to be broken; every break replaces one space.
 PASSAGES = [
     "It rained.|The match was off!|Who had known?|Nobody.",
-    "no capital, no full stop",
     "It was 3.5 km long. and had v1.2.3 of it.|Version 2.0 came later.",
-    "In 1990 it fell.|20 years later it rose.",
     # titles and initials
     "Dr. Smith met Mr. and Mrs. Jones.|Gen. Lee left with Prof. J. R. R. Tolkien and H. G. Wells.",
     "St. Paul lies near Mt. Rainier, not on Main St.|The road goes on.",
@@ -23,7 +21,6 @@ PASSAGES = [
     "She holds a Ph.D. from Yale and an M.Sc. Degree.|They met at 6 p.m. Eastern Time.",
     "Fruit, e.g. Apples, i.e. Pomes, vs. Nuts, are healthy, cf. Brown.|Roe v. Wade was heard in Dec. 1971.",
     "He left in Jan.|It was cold.",
-    "Warner Bros. Records signed them.",
     # what a number follows
     "See No. 5, Vol. 12, Sec. IV, Fig. 3, pp. 5 and Op. 27.|Chapters follow.|The answer was no.|He left.",
     "As in Smith et al. (2005) and Brown et al. 2001, it holds.|So said Smith et al.|Others agreed.",
@@ -39,7 +36,6 @@ PASSAGES = [
     # numbers of a list
     "1. Take an egg.|2. Boil it.|It takes 8.|Enjoy.",
     # other letters
-    "Él llegó.|Ögedei ruled.|İzmir fell. eBay rose.",
     "Με συγχωρείτε· πού είναι;|Τις Κυριακές δε δούλευε; ναι;|Κανένας.",
     # titles without capitals
     "ذهب د. أحمد مع أ.د. عمر إلى المدرسة.|وصل الساعة 3.5 مساء!|هل رأيته؟",
@@ -75,11 +71,9 @@ OTHER_LANGUAGES = [
     "Im 19. Jahrhundert lebte Dr. h. c. Müller in Nr. 5 u. a. Häusern.|Sie kam nach ihm.",
     "M. Dupont aime Mme. Curie.|Ils vont à St. Denis.|É. Zola écrit.",
     "El Sr. García y la Sra. López viven en EE. UU. con J. Á. Pérez.|Según ella, es así.",
-    "Ο Κ. Π. Καβάφης ήταν ποιητής.|Έζησε εκεί.",
     "Ł. Kowalski zna prof. Nowak i J. Å. Öberg.|Oni są tu.",
     # what an English text has of these
     "It opened on August 11.|August was hot.|The choice is a.|Then look at the egg. b.|Choose it.",
-    "Use the right op. c.|Pop a value.",
 ]
 
 

@@ -83,14 +83,6 @@ def test_a_prefix_and_a_text_are_one_text(folder):
         ]
 
 
-def test_a_token_stands_behind_the_blank_before_its_word(folder):
-    vocabulary, text = vocabularies.load(folder), "The owl sees at night."
-    ids, places = vocabulary.encode_with_places(text)
-    held = [(vocabulary.tokens[id], text[start:end]) for id, (start, end) in zip(ids, places)]
-    words = [(token, part) for token, part in held if token.startswith("▁") and token != "▁"]
-    assert len(words) > 2 and all(part == token[1:] for token, part in words)
-
-
 def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     vocabulary = vocabularies.load(folder)
     vocabulary.save(tmp_path / vocabulary.FILE)
