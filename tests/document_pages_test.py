@@ -22,7 +22,6 @@ def shown(form, text):
         ("iso-8859-1", "cp1252", "It’s a “café”"),  # as browsers read it
         ("iso-8859-1", "utf-8", "café"),  # what it says is out of date
         ("gb2312", "gbk", "朱镕基"),
-        ("iso-2022-jp", "iso2022_jp", "日本"),
     ],
 )
 def test_a_page_is_read_as_browsers_read_it(charset, codec, text):

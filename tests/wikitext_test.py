@@ -91,7 +91,6 @@ def test_text_is_what_a_reader_sees(text, expected):
             ("Buses, busStop, Ёжики", [("Buses", "Bus"), ("bus", "Bus"), ("Ёжики", "Ёж")]),
         ),
         ("[[bus]]<nowiki/>es '''[[x]]'''s", ("buses xs", [("bus", "Bus"), ("x", "X")])),
-        ("[[Foo (bar)|]] [[Foo, Bar|]]", ("Foo Foo", [("Foo", "Foo (bar)"), ("Foo", "Foo, Bar")])),
         ("[[:foo]] [[AT&amp;T]] [[A%26B|c]]", ("foo AT&T c", [("foo", "Foo"), ("AT&T", "AT&T"), ("c", "A&B")])),
         ("[[this page]] [[This_page|x]] [[y]]", ("this page x y", [("y", "Y")])),
         ("[[Star Wars: A]] [[CSI: B|c]]", ("Star Wars: A c", [("Star Wars: A", "Star Wars: A"), ("c", "CSI: B")])),

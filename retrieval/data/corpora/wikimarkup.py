@@ -41,7 +41,6 @@ _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
 _LINE_OF_HEADING = re.compile("^(?==)", re.MULTILINE)
 _LITERAL = {ord(c): f"&#{ord(c)};" for c in "<&[]{}|'=*#:;_!-"}
 
-_PIPE_TRICK = re.compile(r"(?:[^:]*:)?(.+?)(?: ?\([^()]*\)|, .*)?")
 _NO_TITLE = re.compile(r"[\[\]{}|<>\x00-\x1f\ufffd]|\w+://")
 _LONGEST_TITLE = 255  # bytes
 
@@ -212,8 +211,6 @@ class _Renderer:
             return HOLE
         name = name.lstrip(": ")
         label = name if node.text is None else one_line(self.render(node.text).replace("|", " "))
-        if node.text == "" and (trick := _PIPE_TRICK.fullmatch(name)):
-            label = trick[1]
         target = self._target(name)
         if not target or not label or OPEN in label:
             return label

@@ -35,7 +35,6 @@ _SITE_NAMES = ("og:site_name", "application-name")  # of <meta>
 _SEPARATORS = " -–—|·•»:("  # between a page's name and its site's
 _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
-_OF_SEVEN_BITS = ("iso-2022-", "hz")  # their bytes are UTF-8, too
 # https://encoding.spec.whatwg.org: what pages call these is more than they say.
 _WESTERN = "cp1252"
 _READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), _WESTERN), "gb2312": "gb18030"}
@@ -57,8 +56,6 @@ class HtmlPages(DocumentFormat):
         """UTF-8, or where it is none as the page says that it is encoded, which browsers read as the WHATWG has it."""
         found = _CHARSET.search(data[:2048])
         charset = found[1].decode("ascii").lower() if found else ""
-        if charset.startswith(_OF_SEVEN_BITS):
-            return data.decode(charset)
         try:
             return super().decode(data)
         except UnicodeDecodeError:
