@@ -67,19 +67,17 @@ class HtmlPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
         title, body = front_matter.split(text)
-        page = _read(body, id, is_prose=False)
+        page = _read(body, id)
         return Outline("", (), "lists of links") if page.is_list_of_links() else page.outline(title)
 
 
-def outline(html: str, id: str, is_prose: bool = False, title: str = "") -> Outline:
+def outline(html: str, id: str, title: str = "") -> Outline:
     """The title and the blocks of HTML; relative links count from `id`.
 
     Args:
-      is_prose: whether people wrote it, who may write of <select>: a tag that hides what follows and is never closed is
-        a text then. Otherwise it is none, and an unclosed <script> goes to the end of a page that was cut off.
       title: what the page is called, where that is known. A heading of level 1 that says otherwise stays a heading.
     """
-    return _read(html, id, is_prose).outline(title)
+    return _read(html, id).outline(title)
 
 
 class _Tag(NamedTuple):
@@ -98,12 +96,10 @@ class _Tag(NamedTuple):
         return next((entities.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
 
 
-def _read(html: str, id: str, is_prose: bool) -> "_Page":
-    """Reads a page; a tag that hides what follows and is never closed does not count."""
-    page, position, unpaired = _Page(id), 0, _unpaired(_tags(html, is_prose))
-    for tag in _tags(html, is_prose):
-        if is_prose and tag.begins and tag.start in unpaired:
-            continue  # it is a word
+def _read(html: str, id: str) -> "_Page":
+    """Reads a page; a tag that hides what follows and is never closed does not count: people write of <select>."""
+    page, position, unpaired = _Page(id), 0, _unpaired(_tags(html))
+    for tag in _tags(html):
         page.add(html[position : tag.start])
         position = tag.end
         if tag.start not in unpaired:
@@ -131,7 +127,7 @@ def _unpaired(tags: Iterable[_Tag]) -> set[int]:
     return unpaired.union(*open_.values())
 
 
-def _tags(html: str, is_prose: bool) -> Iterator[_Tag]:
+def _tags(html: str) -> Iterator[_Tag]:
     """The tags and comments of a page. A comment that is never closed is a tag, and a tag that never ends is a text."""
     last_comment, position, unclosed = html.rfind("-->"), 0, set()
     while match := _TAG.search(html, position):
@@ -145,11 +141,8 @@ def _tags(html: str, is_prose: bool) -> Iterator[_Tag]:
         if begins and name in _PROGRAMS and name not in unclosed:
             if end := re.compile(f"</{name}\\b", re.IGNORECASE).search(html, position):
                 position = end.start()
-            elif is_prose:
-                unclosed.add(name)
             else:
-                yield _Tag(position, len(html), "", "", True, True)  # goes to the end of a page that was cut off
-                return
+                unclosed.add(name)
 
 
 class _Part(NamedTuple):

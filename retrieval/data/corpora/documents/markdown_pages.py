@@ -25,7 +25,7 @@ class MarkdownPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of the HTML that the text stands for."""
         title, body = front_matter.split(text)
-        return html_pages.outline(_parser().render(body), id, is_prose=True, title=title)
+        return html_pages.outline(_parser().render(body), id, title)
 
 
 @functools.cache
