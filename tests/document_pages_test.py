@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from retrieval.data.corpora.articles import Dropped, Redirect
+from retrieval.data.corpora.document_format import Document
 from retrieval.data.corpora.documents import html_pages
 from retrieval.data.corpora.documents.html_pages import HtmlPages
 from retrieval.data.corpora.documents.markdown_pages import MarkdownPages
@@ -174,3 +176,33 @@ def test_signs_that_link_to_a_heading_are_no_text_and_lists_of_links_no_page():
     page = "<h1>T<a href='#t'>\uf0c1</a></h1><h2><a href='#u'>§</a>U</h2><p>See <a href='#n'>[1]</a> <a href=b>#</a>"
     assert shown(HTML, page) == ("T", ["## U", "See [1] #"])
     assert HTML.outline(f"<p>All chapters:<ul>{ITEMS}</ul>", "a.html").left_out == "lists of links"
+
+
+@pytest.mark.parametrize(
+    ("id", "page", "reason", "target"),
+    [
+        (
+            "g/a.html",
+            "<meta http-equiv=refresh content='0; URL=../b.html#c'>To <a href=../b.html>b</a>",
+            "redirects",
+            "b.html",
+        ),
+        ("a.html", "<meta http-equiv=refresh content='5; url=b.html'><p>" + "word " * 80, "", None),
+        ("a.html", f"<meta http-equiv=refresh content='5; url=a.html'>{TEXT}", "", None),
+        ("docs/print.html", f"<meta name=robots content='noindex'>{TEXT}", "pages to print", None),
+        ("a.html", f"<meta name=robots content='noindex'>{TEXT}", "", None),
+    ],
+)
+def test_what_is_no_page_to_read_is_no_document(id, page, reason, target):
+    outline = HTML.outline(page, id)
+    assert outline.left_out.startswith(reason) and bool(outline.left_out) == bool(reason) and outline.moved_to == target
+    assert bool(outline.blocks) == (not reason)
+
+
+def test_links_to_a_redirect_are_links_to_where_it_leads():
+    page = "<meta http-equiv=refresh content='0; url=../b.html'><p>x"
+    assert list(HTML.parse(Document("old/a.html", "a", page, HTML))) == [
+        Redirect("old/a.html", "b.html"),
+        Redirect("old/a", "b.html"),
+        Dropped("old/a.html", "redirects to other pages"),
+    ]

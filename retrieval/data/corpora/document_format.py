@@ -53,11 +53,13 @@ class Outline(NamedTuple):
 
     Attributes:
       left_out: why it is no document: a reason to be counted; '' where it is one.
+      moved_to: the id of the document that links to it mean, where it is none.
     """
 
     title: str
     blocks: Sequence[Block]
     left_out: str = ""
+    moved_to: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +139,8 @@ class DocumentFormat:
         """The article of a document, after the other addresses by which links may name it."""
         outline = self.outline(document.text, document.id)
         sections = list(_sections(outline.blocks))
+        if outline.moved_to:
+            yield from (Redirect(name, outline.moved_to) for name in (document.id, *links.other_addresses(document.id)))
         if outline.left_out or not any(section.paragraphs for section in sections):
             yield Dropped(document.id, outline.left_out or "documents without a text")
             return

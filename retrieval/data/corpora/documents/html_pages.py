@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from retrieval.data.corpora import entities, front_matter, links
 from retrieval.data.corpora.articles import Link
-from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register
+from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register, title_of
 
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _ENDS_PARAGRAPH = {
@@ -28,6 +28,8 @@ _TAG = re.compile(
            | [!?/][^>]*+ ) (?P<end>>?)""",
     re.VERBOSE,
 )
+_REFRESH = re.compile(r"""[\d.\s]*[;,]\s*(?:url\s*=\s*)?["']?([^"'#][^"']*)""", re.IGNORECASE)
+_MOST_OF_REDIRECT = 300  # characters besides links: a page with more is one to read
 # A list of links has no more text besides them than this share, and so many. Of real pages, indexes and tables of
 # contents have 80 % and more in links; rules of a grammar, of which each links to others, have 72 %.
 _UNLINKED, _FEWEST_LINKS = 0.2, 5
@@ -45,7 +47,7 @@ _CHARSET = re.compile(
 
 @register
 class HtmlPages(DocumentFormat):
-    """The text is that of <main>, where there is one. Lists of links are no documents."""
+    """The text is that of <main>, where there is one. Redirects, pages to print and lists of links are no documents."""
 
     name = "html"
     what = "HTML pages: headings become sections, links between pages WLP's pairs"
@@ -68,7 +70,8 @@ class HtmlPages(DocumentFormat):
         """The blocks of a page, without what every page of a site repeats."""
         title, body = front_matter.split(text)
         page = _read(body, id)
-        return Outline("", (), "lists of links") if page.is_list_of_links() else page.outline(title)
+        reason = page.left_out()
+        return Outline("", (), reason, page.moved_to) if reason else page.outline(title)
 
 
 def outline(html: str, id: str, title: str = "") -> Outline:
@@ -171,6 +174,8 @@ class _Page:
         self._parts: list[_Part] = []
         self._title: list[str] = []
         self._sites: list[str] = []  # names of the site
+        self.moved_to: str | None = None  # the document that a redirect leads to, '' for one elsewhere
+        self._is_unlisted = False
         self._main, self._depth = "", 0  # the element that is the page's <main>, and how many of its name are open
         self._hidden = 0  # how many tags that hide what follows are open
         self._in_title = False
@@ -195,12 +200,16 @@ class _Page:
                 title, of_title = parts[0].block.text, parts[0].block
         return Outline(title, [part.block for part in parts if part.block is not of_title])
 
-    def is_list_of_links(self) -> bool:
-        """Whether there is little else in a page."""
+    def left_out(self) -> str:
+        """Why a page is no document, '' where it is one."""
         paragraphs = [part for part in self._kept() if not part.block.level]
         links, linked = sum(part.links for part in paragraphs), sum(part.linked for part in paragraphs)
         length = sum(len(part.block.text) for part in paragraphs)
-        return links >= _FEWEST_LINKS and length - linked <= _UNLINKED * length
+        if self.moved_to not in (None, self._id) and length - linked <= _MOST_OF_REDIRECT:
+            return "redirects to other pages"
+        if self._is_unlisted and title_of(self._id).lower().startswith("print"):  # a book on one page
+            return "pages to print"
+        return "lists of links" if links >= _FEWEST_LINKS and length - linked <= _UNLINKED * length else ""
 
     def tag(self, tag: _Tag) -> None:
         """Begins or ends a block, a link or something hidden, or says something of the page."""
@@ -210,8 +219,8 @@ class _Page:
             self._hidden += tag.begins - tag.ends
         elif name == "title" and not self._hidden:
             self._in_title = not tag.ends
-        elif name == "meta" and (tag.attribute("name") or tag.attribute("property")).lower() in _SITE_NAMES:
-            self._sites.append(one_line(tag.attribute("content")))
+        elif name == "meta":
+            self._see(tag)
         if self._level and name in _WITHIN_HEADING:
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
@@ -267,6 +276,16 @@ class _Page:
             if title.endswith(site) and not title.removesuffix(site)[-1:].isalnum():
                 title = title.removesuffix(site).rstrip(_SEPARATORS) or title
         return title or next(iter(outside), "")
+
+    def _see(self, tag: _Tag) -> None:
+        """Takes what <meta> says of the page."""
+        name, content = (tag.attribute("name") or tag.attribute("property")).lower(), tag.attribute("content")
+        if name in _SITE_NAMES:
+            self._sites.append(one_line(content))
+        elif name == "robots":
+            self._is_unlisted |= "noindex" in content.lower()
+        elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(content)):
+            self.moved_to = links.resolved(match[1], self._id) or ""
 
     def _see_main(self, tag: _Tag) -> None:
         """Takes the next tag for whether the page is in its <main>."""
