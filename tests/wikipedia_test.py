@@ -20,7 +20,7 @@ def write(path, content):
     return path
 
 
-MANY = [page(f"Title {i}", f"Text {i} & <b>é</b> " * 400, i) for i in range(200)]
+MANY = [page(f"Title {i}", f"Text {i} & <b>é</b> " * 100, i) for i in range(200)]
 
 
 def titles(records) -> list[str]:
@@ -65,7 +65,7 @@ def test_a_page_is_where_its_wiki_says(tmp_path, base, url):
 )
 def test_every_container_and_encoding_gives_the_same_pages(tmp_path, encode):
     path = write(tmp_path / "dump", encode(export(*MANY)))
-    expected = [Page(str(i), f"Title {i}", f"Text {i} & <b>é</b> " * 400, SITE) for i in range(200)]
+    expected = [Page(str(i), f"Title {i}", f"Text {i} & <b>é</b> " * 100, SITE) for i in range(200)]
     assert list(read_pages(path)) == expected
 
 
@@ -161,7 +161,7 @@ def test_pages_before_a_damage_come_out(tmp_path, name):
     *pages, broken = read_pages(path)
     assert len(pages) > 90
     assert titles(pages) == [f"Title {i}" for i in range(len(pages))]
-    assert all(isinstance(p, Page) and p.text == f"Text {p.id} & <b>é</b> " * 400 for p in pages)
+    assert all(isinstance(p, Page) and p.text == f"Text {p.id} & <b>é</b> " * 100 for p in pages)
     assert isinstance(broken, Broken)
     for part in ("dump.file", "line ", "byte ", f"'Title {len(pages) - 1}'"):
         assert part in broken.message
@@ -190,14 +190,14 @@ def test_memory_does_not_grow_with_dump_or_page(tmp_path):
         file.write(export()[:-12])
         for number in range(3):
             file.write(page(f"Huge {number}", "x" * 30_000_000))
-        for number in range(3000):
+        for number in range(1000):
             file.write(page(f"P{number}", "some text " * 1000, number))
         file.write("</mediawiki>")
     tracemalloc.start()
     kinds = [type(record) for record in read_pages(path)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert kinds == [Dropped] * 3 + [Page] * 3000
+    assert kinds == [Dropped] * 3 + [Page] * 1000
     assert peak < 12_000_000
 
 
