@@ -35,16 +35,14 @@ class TooLargeError(UserError):
     """There is more in a record or a file than is read at once."""
 
 
-def byte_lines(path: Path, left_out: Callable[[str], None] | None = None) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, or of what it holds where it is a gzip, whatever its name; UTF-16 is made UTF-8.
 
-    Args:
-      left_out: gets the place of each line of more than MOST_BYTES, which is empty then; by default it is an error.
-
     Raises:
-      UserError: it is missing, unreadable, a broken gzip or broken UTF-16, or packed in another way.
+      UserError: it is missing, unreadable, a broken gzip or broken UTF-16, packed in another way, or has a line of more
+        than MOST_BYTES.
     """
-    yield from _parts(path, lambda file: _lines(file, left_out))
+    yield from _parts(path, _lines)
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
@@ -75,16 +73,13 @@ def whole_json(path: Path) -> bytes:
     return _joined(byte_pieces(path, _PIECE), path, MOST_OF_JSON)
 
 
-def lines(path: Path, left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, str]]:
+def lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of text that are not empty, each after the place where it stands.
-
-    Args:
-      left_out: as in `byte_lines`.
 
     Raises:
       UserError: as `byte_lines`, or a line is not UTF-8.
     """
-    for number, line in enumerate(byte_lines(path, left_out), 1):
+    for number, line in enumerate(byte_lines(path), 1):
         at = f"{path}, line {number}"
         if text := decoded(line, at):
             yield at, text
@@ -205,20 +200,15 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
         raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
 
 
-def _lines(file: IO[bytes], left_out: Callable[[str], None] | None) -> Iterator[bytes]:
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
     text = _utf_16(file)
     read = (lambda size: text.readline(size).encode()) if text else file.readline
     for number, line in enumerate(iter(lambda: read(MOST_BYTES), b""), 1):
-        if len(line) < MOST_BYTES or line.endswith(b"\n"):
-            yield line
-            continue
-        at = f"{file.name}, line {number}"
-        if left_out is None:
-            raise TooLargeError(f"{at}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it")
-        while line and not line.endswith(b"\n"):
-            line = read(_PIECE)
-        left_out(at)
-        yield b"\n"
+        if len(line) >= MOST_BYTES and not line.endswith(b"\n"):
+            raise TooLargeError(
+                f"{file.name}, line {number}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it"
+            )
+        yield line
 
 
 def _joined(pieces: Iterable[bytes], path: Path, most: int) -> bytes:

@@ -1,6 +1,5 @@
 """MS MARCO's documents, from the official files to a run: FirstP, MaxP, triples of ids, negatives mined anew."""
 
-import itertools
 import json
 
 import numpy as np
@@ -12,19 +11,16 @@ from support.tiny import execute
 
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.sets import beir, msmarco, trec
+from retrieval.data.sets import msmarco, trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.recipes import examples, train_state, validation
+from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.search import encoding, scann
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate
-from retrieval.stages.collection import open_collection
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -123,25 +119,6 @@ def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
         assert query.endswith(f"{toy_corpus.title(int(positive.id[1:]))} eat")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            document(0) + "D1\thttps://zoo/1\tthe body\n",
-            r"line 2: 3 fields, expected 4 .*: document id, url, title, body",
-        ),
-        (
-            "D1\thttps://zoo/1\tthe body\n",
-            r"line 1: 3 fields, expected 2 .*passage, or 4 between tabs: document id, url",
-        ),
-        (document(0).replace("D0", "D 0"), r"line 1: the document id 'D 0' is empty or has white space"),
-    ],
-)
-def test_broken_documents(tmp_path, text, message):
-    with pytest.raises(UserError, match=rf"docs\.tsv, {message}"):
-        list(msmarco.read_collection(write(tmp_path / "docs.tsv", text)))
-
-
 def read_embeddings(run, name, system="trained"):
     """The windows of each candidate, and the queries."""
     windows, ids = encoding.load(run.embeddings(name, system), "candidates")
@@ -218,60 +195,3 @@ def test_validation_folds_windows(finished):
     order, names = np.argsort(-scores, axis=1, kind="stable"), list(pool.candidates)
     ranks = [1 + min(row.index(names.index(d)) for d in pool.qrels[q]) for q, row in zip(pool.queries, order.tolist())]
     assert validation.make(finished, vocabulary, mesh)(params)["RR"] == pytest.approx(np.mean(1 / np.array(ranks)))
-
-
-def test_the_first_window_alone_is_what_training_sees(finished, inputs, tmp_path):
-    run = make_run(tmp_path, inputs, base=str(finished.folder), stages=("encode", "evaluate"), **{"encode.windows": 1})
-    items = list(trec.read_candidates(inputs / "msmarco-docs.tsv.gz"))
-    vocabulary = vocabularies.load(run.corpus)
-    first, every = (candidate_windows(config, vocabulary, items) for config in (run.config, finished.config))
-    assert first == [own[:1] for own in every]
-    batch = next(examples.make_batches(finished, vocabulary, make_mesh(finished.config)))
-    seen = {tuple(ids[ids != 0].tolist()) for ids in np.asarray(batch["document"]).reshape(-1, 20)}
-    assert seen <= {tuple(ids) for (ids,) in first}
-
-
-def ranked(path):
-    """Query -> candidates, of a TREC run."""
-    lists = {}
-    for line in path.read_text().splitlines():
-        query, _, id, *_ = line.split()
-        lists.setdefault(query, []).append(id)
-    return lists
-
-
-def test_systems_of_a_run_are_fused(finished, inputs, tmp_path):
-    """BM25 and the dense lists of every set, in turn and by the sum of their scaled scores."""
-    changes = {"stages": ("evaluate", "report"), "base": str(finished.folder), "fuse.systems": ("bm25", "dense")}
-    run = make_run(tmp_path, inputs, **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    notes = json.loads(run.record("evaluate").read_text())["details"]
-    for name in ("msmarco", "trec"):
-        folder = run.folder / "runs" / name
-        bm25, dense = (ranked(folder / f"{system}.trec") for system in ("bm25", "dense"))
-        fused = ranked(folder / "interleave(bm25+dense).trec")
-        assert bm25 and bm25 == ranked(finished.folder / "runs" / name / "bm25.trec")
-        for query, ids in fused.items():
-            turns = itertools.chain.from_iterable(itertools.zip_longest(bm25.get(query, []), dense[query]))
-            assert ids == list(dict.fromkeys(id for id in turns if id))[: len(ids)]
-        told = notes[f"{name}, weighted_sum(bm25+dense)"]
-        assert told["parts"] == ["bm25", "dense"] and sum(told["weights"]) == pytest.approx(1)
-    rows = json.loads((run.folder / "results.json").read_text())
-    assert {row["step"] for row in rows if "(bm25+dense)" in row["system"]} == {finished.config.train.steps}
-    assert "interleave(bm25+dense) over dense" in (run.folder / "report.md").read_text()
-
-
-def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tmp_path):
-    files = (inputs / name for name in ("msmarco-doctrain-queries.tsv", "dl.qrels"))
-    more = write(tmp_path / "docs.tsv", "".join(map(document, [30, *range(DOCUMENTS)])))
-    changes = {"stages": ("sets", "evaluate"), "sets.msmarco": "", "split.set": ""}
-    run = make_run(tmp_path / "run", inputs, base=str(finished.folder), **changes)
-    run.config.sets.trec = ",".join(map(str, (more, *files)))
-    with pytest.raises(UserError, match=r"made, which has another sets/trec/corpus\.jsonl than .*: add 'encode' to"):
-        execute(run)
-    with pytest.raises(UserError, match=r"bm25: older than .* over 24 texts where there are 25 now; --stage=index"):
-        evaluate.evaluate(run)
-    value = beir.read_judged(run.sets / "trec")
-    with pytest.raises(UserError, match=r"older than the set: .* 25 candidates 'D30' is number 1, and 'D0' of the 24"):
-        open_collection(finished, "trec").check_embeddings(value)

@@ -25,16 +25,3 @@ def test_holds_no_more_than_it_may(tmp_path):
             sorter.add((number, b"x" * 1000))
             assert len(sorter._held) <= 10
         assert len(list(sorter)) == 1000
-
-
-def test_records_larger_than_a_piece_of_a_run(tmp_path):
-    records = [(2, b"b" * (1 << 20)), (1, b"a" * (3 << 20)), (3, b"")]
-    with Sorter(tmp_path, memory=0) as sorter:
-        for record in records:
-            sorter.add(record)
-        assert list(sorter) == sorted(records)
-
-
-def test_nothing_to_sort(tmp_path):
-    with Sorter(tmp_path) as sorter:
-        assert list(sorter) == []

@@ -9,15 +9,13 @@ import resource
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from conftest import write
-from pyarrow import parquet
 
 from retrieval import files, foreign_json, text_files
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array, pair_shards
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.libraries import figures
 
 
@@ -58,20 +56,9 @@ def save_array(path):
         np.save(file, np.zeros(100_000))
 
 
-def save_arrays(path):
-    with path.open("wb") as file:
-        np.savez(file, zeros=np.zeros(100_000))
-
-
-def save_table(path):
-    parquet.write_table(pa.table({"a": np.random.default_rng(0).random(100_000)}), path)
-
-
 WRITERS = {
     "text": lambda path: path.write_text("a" * 100_000),
     "array": save_array,
-    "arrays": save_arrays,
-    "table": save_table,
     "records": lambda path: pair_shards.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
     "plot": lambda path: figures.Figure().savefig(path, format="png"),
 }
@@ -85,24 +72,6 @@ def test_a_disk_that_takes_no_more_is_named_with_the_path(tmp_path, kind):
     assert failed.value.errno in (errno.EFBIG, errno.ENOSPC)
     assert "/a" in failed.value.filename or "-a" in failed.value.filename
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_is_replaced_whole(tmp_path):
-    path = tmp_path / "folder"
-    for names in (["a", "b"], ["c"]):
-        with files.atomic(path) as temporary:
-            temporary.mkdir()
-            for name in names:
-                (temporary / name).touch()
-    assert [p.name for p in path.iterdir()] == ["c"]
-
-
-def test_no_file_takes_the_place_of_a_folder(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "results.json").touch()
-    with pytest.raises(UserError, match="run: a folder is there, and a file is to be written; give it another name"):
-        files.write_json(tmp_path / "run", {})
-    assert [p.name for p in tmp_path.rglob("*")] == ["run", "results.json"]
 
 
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):
@@ -154,11 +123,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
                 read(path)
 
 
-def test_numbers_within_a_floats_range_are_read(tmp_path):
-    value = [10**30, -7, 1e-400, 1.5, 1e308]
-    assert files.read_json(write(tmp_path / "a.json", json.dumps(value))) == value
-
-
 def test_no_flipped_bit_of_a_manifest_hides_a_file(tmp_path):
     """`1` and `0`, `a` and `c` are a bit apart: a flip makes two names one, of which JSON's readers keep the last."""
     for name in ("a", "c", "part-0", "part-1"):
@@ -172,14 +136,6 @@ def test_no_flipped_bit_of_a_manifest_hides_a_file(tmp_path):
         with contextlib.suppress(UserError):
             files.verify_manifest(tmp_path, "")
             assert json.loads(after) == json.loads(before), after
-
-
-def test_a_changed_file_changes_its_description(tmp_path):
-    path = tmp_path / "a"
-    path.write_text("one")
-    before = files.describe(tmp_path)
-    path.write_text("other")
-    assert files.describe(tmp_path, before)[0]["sum"] != before[0]["sum"]
 
 
 def test_a_file_is_reread_when_size_or_time_changes(tmp_path, monkeypatch):
@@ -196,17 +152,3 @@ def test_a_file_is_reread_when_size_or_time_changes(tmp_path, monkeypatch):
     contents = [[(file["name"], file["sum"]) for file in described] for described in (before, after)]
     assert contents[0] == contents[1] and [name for name, _ in contents[0]] == ["a", "b"]
     assert files.describe(tmp_path / "folder" / "a")[0]["name"] == "a"
-
-
-def test_unknown_names_are_answered_with_the_nearest():
-    assert str(unknown_name("task", "itc", ["ict", "bfs"])) == "unknown task 'itc': did you mean ict? known: bfs, ict"
-
-
-def test_what_a_kill_leaves_of_a_scratch_folder_is_removed(tmp_path):
-    with files.scratch(tmp_path) as folder:
-        assert folder.parent == tmp_path and folder.is_dir()
-        left = tmp_path / folder.name.replace("-", "-of-another-process-", 1)
-        left.mkdir()
-    assert list(tmp_path.iterdir()) == [left]
-    files.remove_temporaries(tmp_path)
-    assert not list(tmp_path.iterdir())

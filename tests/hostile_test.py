@@ -1,34 +1,25 @@
-"""Hostile pages and dumps: no crash, a bound on time and memory, and every page comes out or is counted.
-
-    .venv/bin/python -m pytest -m long tests/hostile_test.py
-
-does the same with pages of the largest size, and measures their memory.
-"""
+"""Hostile pages and dumps: no crash, a bound on time and memory, and every page comes out or is counted."""
 
 import bz2
 import collections
 import gzip
-import multiprocessing
 import random
-import resource
 import time
 import tracemalloc
 
 import pytest
 from support.hostile_pages import generated, nasty_pages
-from support.tiny import SETTINGS
 from support.wiki_export import export, page
 from support.wiki_markup import SITE, check
 
-from retrieval.data.corpora import articles, sources, wikitext
+from retrieval.data.corpora import articles, wikitext
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Redirect
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.wikipedia import Page, read_pages
-from retrieval.data.shards import prepared_corpus, shard_steps
+from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 
-LARGEST = 2 << 20  # bytes of text that `read_pages` lets through
 SECONDS, MEGABYTES = 5, 1000
 REASONS = {"disambiguation", "list", "no text", "too deep", "too complex", "too large", "no title", "no id"}
 REASONS |= {"other namespace", "not wikitext"}
@@ -49,7 +40,7 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     return result, time.process_time() - start
 
 
-@pytest.mark.parametrize("pages", [3000, pytest.param(200_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pages", [1000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_generated_pages(pages):
     """Each gives an article or a reason, soon."""
     rng, results = random.Random(pages), collections.Counter()
@@ -73,83 +64,12 @@ def test_nasty_pages():
     assert {"article", "no text", "too deep", "too complex"} <= set(results)
 
 
-def measure(pipe, size: int) -> None:
-    """Sends the name, seconds and kind of every nasty page, and in the end the megabytes that the worst one took."""
-    process(Page("1", "Page", "A page.", SITE))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for name, text in nasty_pages(size).items():
-        result, seconds = process(Page("1", "Page", text, SITE))
-        pipe.send((name, seconds, getattr(result, "reason", "article")))
-    pipe.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
-
-
-@pytest.mark.long
-def test_nasty_pages_of_the_largest_size():
-    ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("spawn").Process(target=measure, args=(theirs, LARGEST - 100))
-    child.start()
-    worst, pages = {}, 0
-    while isinstance(message := ours.recv() if ours.poll(60) else None, tuple):
-        name, seconds, kind = message
-        pages, worst[f"{name}: {kind}"] = pages + 1, seconds
-    child.kill()
-    child.join()
-    assert message is not None, f"after {name}: no answer in a minute"
-    slowest = sorted(worst.items(), key=lambda item: -item[1])[:5]
-    print(f"{pages} pages, {message} MB, slowest: {slowest}")
-    assert pages > 190 and slowest[0][1] < SECONDS, slowest
-    assert message < MEGABYTES
-
-
-# What no XML can hold: a dump with it is broken there.
-NOT_XML = [*map(chr, range(32)), "\ufffe", "\uffff", *map(chr, range(0xD800, 0xE000))]
-NOT_XML = {ord(bad): None for bad in NOT_XML if bad not in "\t\n\r"}
-
-
-ODDITIES = [
-    ("<title>Page</title>", ""),
-    (">Page<", ">" + "\u0315\u0300" * 100_000 + "<"),
-    (">Page<", "> _ <"),
-    ("<id>12345</id>", ""),
-    ("<id>12345</id>", "<id>1 2</id>"),
-    ("<ns>0</ns>", "<ns>\u0660</ns>"),
-    ("<text", "<model>json</model><text"),
-    (">Text<", "><b>Text</b><"),
-    ("<revision>", "<revision>" * 50 + "</revision>" * 50 + "<revision>"),
-    (">Page<", ">List of &lt;&amp;#x202e;Pages<"),
-]
-
-
-def test_hostile_pages_come_out_or_are_counted(tmp_path):
-    rng = random.Random(4)
-    texts = [*nasty_pages(3000).values(), *(generated(rng) for _ in range(300)), "x" * (20 << 20), "y " * (2 << 20)]
-    texts += ["\n#" * 200_000, "{{disambig}}", "* [[A thing]]\n" * 9, "It is [[a]]. " * 20_000]
-    texts += ["#redirect [[A]]", "#redirect[[" + "\u0315\u0300" * 100_000 + "]]"]
-    pages = [page(f"Page {i}", text.translate(NOT_XML), i) for i, text in enumerate(texts)]
-    for number, (old, new) in enumerate(ODDITIES):
-        pages.append(page("Page", "Text", 12345).replace(old, new).replace("12345", f"odd-{number}"))
-    rng.shuffle(pages)
-    (tmp_path / "dump").write_bytes(gzip.compress(export(*pages).encode(), 1))
-    source = sources.open_source(str(tmp_path / "dump"), {}, tmp_path / "no.lock")
-    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
-    counts, before = statistics["counts"], "pages dropped: "
-    dropped = {name.removeprefix(before): count for name, count in counts.items() if name.startswith(before)}
-    assert set(dropped) == REASONS and dropped["too large"] == 2 and dropped["no id"] == 2 and dropped["no title"] == 3
-    assert counts["pages read"] == len(pages) == counts["articles"] + counts["redirects"] + sum(dropped.values())
-    written = [item for path in sources.article_files(tmp_path / "corpus") for item in sources.read_articles(path)]
-    assert len(written) == counts["articles"] + counts["redirects"]
-    [problem] = statistics["problems"]  # some pages are one endless word
-    assert "of the tokens are cut off" in problem
-
-
 SOUND = [page(f"Title {i}", f"This is the text of page {i}, & it is short. " * 3, i) for i in range(12)]
 STREAMS = [export()[:-12], *("".join(SOUND[i : i + 3]) for i in range(0, 12, 3)), "</mediawiki>"]
 CONTAINERS = {
     "xml": export(*SOUND).encode(),
     "utf-16": export(*SOUND).encode("utf-16"),
-    "bz2": bz2.compress(export(*SOUND).encode()),
     "bz2 of many streams": b"".join(bz2.compress(stream.encode()) for stream in STREAMS),
-    "gz": gzip.compress(export(*SOUND).encode()),
     "gz of many members": b"".join(gzip.compress(stream.encode()) for stream in STREAMS),
 }
 
@@ -161,8 +81,8 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path, name):
     path.write_bytes(content)
     whole = list(read_pages(path))
     assert len(whole) == 12 and not any(isinstance(record, Broken) for record in whole)
-    most, every = 0, max(1, len(content) // 1000)
-    for end in sorted({*range(0, len(content), every), *range(200), *range(len(content) - 200, len(content))}):
+    most, every = 0, max(1, len(content) // 300)
+    for end in sorted({*range(0, len(content), every), *range(60), *range(len(content) - 60, len(content))}):
         path.write_bytes(content[:end])
         try:
             *pages, last = read_pages(path)
@@ -175,13 +95,7 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path, name):
     assert most == 12
 
 
-# fmt: off
-NO_XML = [
-    b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\x1b",
-    b"\xef\xbf\xbf", b"&#0;", b"&#xD800;", b"&#x110000;", b"&#" + b"9" * 9999 + b";", b"&undeclared;", b"&amp", b"]]>",
-    b"<b></a>", b"<b", b"<!-- -- -->",
-]
-# fmt: on
+NO_XML = [b"\xff", b"\xed\xa0\x80", b"\x00", b"&#xD800;", b"&undeclared;", b"]]>", b"<b></a>", b"<!-- -- -->"]
 
 
 @pytest.mark.parametrize("bad", NO_XML)
@@ -197,20 +111,14 @@ SECRET = "the content of a local file"
 LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
 DECLARATIONS = {
     "a billion laughs": f'<!DOCTYPE mediawiki [<!ENTITY l0 "ha">{LAUGHS}<!ENTITY x "&l11;">]>',
-    "one large entity": f'<!DOCTYPE mediawiki [<!ENTITY x "{"ha" * 100_000}">]>',
     "a local file": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
-    "a file URL": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "file://SECRET">]>',
-    "a public entity": '<!DOCTYPE mediawiki [<!ENTITY x PUBLIC "-//A//B" "SECRET">]>',
     "a parameter entity": '<!DOCTYPE mediawiki [<!ENTITY % p SYSTEM "SECRET"> %p; <!ENTITY x "y">]>',
     "an outside document type": '<!DOCTYPE mediawiki SYSTEM "SECRET">',
-    "an empty document type": "<!DOCTYPE mediawiki>",
-    "another name": '<!DOCTYPE x [<!ENTITY x "y">]>',
-    "a comment before it": '<!-- --><!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
 }
 
 
 @pytest.mark.parametrize("name", DECLARATIONS)
-@pytest.mark.parametrize("encode", [str.encode, lambda s: s.encode("utf-16"), lambda s: bz2.compress(s.encode())])
+@pytest.mark.parametrize("encode", [str.encode, lambda s: s.encode("utf-16")])
 def test_entities_are_refused(tmp_path, name, encode):
     (tmp_path / "secret").write_text(SECRET)
     body = export(*SOUND, page("Bad", "BAD").replace("BAD", "&x;" * 5))
@@ -221,16 +129,12 @@ def test_entities_are_refused(tmp_path, name, encode):
     assert SECRET not in str(error.value) and time.process_time() - start < 1
 
 
-NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></siteinfo>"
-
-
 @pytest.mark.parametrize(
     ("bulk", "kinds"),
     [
         ("<!--" + "a" * (40 << 20) + "-->", [Page, Broken]),
         (f"<page a='{'a' * (40 << 20)}'></page>", [Page, Broken]),
         ("<a>" * 500_000, [Page, Broken]),
-        ("".join(map(NAMESPACE.format, range(20_000))), [Page, Broken]),
         (page("A", "b").replace(">b<", ">" + "c</text><text>" * 20_000 + "<"), [Page, Page, Page]),
         (page("A", "b").replace(">b<", " a='1'>" + "&amp;" * 3_000_000 + "<"), [Page, Dropped, Page]),
         (f"<page><title>{'t' * (30 << 20)}</title></page>", [Page, Dropped, Page]),
@@ -246,11 +150,3 @@ def test_bulky_xml_costs_little(tmp_path, bulk, kinds):
     tracemalloc.stop()
     assert list(map(type, records)) == kinds
     assert seconds < SECONDS and peak < 100 << 20
-
-
-def test_no_file_is_included(tmp_path):
-    (tmp_path / "secret").write_text(SECRET)
-    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" parse="text" href="{tmp_path / "secret"}"/>'
-    head = f'<?xml version="1.0"?><?xml-stylesheet href="{tmp_path / "secret"}"?>'
-    (tmp_path / "dump").write_text(head + export(*SOUND, page("Bad", "BAD").replace("BAD", include), include))
-    assert SECRET not in str(list(read_pages(tmp_path / "dump")))

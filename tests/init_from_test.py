@@ -127,16 +127,16 @@ def test_roberta_and_xlm_r_with_tokens_of_their_own(tmp_path):
     """The rows of the embeddings follow the tokens of padding and of the beginning, which change places."""
     folder = shutil.copytree(GOLDEN / "roberta", tmp_path / "roberta")
     special = ["<s>", "<pad>", "</s>", "<unk>", *map(chr, range(65, 110)), "<mask>"]
-    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(special)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
+    ends = {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
+    pairs = {"type": "BPE", "unk_token": "<unk>", "vocab": {token: i for i, token in enumerate(special)}, "merges": []}
+    splitter = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    config = {"version": "1.0", "model": pairs, "pre_tokenizer": splitter, "post_processor": ends}
+    write_json(folder / "tokenizer.json", config)
     _rows_follow_their_tokens(tmp_path / "byte pairs", folder)
-    (folder / "vocab.json").unlink()
     pieces = [[token, -1.0] for token in special]
     model = {"type": "Unigram", "unk_id": 3, "vocab": pieces, "byte_fallback": False}
     splitter = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    ends = {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
-    config = {"version": "1.0", "model": model, "pre_tokenizer": splitter, "post_processor": ends}
-    write_json(folder / "tokenizer.json", config)
+    write_json(folder / "tokenizer.json", config | {"model": model, "pre_tokenizer": splitter})
     write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | {"model_type": "xlm-roberta"})
     _rows_follow_their_tokens(tmp_path / "pieces", folder)
 

@@ -9,7 +9,6 @@ import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute, make_run
-from support.wiki_export import export, page
 
 from retrieval.data.corpora import sources
 from retrieval.data.corpora.passages import Limits
@@ -137,18 +136,6 @@ def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
         assert seen["corpus", f"pairs of {task.upper()}, of {passages:,} passages"][0] == told["pairs"]
     assert seen["passages", "looked at"] == (passages, None, False)
     assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
-
-
-def test_templates_that_leave_holes_in_sentences_are_counted_by_name(tmp_path):
-    texts = [f"It is {{{{xyz}}}} long.{' {{abc|1}} Then.' * (number % 2)}" for number in range(4)]
-    (tmp_path / "dump.xml").write_text(
-        export(*(page(f"Page {number}", text, number) for number, text in enumerate(texts)))
-    )
-    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
-    settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
-    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
-    (holes,) = [finding for finding in findings.of_corpus(statistics, [], None, 0) if "templates" in finding.what]
-    assert holes.what.endswith(": {{xyz}} 4, {{abc}} 2") and (holes.count, holes.of) == (6, 6)
 
 
 def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):

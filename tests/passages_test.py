@@ -65,11 +65,6 @@ def test_links_belong_to_the_passage_of_their_sentence():
     assert [p.targets for p in found] == [("X", "Y"), ("Z",)]
 
 
-def test_an_article_without_text():
-    lead, texts, _ = cut(article(("", [])), 8, 4, 1)
-    assert lead.ids == () and texts == []
-
-
 def test_document_ids_are_31_bits_and_differ():
     ids = {passages.document_id(f"{i}:0") for i in range(10_000)}
     assert len(ids) == 10_000 and all(0 <= i < 2**31 for i in ids)

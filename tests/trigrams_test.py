@@ -33,11 +33,6 @@ def test_a_word_is_its_letter_trigrams_with_marked_ends():
     assert vocabulary.encode(f"good {SEPARATOR} food") == [*parts[0], vocabulary.sep_id, *parts[1]]
 
 
-def test_the_most_frequent_trigrams_are_kept():
-    """od# comes four times, ood three; of the others that come twice #go is the first."""
-    assert Trigrams.train(["good food wood good rod"], 8).tokens == [*SPECIAL_TOKENS, "#go", "od#", "ood"]
-
-
 def test_a_file_gives_the_same_tokens(tmp_path):
     for lower_case in (True, False):
         vocabulary = Trigrams.train(TEXTS, 100, lower_case)
@@ -74,11 +69,3 @@ def test_a_corpus_can_have_trigrams_as_its_vocabulary(tmp_path, monkeypatch):
     ids = tf.train.Example.FromString(record).features.feature["ids"].int64_list.value
     text = json.loads(shard.with_suffix(".jsonl").read_text().splitlines()[0])["text"]
     assert list(ids) == vocabulary.encode(text)
-
-
-def test_what_needs_tokens_in_order_refuses_trigrams():
-    vocabulary = Trigrams.train(TEXTS, 100)
-    with pytest.raises(UserError, match="no tokenizer of Hugging Face"):
-        vocabulary.to_json(2)
-    with pytest.raises(UserError, match="overlap"):
-        vocabulary.encode_with_places("good")

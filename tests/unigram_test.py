@@ -13,7 +13,6 @@ from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.tokenizer_json import ROBERTA
-from retrieval.errors import UserError
 
 TEXTS = [
     *("The owl sees at night.", "An owl sleeps by day.", "Die Eule sieht nachts im Wald.", "Eulen schlafen am Tag."),
@@ -84,14 +83,6 @@ def test_a_prefix_and_a_text_are_one_text(folder):
         ]
 
 
-def test_a_token_stands_behind_the_blank_before_its_word(folder):
-    vocabulary, text = vocabularies.load(folder), "The owl sees at night."
-    ids, places = vocabulary.encode_with_places(text)
-    held = [(vocabulary.tokens[id], text[start:end]) for id, (start, end) in zip(ids, places)]
-    words = [(token, part) for token, part in held if token.startswith("▁") and token != "▁"]
-    assert len(words) > 2 and all(part == token[1:] for token, part in words)
-
-
 def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     vocabulary = vocabularies.load(folder)
     vocabulary.save(tmp_path / vocabulary.FILE)
@@ -103,21 +94,3 @@ def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     expected = vocabulary.encode_batch(texts())
     assert [theirs.encode(text, add_special_tokens=False).ids for text in texts()] == expected
     assert again.encode_batch(texts()) == expected
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda config: config["model"]["vocab"].pop(1), "its post_processor|damaged"),
-        (lambda config: config["model"].update(vocab=[["a"]]), "damaged"),
-        (lambda config: config["model"].update(unk_id=10**400), "damaged"),
-        (lambda config: config.update(normalizer={"type": "Nothing"}), "damaged"),
-    ],
-)
-def test_a_damaged_file_is_one_sentence(folder, tmp_path, change, message):
-    config = json.loads((folder / "tokenizer.json").read_text())
-    change(config)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=message) as refused:
-        vocabularies.load(tmp_path)
-    assert "\n" not in str(refused.value)

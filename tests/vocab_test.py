@@ -3,17 +3,14 @@
 import gzip
 import json
 import sys
-from collections import Counter
 from random import Random
 
 import pytest
 from tokenizers import Tokenizer
 
-from retrieval import accents
-from retrieval.data.tokenizers import tokenizer_files, vocab, vocabularies
+from retrieval.data.tokenizers import vocab, vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
 from retrieval.errors import UserError
-from retrieval.files import fingerprint
 
 TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
 
@@ -75,11 +72,6 @@ def test_kept_words_are_those_of_the_whole_text(monkeypatch):
     assert 0 < len(vocabulary._words) <= 1000
 
 
-def test_special_tokens_in_a_text_are_ordinary_characters():
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "[", "]", "sep", "mask", "a"])
-    assert vocabulary.sep_id not in vocabulary.encode("a [SEP] a [MASK]")
-
-
 def test_single_and_pair_by_hand():
     vocabulary = WordPiece.train(TEXTS, 80)
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
@@ -116,14 +108,6 @@ def test_windows_cut_the_second_text_without_gap_or_overlap():
         assert read == second[: len(read)] and (len(read) == len(second) or len(rows) == most)
 
 
-@pytest.mark.parametrize("missing", SPECIAL_TOKENS)
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([t for t in SPECIAL_TOKENS if t != missing] + ["a"]))
-    with pytest.raises(UserError, match=rf"vocab\.txt: lacks \{missing[:-1]}\]"):
-        WordPiece.load(path)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -151,38 +135,6 @@ def test_accents_are_kept_where_they_are_letters(tmp_path):
     assert again.encode_batch(JAPANESE) == vocabulary.encode_batch(JAPANESE) == by_the_library(vocabulary, JAPANESE)
     assert again.fingerprint == vocabulary.fingerprint != WordPiece(vocabulary.tokens).fingerprint
     assert not again.folds_accents and vocabulary.FILE == "tokenizer.json"
-
-
-def test_an_exported_tokenizer_keeps_the_same_accents(tmp_path):
-    texts = [*JAPANESE, "Café ガ", "हिंदी में"]
-    for vocabulary in (WordPiece.train(JAPANESE, 200), WordPiece.train([*TEXTS, "café"] * 2, 80)):
-        folder = tmp_path / vocabulary.FILE
-        folder.mkdir()
-        tokenizer_files.write_tokenizer(folder, vocabulary, length=16, types=2)
-        theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        assert [theirs.encode(text, add_special_tokens=False).ids for text in texts] == vocabulary.encode_batch(texts)
-        assert (folder / "vocab.txt").exists() == vocabulary.folds_accents
-
-
-@pytest.mark.parametrize(
-    ("text", "stripped"),
-    [
-        ("Ärger über Σίσυφος и ёлка", True),
-        ("أين הבַּיִת café", True),
-        ("ガラス", False),
-        ("हिंदी", False),
-        ("a" * 995 + "ガ" * 5, True),
-        ("a" * 994 + "ガ" * 6, False),
-    ],
-)
-def test_where_accents_can_be_stripped(text, stripped):
-    assert accents.can_be_stripped(Counter(text)) == stripped
-
-
-def test_an_english_vocabulary_folds_accents(tmp_path):
-    vocabulary = WordPiece.train([*TEXTS, "café"] * 2, 80)
-    assert vocabulary.encode("CAFÉ") == vocabulary.encode("cafe") and vocabulary.FILE == "vocab.txt"
-    assert vocabulary.fingerprint == fingerprint(vocabulary.tokens)
 
 
 @pytest.mark.parametrize("size, most", [(20_000, 3996), (10_000, 2500)])
@@ -241,10 +193,3 @@ def test_config_or_tokens_tell_whether_vocab_is_cased(tmp_path, words, config, l
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     vocabulary = vocabularies.load(tmp_path)
     assert (vocabulary.lower_case, vocabulary.folds_accents) == (lowers, lowers)
-
-
-def test_a_config_against_its_vocabulary_is_refused(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]))
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(UserError, match=r"of a cased model, and .* says do_lower_case"):
-        vocabularies.load(tmp_path)

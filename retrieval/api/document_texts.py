@@ -165,7 +165,7 @@ def _is_there(path: Path) -> bool:
       UserError: it can be no path: a text was given.
     """
     try:
-        return path.exists() or any(documents_kind.matching(str(path)))
+        return path.exists() or bool(documents_kind.places(str(path)))
     except OSError as error:
         raise UserError(f"'{str(path)[:60]}…' is no path ({error.strerror}); for one text write [text]") from error
 

@@ -84,7 +84,7 @@ declare(
     corpus=Field(
         "",
         PATHS,
-        "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
+        "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas",
     ),
     vocab=Field(
         "", PATHS, "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus"
@@ -159,7 +159,7 @@ declare(
         "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
     ),
     labelled=Field("", PATHS, "labelled examples (below): the texts of a file are its candidates"),
-    reqa=Field("", PATHS, "SQuAD v1.1, or TFDS, as ReQA"),
+    reqa=Field("", PATHS, "SQuAD v1.1, as ReQA"),
     reqa_sentences=Field(
         False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph"
     ),
@@ -173,7 +173,7 @@ declare(
     nq=Field(
         "",
         PATHS,
-        "Natural Questions, full or simplified, or TFDS, as ReQA",
+        "Natural Questions, full or simplified, as ReQA",
     ),
     qa=Field(
         "",

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval.data.corpora import sources
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
@@ -87,9 +86,6 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
         most = max(reasons, key=lambda name: counts[name], default="").partition(": ")[2]
         reason = f"fewer than {_FEW:.0%}" + f", mostly {most}" * bool(most) if is_few else ""
         yield Finding("corpus", what, of_task["pairs"], None, is_few, reason)
-    if holes := counts.get(sources.HOLES_IN_ALL):
-        most = ", ".join(f"{name} {count:,}" for name, count in statistics[sources.HOLES_IN_ALL].items())
-        yield Finding("corpus", f"templates within sentences whose words are lost: {most}", holes, counts["sentences"])
     for what in sorted(counts):
         if what.startswith(WITHOUT_PAIR):
             yield Finding("corpus", what, counts[what], passages)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from retrieval.errors import UserError
@@ -41,7 +40,6 @@ class Article:
     """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph).
 
     `address` is what links name it by, where that is not its title. `url` is where it is on the web, '' if unknown.
-    `holes` counts, by name, the templates within its sentences of which nobody knows what they show.
     """
 
     id: str
@@ -49,7 +47,6 @@ class Article:
     sections: tuple[Section, ...]
     address: str = ""
     url: str = ""
-    holes: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def linked_as(self) -> str:

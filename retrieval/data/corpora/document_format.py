@@ -59,7 +59,7 @@ class Outline(NamedTuple):
     title: str
     blocks: Sequence[Block]
     left_out: str = ""
-    moved_to: str = ""
+    moved_to: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,6 @@ class Document:
       id: the path of its file below the corpus, or what its record says.
       title: what it is called unless it says so itself.
       format: what parses it. Workers get it with the document, and so import the plugin that it may come from.
-      named: files that it links to by name, by what the links say.
       url: its address on the web, '' where it says none.
     """
 
@@ -78,7 +77,6 @@ class Document:
     title: str
     text: str
     format: "DocumentFormat"
-    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
     url: str = ""
 
     @property
@@ -95,14 +93,12 @@ class DocumentFormat:
       what: what people call it.
       suffixes: how the names of its files end, in lower case.
       example: a line of it, with ⇥ for a tab.
-      has_names: whether its files link to each other by name, `[[Note]]`, wherever they lie.
     """
 
     name: str
     what: str
     suffixes: tuple[str, ...]
     example: str
-    has_names: bool = False
 
     def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
         """The documents of a file: here the file is one.
@@ -116,18 +112,15 @@ class DocumentFormat:
         """
         try:
             text = self.decode(text_files.whole(path))
+            if _ZEROS * text.count("\0") > len(text):
+                raise UnicodeError("it has zero bytes, as UTF-16 has or no text")
+            yield Document(id, title_of(id), text, self)
         except text_files.TooLargeError:
-            yield too_large(str(path))
-            return
+            _log.warning("%s: left out, for it is longer than %s; split it", path, text_files.MOST_SHOWN)
+            yield Dropped(str(path), f"documents of more than {text_files.MOST_SHOWN}")
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")
-            return
-        if _ZEROS * text.count("\0") > len(text):
-            _log.warning("%s: left out, for it has zero bytes as UTF-16 has or no text; convert it to UTF-8", path)
-            yield Dropped(id, "not UTF-8")
-            return
-        yield Document(id, title_of(id), text, self)
 
     def decode(self, data: bytes) -> str:
         """The text of a file: UTF-8, or UTF-16 that begins with a byte order mark, as Windows writes it."""
@@ -142,35 +135,18 @@ class DocumentFormat:
         """
         return Outline("", [Block(_flowing(part)) for part in _paragraphs(text)])
 
-    def outline_of(self, document: Document) -> Outline:
-        """What a document holds, for a format that looks at more than its text."""
-        return self.outline(document.text, document.id)
-
     def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
         """The article of a document, after the other addresses by which links may name it."""
-        outline = self.outline_of(document)
-        if outline.left_out:
-            names = (document.id, *links.other_addresses(document.id)) if outline.moved_to else ()
-            yield from (Redirect(name, outline.moved_to) for name in names)
-            yield Dropped(document.id, outline.left_out)
-            return
+        outline = self.outline(document.text, document.id)
         sections = list(_sections(outline.blocks))
-        if not any(section.paragraphs for section in sections):
-            yield Dropped(document.id, "documents without a text")
+        if outline.moved_to:
+            yield from (Redirect(name, outline.moved_to) for name in (document.id, *links.other_addresses(document.id)))
+        if outline.left_out or not any(section.paragraphs for section in sections):
+            yield Dropped(document.id, outline.left_out or "documents without a text")
             return
         yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
-
-
-def too_large(at: str) -> Dropped:
-    """A document that is left out for its size, which the log names.
-
-    Args:
-      at: the file, or the place of the record.
-    """
-    _log.warning("%s: left out, for it is longer than %s; split it", at, text_files.MOST_SHOWN)
-    return Dropped(at, f"documents of more than {text_files.MOST_SHOWN}")
 
 
 DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora.documents")

@@ -13,8 +13,6 @@ from retrieval.data.corpora.corpus_kind import Options
 from retrieval.data.shards import shard_steps
 from retrieval.time_limit import TooSlowError, time_limit
 
-HOLES_IN_ALL = "holes in sentences"
-HOLES = f"{HOLES_IN_ALL}: "  # before the name of a template
 DROPPED = "pages dropped: "  # before the reason
 
 # For a page, and for each of its characters: six times what Markdown takes, the slowest format.
@@ -53,8 +51,6 @@ def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, An
         for result in results:
             if isinstance(result, Article | Redirect | KnownItem):
                 yield "article", "", articles.to_json(result)
-            if isinstance(result, Article):
-                yield from ((shard_steps.COUNT, f"{HOLES}{name}", count) for name, count in result.holes.items())
             if isinstance(result, Redirect | KnownItem):
                 yield shard_steps.COUNT, "redirects" if isinstance(result, Redirect) else "held out for evaluation", 1
             elif isinstance(result, Dropped):

@@ -18,8 +18,6 @@ from retrieval.data.corpora.wikipedia import Page, normalize_title
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
 OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"
-# Around the number of a template that nobody knows, behind a word of its line.
-UNKNOWN = "\x06"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
 
@@ -38,31 +36,19 @@ _CLOSERS = {"}}": "{{", "]]": "[[", "|}": "{|"}
 _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
 
-_TAIL, _PIECES = 200, 8  # characters of each and pieces of a text, in which the line of a template is looked at
-
 _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
 # Headings are left to `_blocks`: a long line of '== == ==' overflows the C stack of the parser.
 _LINE_OF_HEADING = re.compile("^(?==)", re.MULTILINE)
 _LITERAL = {ord(c): f"&#{ord(c)};" for c in "<&[]{}|'=*#:;_!-"}
 
-_PIPE_TRICK = re.compile(r"(?:[^:]*:)?(.+?)(?: ?\([^()]*\)|, .*)?")
 _NO_TITLE = re.compile(r"[\[\]{}|<>\x00-\x1f\ufffd]|\w+://")
 _LONGEST_TITLE = 255  # bytes
 
 _SWITCH = re.compile(r"__[^\W\d_a-z]+__")
 _QUOTES = re.compile("''+")
 _REST_OF_TABLE = re.compile(r"^[ \t:]*(?:\{\||\||!).*", re.MULTILINE)
-# The parser takes ':{|' for an indented line.
-_INDENTED_TABLE = re.compile(r"^[ \t]*[*#:;]+[ \t]*(?=\{\|(?!\}))", re.MULTILINE)
-# A pipe that is left before prose; '|x|' is a formula.
-_STRAY_PIPE = re.compile(f"(^|[{HOLE}{CLOSE}])[ \\t]*\\|+(?=[^\\W\\d_]{{2}}[^|\\n]*$)", re.MULTILINE)
 _REST_OF_BRACKET = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 ITEM = re.compile(r"[*#:;]+")
-
-# Words of a wiki in several scripts, as the Chinese: '-{zh-hans:电脑; zh-hant:電腦}-', of which the first are taken,
-# and '-{as they are}-'. Flags before a bar say whether they are shown (A, R) or not (H, T, -).
-_VARIANTS = re.compile(r"-\{(?![{|])(?:([A-Z;-]*)\|)?([^{}]*)\}-")
-_FIRST_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:(?!//)\s*([^;]*)")
 
 # What is left around a hole: the inside of a parenthesis, or a space or comma before other punctuation.
 _AROUND = f"[ ,;:–，、；：{HOLE}]{{0,8}}"
@@ -79,16 +65,16 @@ class TooHardError(Exception):
     """The parser must not see this page; the message is the reason, 'too deep' or 'too complex'."""
 
 
-def render(page: Page) -> tuple[str, list[str], list[str]]:
-    """The marked text of a page, the titles that its links point to and the templates that nobody knows, by number."""
-    text = _INDENTED_TABLE.sub("", _without_tags(_VARIANTS.sub(_variant, _CONTROL.sub("", page.text))))
+def render(page: Page) -> tuple[str, list[str]]:
+    """The marked text of a page, and the titles that its links point to, by number."""
+    text = _without_tags(_CONTROL.sub("", page.text))
     _refuse_hard(text)
     try:
         code = mwparserfromhell.parse(text, skip_style_tags=True)
     except (ParserError, RecursionError) as error:
         raise TooHardError("too complex") from error
     renderer = _Renderer(page)
-    return _tidy(renderer.render(code)), renderer.targets, renderer.unknown
+    return _tidy(renderer.render(code)), renderer.targets
 
 
 def one_line(marked: str) -> str:
@@ -103,13 +89,6 @@ def one_line(marked: str) -> str:
     marked = _BEFORE_POINT.sub("", marked)
     marked = _BETWEEN_BRACKETS.sub(" ", marked)
     return " ".join(marked.replace(HOLE, "").split())
-
-
-def _variant(words: re.Match[str]) -> str:
-    if words[1] and set(words[1]) & set("HT-"):
-        return ""
-    first = _FIRST_VARIANT.match(words[2])
-    return first[1].strip() if first else words[2]
 
 
 def _without_tags(text: str) -> str:
@@ -182,25 +161,15 @@ class _Renderer:
 
     Attributes:
       targets: the titles that its links point to, by number.
-      unknown: the templates within sentences that nobody knows, by number.
     """
 
     def __init__(self, page: Page):
         self.targets: list[str] = []
-        self.unknown: list[str] = []
         self._page = page
-        self._hidden = page.site.hidden | wikinames.HIDDEN_NAMESPACES | wikinames.LANGUAGES
-        self._elsewhere = page.site.namespaces | wikinames.NAMESPACES | wikinames.PROJECTS | wikinames.LANGUAGES
+        self._hidden = page.site.hidden | wikinames.HIDDEN_NAMESPACES
 
     def render(self, code: Wikicode) -> str:
-        pieces: list[str] = []
-        for node in code.nodes:
-            if isinstance(node, Template):
-                before = "".join(piece[-_TAIL:] for piece in pieces[-_PIECES:]).rpartition("\n")[2]
-                pieces.append(self._template(node, before))
-            else:
-                pieces.append(self._node(node))
-        return "".join(pieces)
+        return "".join(map(self._node, code.nodes))
 
     def _node(self, node: Node) -> str:
         match node:
@@ -214,6 +183,8 @@ class _Renderer:
                 return self._address(node)
             case Tag():
                 return self._tag(node)
+            case Template():
+                return self._template(node)
         return HOLE
 
     def _address(self, node: ExternalLink) -> str:
@@ -225,41 +196,22 @@ class _Renderer:
         # Without HTML tags and quotes there are only tables, rules and the marks of list items.
         return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
 
-    def _template(self, node: Template, before: str) -> str:
-        """What a template shows; a hole where that is nothing.
-
-        Args:
-          before: the end of the text before it, of its line.
-        """
-        name, colon, first = str(node.name).partition(":")
-        name = " ".join(name.replace("_", " ").split()).lower()
+    def _template(self, node: Template) -> str:
+        """What a template shows; a hole where that is nothing."""
+        name = " ".join(str(node.name).replace("_", " ").split()).lower()
         values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
-        if colon or not values:
-            _, _, first = self.render(node.name).partition(":")
-            rest = [(str(p.name).strip() if p.showkey else "", values[str(p.name).strip()]) for p in node.params]
-            shown = wikitemplates.function(name, first.strip(f" \n{HOLE}"), rest, self._page.title)
-            shown = shown if shown is not None else wikitemplates.shown(name + colon, values)
-        elif wikitemplates.SPOKEN.fullmatch(name) and max(map(before.rfind, "(（")) > max(map(before.rfind, ")）")):
-            shown = ""
-        else:
-            shown = wikitemplates.shown(name, values)
-        if shown is None and any(map(str.isalpha, before)) and not before.startswith("="):
-            self.unknown.append(name + colon)
-            return f"{UNKNOWN}{len(self.unknown) - 1}{UNKNOWN}"
+        shown = wikitemplates.shown(name, values)
         return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:
         name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
-        inline = name.startswith(":")
-        name = name.lstrip(": ")
         prefix, colon, _ = name.partition(":")
-        prefix = prefix.strip().lower() if colon else ""
-        if not inline and (prefix in self._hidden or wikinames.FILE.match(name)):
+        is_elsewhere = node.text is None and wikinames.LANGUAGE_LINK.fullmatch(name)
+        if is_elsewhere or (colon and prefix.strip().lower() in self._hidden) or wikinames.FILE.match(name):
             return HOLE
+        name = name.lstrip(": ")
         label = name if node.text is None else one_line(self.render(node.text).replace("|", " "))
-        if node.text == "" and (trick := _PIPE_TRICK.fullmatch(name)):
-            label = trick[1]
-        target = "" if prefix in self._elsewhere else self._target(name)
+        target = self._target(name)
         if not target or not label or OPEN in label:
             return label
         self.targets.append(target)
@@ -281,8 +233,6 @@ def _tidy(marked: str) -> str:
         marked = _SWITCH.sub(HOLE, marked)
     if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
         marked = _REST_OF_TABLE.sub(HOLE, marked)
-    if "|" in marked:
-        marked = _STRAY_PIPE.sub(r"\1 ", marked)
     if "''" in marked:
         # Four are an apostrophe and bold.
         marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)

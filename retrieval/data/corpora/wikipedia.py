@@ -26,9 +26,7 @@ _OLDEST_EXPAT = (2, 4, 1)
 _LONGEST_MARK = 16 * _MEBIBYTE
 # Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
 _LONGEST_NAME = 1024
-# More than any wiki has, and few enough that neither can fill the memory.
-_MOST_NAMESPACES = 1000
-_MOST_LEVELS = 100
+_MOST_LEVELS = 100  # of elements within each other: more than any export has
 
 _TITLE = "page/title"
 _TEXT = "page/revision/text"
@@ -37,17 +35,9 @@ _BASE = "siteinfo/base"
 _LEAVES = {_TITLE, _TEXT, _NAMESPACE, _BASE, "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
 _HIDDEN_KEYS = {"6", "14"}  # files and categories
 
-_REDIRECT = re.compile(
-    r"\s*+#\s*+(?:redirect|redirection|redirección|redireccion|weiterleitung|rinvia|redirecionamento|doorverwijzing"
-    r"|patrz|przekieruj|omdirigering|перенаправление|перенапр|пренасочване|виж|перенаправлення|転送|重定向|넘겨주기"
-    r"|تحويل|تغییر[ _‌]?مسیر|הפניה|yönlendi̇?rme|ανακατευθυνση|đổi|přesměruj|ohjaus|uudelleenohjaus|átirányítás)"
-    r"\s*+:?\s*+\[\[([^\[\]|\n]+)",
-    re.IGNORECASE,
-)
-_FIRST_LINK = re.compile(r"[^\[\n]{0,40}\[\[([^\[\]|\n]+)")  # behind a word for 'redirect' that is not above
+_REDIRECT = re.compile(r"\s*+#\s*+redirect\b", re.IGNORECASE)  # in old exports, which have no <redirect>
+_FIRST_LINK = re.compile(r"[^\[\n]{0,40}\[\[([^\[\]|\n]+)")
 _BEFORE_TITLE = re.compile(r"https?://[^\s/]+/(\S*[/=])?")  # in the address of the main page
-_DOTTED = ("tr", "az", "kaa")  # languages in which i and ı are two letters, with capitals of their own
-_UNUSED = ("\u1c90", "\u1cbf")  # Georgian capitals, with which no title begins
 _INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
 
 
@@ -58,7 +48,6 @@ class Site:
     Attributes:
       namespaces: names of all namespaces but the main one, in lower case.
       first_letter: whether titles begin with a capital letter whatever a link says.
-      dotted: whether the capital of i is İ.
       hidden: names of the namespaces whose links are not shown where they stand (files, categories), in lower case.
       address: what stands before a title in the address of its page, '' where the export does not say.
     """
@@ -66,7 +55,6 @@ class Site:
     namespaces: frozenset[str]
     first_letter: bool
     hidden: frozenset[str] = frozenset()
-    dotted: bool = False
     address: str = ""
 
 
@@ -96,9 +84,8 @@ def normalize_title(title: str, site: Site) -> str:
         return ""
     title = entities.unescape(title)
     title = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", title)).replace("_", " ").split())
-    capital = "İ" if site.dotted and title[:1] == "i" else title[:1].upper()
-    has_capital = len(capital) == 1 and not _UNUSED[0] <= capital <= _UNUSED[1]
-    return capital + title[1:] if site.first_letter and has_capital else title
+    capital = title[:1].upper()
+    return capital + title[1:] if site.first_letter and len(capital) == 1 else title
 
 
 def read_pages(path: Path, max_bytes: int = 2 * _MEBIBYTE) -> Iterator[Page | Redirect | Dropped | Broken]:
@@ -203,8 +190,6 @@ class _Export:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if not self._elements and name != "mediawiki":
             raise UserError(f"{self._path}: the first element is <{name}>; expected a MediaWiki export (<mediawiki>)")
-        if not self._elements:
-            self._site = dataclasses.replace(self._site, dotted=attributes.get("xml:lang") in _DOTTED)
         self._elements.append(name)
         if len(self._elements) > _MOST_LEVELS:
             raise expat.ExpatError(f"elements are nested more than {_MOST_LEVELS} deep")
@@ -244,14 +229,12 @@ class _Export:
             return
         if leaf == _NAMESPACE and text:
             self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
-            if len(self._names) > _MOST_NAMESPACES:
-                raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
         address = self._site.address
         if leaf == _BASE and (before := _BEFORE_TITLE.match(text)):
             address = before[0]
         hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
         first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
-        self._site = Site(frozenset(self._names), first_letter, hidden, self._site.dotted, address)
+        self._site = Site(frozenset(self._names), first_letter, hidden, address)
 
     def _record(self) -> Page | Redirect | Dropped:
         page, site = self._page, self._site
@@ -286,5 +269,7 @@ def _redirected(named: str | None, text: str) -> str:
     Args:
       named: what the export says of it: None without <redirect>, and '' where that names no title, as in old exports.
     """
-    pattern = _REDIRECT if named is None else _FIRST_LINK
-    return named or ((match := pattern.match(text)) and match[1]) or ""
+    if named or (named is None and not _REDIRECT.match(text)):
+        return named or ""
+    match = _FIRST_LINK.match(text)
+    return match[1] if match else ""

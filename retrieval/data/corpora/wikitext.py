@@ -1,18 +1,14 @@
 """Wikitext to articles: plain paragraphs with links, or the reason why a page is none."""
 
-import collections
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from retrieval.data.corpora import entities, wikinames
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Section
-from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, UNKNOWN, TooHardError, one_line, render
+from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.corpora.wikipedia import Page
 
-_UNKNOWN = re.compile(f"{UNKNOWN}(\\d+){UNKNOWN}")
 _LINK = re.compile(f"{OPEN}(\\d+){BAR}([^{CLOSE}]*){CLOSE}")
-# Characters of the prose for which a section of notes is kept: a line on where the notes are is none.
-_LEAST_PROSE = 200
 _HEADING = re.compile(r"(={1,6})(.+)\1")
 
 
@@ -20,8 +16,8 @@ def parse(page: Page) -> list[Article | Dropped]:
     """The article of a page, or why there is none; always exactly one item.
 
     Left out are templates (but those that stand for words, such as measures), tables, references, files, formulas, the
-    sections that point elsewhere ('See also', 'References' ..., and 'Notes' unless they are prose), list items that are
-    nothing but links, and sections without text. The reasons for a page to be dropped: disambiguation, list, no text,
+    sections that point elsewhere ('See also', 'References' ...), list items that are nothing but links, and sections
+    without text. The reasons for a page to be dropped: disambiguation, list, no text,
     too deep, too complex.
     """
     if wikinames.DISAMBIGUATION_TITLE.search(page.title) or wikinames.DISAMBIGUATION.search(page.text):
@@ -29,69 +25,36 @@ def parse(page: Page) -> list[Article | Dropped]:
     if wikinames.LIST_TITLE.match(page.title):
         return [Dropped(page.title, "list")]
     try:
-        marked, targets, unknown = render(page)
+        marked, targets = render(page)
     except TooHardError as error:
         return [Dropped(page.title, str(error))]
-    holes: collections.Counter[str] = collections.Counter()
-    sections, listed = _sections(marked, targets, unknown, holes)
+    sections, listed = _sections(marked, targets)
     shown = sum(len(p.text) for s in sections for p in s.paragraphs)
     if listed > 4 * shown:
         return [Dropped(page.title, "list")]
     if not shown:
         return [Dropped(page.title, "no text")]
-    return [Article(page.id, page.title, sections, url=page.url, holes=holes)]
+    return [Article(page.id, page.title, sections, url=page.url)]
 
 
-def _sections(
-    marked: str, targets: list[str], unknown: Sequence[str], holes: collections.Counter[str]
-) -> tuple[tuple[Section, ...], int]:
-    """The sections with text, the lead always among them, and the characters of list items that were left out.
-
-    Args:
-      holes: counts the unknown templates in them, by name.
-    """
+def _sections(marked: str, targets: list[str]) -> tuple[tuple[Section, ...], int]:
+    """The sections with text, the lead always among them, and the characters of list items that were left out."""
     sections: list[tuple[str, int, list[Paragraph]]] = [("", 1, [])]
     boilerplate = 0  # the level of the section that is being left out
     listed = 0
-    for (level, heading), blocks in _headed(marked, targets):
+    for level, is_item, text in _blocks(marked):
+        paragraph = _paragraph(text, targets)
         if level and (not boilerplate or level <= boilerplate):
-            boilerplate = level if _is_boilerplate(heading, blocks) else 0
-            sections.append((heading, level, []))
-        for is_item, paragraph, lost in () if boilerplate else blocks:
-            if is_item and _only_links(paragraph):
-                listed += len(paragraph.text)
-            else:
-                sections[-1][2].append(paragraph)
-                holes.update(unknown[number] for number in lost)
+            boilerplate = level if paragraph.text.casefold() in wikinames.BOILERPLATE_SECTIONS else 0
+            sections.append((paragraph.text, level, []))
+        elif level or boilerplate or not any(map(str.isalnum, paragraph.text)):
+            continue
+        elif is_item and _only_links(paragraph):
+            listed += len(paragraph.text)
+        else:
+            sections[-1][2].append(paragraph)
     kept = [Section(heading, level, tuple(p)) for i, (heading, level, p) in enumerate(sections) if p or i == 0]
     return tuple(kept), listed
-
-
-# Whether it is an item of a list, and the numbers of unknown templates in it.
-_Block = tuple[bool, Paragraph, list[int]]
-
-
-def _headed(marked: str, targets: list[str]) -> Iterator[tuple[tuple[int, str], list[_Block]]]:
-    """Headings (level 0 of what stands before the first), and the list items and paragraphs below each."""
-    heading, blocks = (0, ""), []
-    for level, is_item, text in _blocks(marked):
-        lost = list(map(int, _UNKNOWN.findall(text)))
-        paragraph = _paragraph(_UNKNOWN.sub(HOLE, text), targets)
-        if level:
-            yield heading, blocks
-            heading, blocks = (level, paragraph.text), []
-        elif any(map(str.isalnum, paragraph.text)):
-            blocks.append((is_item, paragraph, lost))
-    yield heading, blocks
-
-
-def _is_boilerplate(heading: str, blocks: list[_Block]) -> bool:
-    """Whether a section points elsewhere: by its title, and one of notes or sources also by what it holds."""
-    title = heading.casefold()
-    if title not in wikinames.NOTE_SECTIONS:
-        return title in wikinames.BOILERPLATE_SECTIONS
-    prose = sum(len(p.text) for is_item, p, _ in blocks if not (is_item or wikinames.CITATION.search(p.text)))
-    return prose < _LEAST_PROSE or 2 * prose < sum(len(p.text) for _, p, _ in blocks)
 
 
 def _only_links(paragraph: Paragraph) -> bool:

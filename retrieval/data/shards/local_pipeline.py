@@ -1,4 +1,4 @@
-"""`prepare` on this machine: the functions of `shards` as tasks of worker processes, one phase after the other."""
+"""`prepare` on this machine: the steps of `shard_steps` as tasks of worker processes, one phase after the other."""
 
 import collections
 import functools
@@ -11,7 +11,7 @@ from retrieval import files
 from retrieval.data.corpora import sources
 from retrieval.data.corpora.sources import Source
 from retrieval.data.shards import local_runner, shard_steps
-from retrieval.data.shards.shard_steps import Settings
+from retrieval.data.shards.shard_steps import Settings, Step
 from retrieval.data.tokenizers import vocabularies
 
 # What a redirect or a dropped page, which have no text, add to a chunk: a wiki may have millions in a row.
@@ -30,19 +30,15 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[co
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
     work = folder / shard_steps.WORK
-    buckets = range(settings.num_shards)
-    run = functools.partial(local_runner.run_tasks, workers=settings.workers)
-    paths = sources.article_files(folder)
-    run(
-        "cut",
-        [(work / "cut" / f"{p.stem}.items", (p, folder, settings)) for p in paths],
-        _cut_task,
-        total=len(paths),
-    )
-    steps = {"share": _share_task, "resolve": _resolve_task, "attach": _attach_task, "write": _write_task}
-    for name, task in steps.items():
-        tasks = [(work / name / f"{b:05d}.items", (b, work, folder, settings)) for b in buckets]
-        run(name, tasks, task, total=len(buckets))
+    articles = sources.article_files(folder)
+    tasks = [(work / shard_steps.CUT / f"{path.stem}.items", (path, folder, settings)) for path in articles]
+    local_runner.run_tasks(shard_steps.CUT, tasks, _cut_task, settings.workers, len(tasks))
+    for step in shard_steps.steps(folder, settings.num_shards):
+        tasks = [
+            (work / step.name / f"{bucket:05d}.items", (bucket, work, step, settings.num_shards))
+            for bucket in range(settings.num_shards)
+        ]
+        local_runner.run_tasks(step.name, tasks, _step_task, settings.workers, len(tasks))
     return _sum_counts(work.iterdir())
 
 
@@ -82,40 +78,14 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
     _write_items(output, items, settings.num_shards)
 
 
-def _share_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = local_runner.read_groups([work / "cut"], [shard_steps.SENTENCE], bucket, work)
-    items = (item for digest, (places,) in groups for item in shard_steps.share(digest, places, settings.num_shards))
-    _write_items(output, items, settings.num_shards)
-
-
-def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = local_runner.read_groups([work / "cut"], [shard_steps.REDIRECT, shard_steps.REQUEST], bucket, work)
-    items = (item for title, values in groups for item in shard_steps.resolve(title, *values))
-    _write_items(output, items, settings.num_shards)
-
-
-def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    tags = [shard_steps.LEAD, shard_steps.RESOLVED, shard_steps.SHARED_LEAD]
-    groups = local_runner.read_groups([work / "cut", work / "resolve", work / "share"], tags, bucket, work)
-    items = (
-        item
-        for title, (leads, requests, shared) in groups
-        for item in shard_steps.attach(title, leads, requests, shared, settings.num_shards)
-    )
-    _write_items(output, items, settings.num_shards)
-
-
-def _write_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    passages, neighbours, shared = (
-        (value for _, value in local_runner.read_items([work / phase], tag, bucket))
-        for phase, tag in (
-            ("cut", shard_steps.PASSAGE),
-            ("attach", shard_steps.NEIGHBOUR),
-            ("share", shard_steps.SHARED),
-        )
-    )
-    items = shard_steps.write_shard(bucket, passages, neighbours, shared, folder, settings.num_shards)
-    _write_items(output, items, settings.num_shards)
+def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: int) -> None:
+    inputs = [(work / phase, tag) for phase, tag in step.inputs]
+    if step.name == shard_steps.WRITE:  # its one key is the bucket, whose values need not fit in memory
+        values = ((value for _, value in local_runner.read_items([path], tag, bucket)) for path, tag in inputs)
+        groups = iter([(bucket, list(values))])
+    else:
+        groups = local_runner.read_groups(inputs, bucket, work)
+    _write_items(output, (item for key, values in groups for item in step.run(key, *values)), num_buckets)
 
 
 def _write_items(output: Path, items: Iterable[shard_steps.Item], num_buckets: int) -> None:

@@ -18,7 +18,7 @@ import os
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -129,22 +129,20 @@ def read_items(folders: Iterable[Path], tag: str, bucket: int | None = None) -> 
     return ((key, msgpack.unpackb(packed)) for path in _paths(folders) for key, packed in _read_run(path, tag, bucket))
 
 
-def read_groups(
-    folders: Iterable[Path], tags: Iterable[str], bucket: int, scratch: Path
-) -> Iterator[tuple[Any, list[list]]]:
-    """For every key of a bucket, in order: the key and its values, one list per tag.
+def read_groups(inputs: Sequence[tuple[Path, str]], bucket: int, scratch: Path) -> Iterator[tuple[Any, list[list]]]:
+    """For every key of a bucket, in order: the key and its values, one list per input.
 
     Args:
+      inputs: folders, each with a tag.
       scratch: folder for temporary files.
     """
-    tags, paths = list(tags), _paths(folders)
     with Sorter(scratch) as sorter:
-        for position, tag in enumerate(tags):
-            for path in paths:
+        for position, (folder, tag) in enumerate(inputs):
+            for path in _paths([folder]):
                 for key, packed in _read_run(path, tag, bucket):
                     sorter.add((key, position, packed))
         for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
-            values: list[list] = [[] for _ in tags]
+            values: list[list] = [[] for _ in inputs]
             for _, position, packed in group:
                 values[position].append(msgpack.unpackb(packed))
             yield key, values

@@ -13,7 +13,6 @@ The same functions run under two runners: worker processes on this machine (`loc
 
 import collections
 import itertools
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,8 +29,7 @@ from retrieval.errors import UserError
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
-_MOST_NAMES = 20  # of templates that leave holes in sentences
-_BOOK = 1 << 20  # characters of an article that is a book
+_PIECE = 1 << 16  # characters of a paragraph that are looked at, or not, for the vocabulary
 
 
 def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
@@ -88,35 +86,20 @@ def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> 
 
 
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
-    """Paragraphs of one in n articles, about `budget` characters in all: enough to count word pieces by.
+    """About `budget` characters of the paragraphs: enough to count word pieces by.
 
-    A hash chooses them: runners write articles in other orders. Of books, which are few, it chooses paragraphs. Where
-    it chooses nothing, as of one endless paragraph, the beginning of one article is taken.
+    A hash chooses them, in pieces of which none is long: runners write articles in other orders, and a book may be one
+    paragraph.
     """
     every = max(1, sum(path.stat().st_size for path in sources.article_files(folder)) // budget)
-    lines = itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder)))
-    first, chosen = (math.inf, ""), False
-    for article in (item for item in lines if isinstance(item, Article)):
-        texts = [paragraph.text for section in article.sections for paragraph in section.paragraphs]
-        number = hashing.number(article.id)
-        first = min(first, (number, article.id)) if texts else first
-        if sum(map(len, texts)) > _BOOK:
-            texts = [text for place, text in enumerate(texts) if hashing.number(article.id, str(place)) % every == 0]
-        elif number % every:
+    for article in itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder))):
+        if not isinstance(article, Article):
             continue
-        chosen |= bool(texts)
-        yield from texts
-    if not chosen:
-        yield from _beginning(folder, first[1], budget)
-
-
-def _beginning(folder: Path, id: str, budget: int) -> Iterator[str]:
-    """The first paragraphs of an article, up to so many characters."""
-    for item in itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder))):
-        if isinstance(item, Article) and item.id == id:
-            for text in (paragraph.text for section in item.sections for paragraph in section.paragraphs):
-                yield text[: max(0, budget)]
-                budget -= len(text)
+        texts = (paragraph.text for section in article.sections for paragraph in section.paragraphs)
+        pieces = (text[start : start + _PIECE] for text in texts for start in range(0, len(text), _PIECE))
+        for number, piece in enumerate(pieces):
+            if every == 1 or hashing.number(article.id, str(number)) % every == 0:
+                yield piece
 
 
 def _statistics(counts: collections.Counter) -> dict[str, Any]:
@@ -133,15 +116,10 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
             "query_tokens": round(query / max(pairs, 1), 2),
             "document_tokens": round(document / max(pairs, 1), 2),
         }
-    holes = collections.Counter(
-        {name.removeprefix(sources.HOLES): counts.pop(name) for name in list(counts) if name.startswith(sources.HOLES)}
-    )
-    counts[sources.HOLES_IN_ALL] = holes.total()
     problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
     problems += _losses(counts)
     plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
-    most = {f"{{{{{name}}}}}": count for name, count in holes.most_common(_MOST_NAMES)}
-    return {"counts": plain, "tasks": tasks, "problems": problems} | ({sources.HOLES_IN_ALL: most} if most else {})
+    return {"counts": plain, "tasks": tasks, "problems": problems}
 
 
 def _losses(counts: collections.Counter) -> Iterator[str]:

@@ -10,28 +10,27 @@
 
 Buckets say which sentences training holds out (`holdout`).
 
-Every step yields `(tag, key, value)`. Values are made of str, int, bytes, lists and dicts, so that any runner can ship
+Every step yields `(tag, key, value)`. Values are made of str, int, lists and dicts, so that any runner can ship
 them. The output does not depend on the order in which values reach a step, so every runner writes the same bytes.
 """
 
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
-import numpy as np
 
 from retrieval import files, hashing
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, KnownItem, Redirect
-from retrieval.data.corpora.passages import Sentences
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -40,6 +39,7 @@ REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "pas
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"
 EXAMPLE = "example"  # of what is counted under a name; the first in order stays
 
+CUT, WRITE = "cut", "write"  # the first step and the last
 WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
@@ -92,20 +92,20 @@ def cut_article(
     yield from ((COUNT, name, count) for name, count in counts.items())
     title = vocabulary.encode(item.title)
     of_title = _digests([title] if title else [])
-    in_lead = _digests(_split(lead))
+    in_lead = _digests(_split(lead.ids, lead.lengths))
     of_lead = set(in_lead)
-    of_passages = [_digests(_split(passage.tokens)) for passage in cut]
+    of_passages = [_digests(_split(passage.tokens.ids, passage.tokens.lengths)) for passage in cut]
     smallest = _smallest_buckets(cut, of_passages)
     for digest, numbers in _readers(cut, of_passages, of_title, of_lead).items():
         linked_as = item.linked_as if digest in of_lead else ""
         yield SENTENCE, digest, [smallest.get(digest, holdout.OPEN), item.id, numbers, linked_as]
 
-    def buckets(digests: Iterable[int]) -> bytes:
-        return _bytes([smallest.get(digest, holdout.OPEN) for digest in digests])
+    def buckets(digests: Iterable[int]) -> list[int]:
+        return [smallest.get(digest, holdout.OPEN) for digest in digests]
 
-    packed_lead = {**_pack(lead), "buckets": buckets(in_lead)}
+    own_lead = {**vars(lead), "buckets": buckets(in_lead)}
     if lead.ids:
-        yield LEAD, item.linked_as, {"article": item.id, **packed_lead}
+        yield LEAD, item.linked_as, {"article": item.id, **own_lead}
     yield COUNT, "articles", 1
     if item.url:
         yield COUNT, "articles with a web address", 1
@@ -116,18 +116,18 @@ def cut_article(
         body = {
             "id": passage.id,
             "title": item.title,
-            "title_ids": _bytes(title),
+            "title_ids": title,
             "title_bucket": buckets(of_title),
             "section": passage.section,
             "text": passage.text,
             "url": item.url,
-            **_pack(passage.tokens),
+            **vars(passage.tokens),
             "buckets": buckets(digests),
             "in_lead": passage.in_lead,
             "links": len(passage.targets),
         }
-        own_lead = packed_lead if not passage.in_lead else dict.fromkeys(packed_lead, b"")
-        yield PASSAGE, _shard(passage.id, num_shards), body | _as_lead(own_lead)
+        shown = _as_lead(dict.fromkeys(own_lead, ()) if passage.in_lead else own_lead)
+        yield PASSAGE, _shard(passage.id, num_shards), body | shown
         yield COUNT, "links in passages", len(passage.targets)
         for target in passage.targets:
             yield REQUEST, target, passage.id
@@ -154,6 +154,33 @@ def _readers(
         for digest in {*digests, *of_title, *(() if passage.in_lead else of_lead)}:
             readers.setdefault(digest, []).append(number)
     return readers
+
+
+class Step(NamedTuple):
+    """A step behind a group-by: `run(key, *values of each input)` yields items.
+
+    Attributes:
+      inputs: the step, or CUT, and the tag that each of the values has.
+    """
+
+    name: str
+    inputs: Sequence[tuple[str, str]]
+    run: Callable[..., Iterator[Item]]
+
+
+def steps(folder: Path, num_shards: int) -> Sequence[Step]:
+    """The steps behind `cut_article`, in order. The keys of the last are the numbers of the shards, all of them."""
+    n, partial = num_shards, functools.partial
+    return (
+        Step("share", [(CUT, SENTENCE)], partial(share, num_shards=n)),
+        Step("resolve", [(CUT, REDIRECT), (CUT, REQUEST)], resolve),
+        Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], partial(attach, num_shards=n)),
+        Step(
+            WRITE,
+            [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)],
+            partial(write_shard, folder=folder, num_shards=n),
+        ),
+    )
 
 
 def share(digest: int, places: Iterable[Sequence], num_shards: int) -> Iterator[Item]:
@@ -187,7 +214,7 @@ def attach(
         yield COUNT, "links dropped: no such article, or it has no lead", len(requests)
         return
     smaller = {digest: bucket for article, digest, bucket in shared if article == lead["article"]}
-    lead = {**lead, "buckets": _lowered(lead["buckets"], _digests(_unpack(lead["ids"], lead["lengths"])), smaller)}
+    lead = {**lead, "buckets": _lowered(lead["buckets"], _digests(_split(lead["ids"], lead["lengths"])), smaller)}
     for passage_id in requests:
         if passage_id.rpartition(":")[0] == lead["article"]:
             yield COUNT, "links dropped: to the same article", 1
@@ -238,7 +265,7 @@ def write_shard(
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))
             table.update(f"{task} {LAST_BUCKET} {bucket}" for task, buckets in last.items() for bucket in buckets)
-            if kept := _ints(item["buckets"]).count(holdout.KEPT):
+            if kept := item["buckets"].count(holdout.KEPT):
                 table[KEPT_SENTENCES] += kept
         for _, example in links:
             linked.write(example)
@@ -273,14 +300,13 @@ def _with_lowered(item: dict, smaller: dict[int, int]) -> dict:
     """A passage with the smaller buckets of its title, its sentences and its article's lead."""
     if not smaller:
         return item
-    title = _ints(item["title_ids"])
-    sentences = {"title_bucket": [title] if title else []}
-    sentences |= {f"{of}buckets": _unpack(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
+    sentences = {"title_bucket": [item["title_ids"]] if item["title_ids"] else []}
+    sentences |= {f"{of}buckets": _split(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
     return item | {name: _lowered(item[name], _digests(texts), smaller) for name, texts in sentences.items()}
 
 
-def _lowered(buckets: bytes, digests: Sequence[int], smaller: dict[int, int]) -> bytes:
-    return _bytes([smaller.get(digest, bucket) for digest, bucket in zip(digests, _ints(buckets), strict=True)])
+def _lowered(buckets: Sequence[int], digests: Sequence[int], smaller: dict[int, int]) -> list[int]:
+    return [smaller.get(digest, bucket) for digest, bucket in zip(digests, buckets, strict=True)]
 
 
 def _last_buckets(item: dict, leads: list[dict]) -> dict[str, list[int]]:
@@ -288,16 +314,16 @@ def _last_buckets(item: dict, leads: list[dict]) -> dict[str, list[int]]:
 
     ICT needs two sentences, the others one and a sentence of the lead. No sentence's bucket is above the passage's.
     """
-    own = sorted(_ints(item["buckets"]))
-    asked = [_ints(item["lead_buckets"]), *(_ints(lead["buckets"]) for lead in leads)]
+    own = sorted(item["buckets"])
+    asked = [item["lead_buckets"], *(lead["buckets"] for lead in leads)]
     bfs, *wlp = [[min(own[-1], max(buckets))] if buckets else [] for buckets in asked]
     return {"ict": own[-2:-1], "bfs": bfs, "wlp": list(itertools.chain.from_iterable(wlp)), "mlm": own[-1:]}
 
 
 def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, float]:
     """Pairs, query tokens and document tokens of each task, as in Table 1 (a query's tokens in expectation)."""
-    size, title = _size(item["ids"]), _size(item["title_ids"])
-    sentence = size / _size(item["lengths"])
+    size, title = len(item["ids"]), len(item["title_ids"])
+    sentence = size / len(item["lengths"])
     queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"])}
     queries["wlp"] = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
     *of_queries, mlm = counts
@@ -329,9 +355,9 @@ def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> byte
 
     columns = {
         "document_id": [passages.document_id(item["id"])],
-        "title": _ints(item["title_ids"]),
-        **{name: _ints(item[name]) for name in ("title_bucket", "ids", "lengths", "buckets")},
-        **{name: _ints(lead[name]) for name in ("lead_ids", "lead_lengths", "lead_buckets")},
+        "title": item["title_ids"],
+        **{name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")},
+        **{name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")},
         **{f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")},
     }
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
@@ -346,38 +372,17 @@ def _record_writer(path: Path) -> Iterator[Any]:
         yield writer
 
 
-def _split(tokens: Sentences) -> list[Sequence[int]]:
-    ends = list(itertools.accumulate(tokens.lengths, initial=0))
-    return [tokens.ids[start:end] for start, end in itertools.pairwise(ends)]
-
-
-def _unpack(ids: bytes, lengths: bytes) -> list[Sequence[int]]:
-    return _split(Sentences(tuple(_ints(ids)), tuple(_ints(lengths))))
+def _split(ids: Sequence[int], lengths: Iterable[int]) -> list[Sequence[int]]:
+    ends = list(itertools.accumulate(lengths, initial=0))
+    return [ids[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _digests(sentences: Iterable[Sequence[int]]) -> list[int]:
     return [_hash(*map(str, ids)) for ids in sentences]
 
 
-def _pack(tokens: Sentences) -> dict[str, bytes]:
-    return {"ids": _bytes(tokens.ids), "lengths": _bytes(tokens.lengths)}
-
-
-def _bytes(values: Iterable[int]) -> bytes:
-    return np.asarray(values, np.int32).tobytes()
-
-
-def _size(packed: bytes) -> int:
-    return len(packed) // np.dtype(np.int32).itemsize
-
-
-def _ints(packed: bytes) -> list[int]:
-    return np.frombuffer(packed, np.int32).tolist()
-
-
-def _mean(packed: bytes) -> float:
-    values = np.frombuffer(packed, np.int32)
-    return float(values.mean()) if values.size else 0.0
+def _mean(lengths: Sequence[int]) -> float:
+    return sum(lengths) / len(lengths) if lengths else 0.0
 
 
 def _shard(passage_id: str, num_shards: int) -> int:

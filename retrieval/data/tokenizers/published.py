@@ -20,21 +20,20 @@ from retrieval.data.tokenizers.vocab import (
 from retrieval.errors import UserError, library_errors
 
 # The files beside that of the vocabulary that say what becomes of a text.
-BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+_ADDED = "added_tokens.json"
 _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside weights alone
 
-# Classes of transformers that run a tokenizer.json, without 'Fast' at their ends.
+# Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
 _BERT = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "DPRQuestionEncoder", "DPRContextEncoder", "MPNet")
-_BYTE_PAIRS = ("Roberta", "Longformer", "Bart", "GPT2")
-_OTHERS = ("XLMRoberta", "Camembert", "Albert", "DebertaV2", "T5", "BigBird", "RemBert", "Herbert")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _OF_MODELS = {"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 
-# Keys of tokenizer_config.json, and what BERT's class takes where they are missing.
+# Keys of tokenizer_config.json, and what the parts of a tokenizer.json that they change call them.
 _BERT_KEYS = {
-    "do_lower_case": ("lowercase", True),
-    "strip_accents": ("strip_accents", None),
-    "tokenize_chinese_chars": ("handle_chinese_chars", True),
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
 }
 _WAY_OUT = "take another model"
 
@@ -79,7 +78,7 @@ def beside(path: Path) -> list[Path]:
 
 
 def load(path: Path) -> Vocabulary:
-    """Reads a `tokenizer.json`, a `vocab.txt` or a `vocab.json` with what lies beside it.
+    """Reads a `tokenizer.json` or a `vocab.txt` with what lies beside it.
 
     Raises:
       UserError: a file cannot be read, or our ids would not be those of its own tokenizer.
@@ -88,8 +87,9 @@ def load(path: Path) -> Vocabulary:
         settings = _settings(path)
         kind = _checked_kind(path, settings)
         config = _pipeline(path, settings)
-        _apply(path, kind, settings, config)
-        tokenizer_json.add_tokens(config, _added(settings), _named(kind, settings))
+        _apply(path, settings, config)
+        usual = () if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT].values()
+        tokenizer_json.name_special_tokens(config, settings, usual if settings else ())
         roles = tokenizer_json.take_roles(path, config, settings)
         published_ids = tokenizer_json.put_padding_first(path, config, roles.pad)
         tokens_in_text = settings.get("split_special_tokens") is not True
@@ -101,11 +101,10 @@ def load(path: Path) -> Vocabulary:
 
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside say; of a `tokenizer.json` alone, nothing."""
-    config, own, names, added = (_record(path.with_name(name)) for name in BESIDE)
+    config, own, names = (_record(path.with_name(name)) for name in BESIDE)
     kind = own.get("tokenizer_class") or config.get("tokenizer_class") or _OF_MODELS.get(str(config.get("model_type")))
-    old = {"added_tokens_decoder": {id: {"content": token} for token, id in added.items()}} if added else {}
     lowers = _record(path.with_name(_LOWERS)).get("do_lower_case") is True
-    settings = old | names | own
+    settings = names | own
     return {"tokenizer_class": kind, "lowers": lowers} | settings if config or settings or lowers else {}
 
 
@@ -119,86 +118,49 @@ def _record(path: Path) -> dict[str, Any]:
 def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     """The class of transformers that the folder names, without its end; without one, that of a tokenizer.json alone."""
     beside = path.with_name("tokenizer_config.json")
-    name = settings.get("tokenizer_class") or _AS_IT_IS[0]
-    kind = name if name in _AS_IT_IS else str(name).removesuffix("Fast").removesuffix("Tokenizer")
-    if kind not in (*_AS_IT_IS, *_BERT, *_BYTE_PAIRS, *_OTHERS):
-        raise UserError(
-            f"{beside}: tokenizer_class is {name!r}, which makes ids in a way of its own; {_WAY_OUT}, or set it to "
-            f"{_AS_IT_IS[0]!r} if a tokenizer.json beside it gives the same ids"
-        )
+    name = str(settings.get("tokenizer_class") or _AS_IT_IS[0])
+    kind = name if name in _AS_IT_IS else name.removesuffix("Fast").removesuffix("Tokenizer")
     code = settings.get("auto_map")
     if isinstance(code, dict) and code.get("AutoTokenizer"):
         raise UserError(f"{beside}: auto_map names code of its own for the tokenizer, which is not run; {_WAY_OUT}")
     if settings.get("truncation_side") == "left":
         raise UserError(f"{beside}: truncation_side is 'left', and texts are cut at their ends here; {_WAY_OUT}")
+    if path.suffix == ".json":
+        return kind
+    tokens = read_lines(path)
+    added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
+    added |= _record(path.with_name(_ADDED)).keys()
+    is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
+    if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
+        raise UserError(
+            f"{beside}: tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make ids in a way of "
+            f"their own; {_WAY_OUT}, or add the tokenizer.json that transformers writes"
+        )
     return kind
 
 
 def _pipeline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The `tokenizer.json` that is there, or that the other files stand for."""
-    if path.name == "vocab.json":
-        return tokenizer_json.byte_pairs(path, settings)
     if path.suffix == ".json":
         return tokenizer_json.read(path)
-    for key, value in (("do_basic_tokenize", False), ("never_split", True)):
-        if settings.get(key) is not None and bool(settings[key]) is value:
-            raise UserError(
-                f"{path.with_name('tokenizer_config.json')}: {key} is {settings[key]!r}, which makes ids that only "
-                f"BERT's slow tokenizer gives; {_WAY_OUT}, or add a tokenizer.json that gives them"
-            )
     tokens = read_lines(path)
     return tokenizer_json.word_piece(tokens, *folds_and_lowers(path, tokens), settings)
 
 
-def _apply(path: Path, kind: str, settings: Mapping[str, Any], config: dict[str, Any]) -> None:
-    """Changes a pipeline as a class of transformers does, by the settings that it is made with."""
-    beside = path.with_name("tokenizer_config.json")
-
-    def changed(part: Any, type_of_part: str, keys: Mapping[str, tuple[str, Any]]) -> None:
-        if not isinstance(part, dict) or part.get("type") != type_of_part:
-            return
-        for key, (theirs, default) in keys.items():
-            if key in settings:
-                part[theirs] = settings[key]
-            elif path.suffix == ".json" and part.get(theirs) not in (None, default):
-                raise UserError(
-                    f"{beside}: it lacks {key}, for which transformers takes {default}, and {path.name} has "
-                    f"{part[theirs]}; write there which is right"
-                )
-
-    if kind in _BERT and settings:
-        changed(config.get("normalizer"), "BertNormalizer", _BERT_KEYS)
-    if settings:
-        changed(config.get("pre_tokenizer"), "ByteLevel", {"add_prefix_space": ("add_prefix_space", False)})
+def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any]) -> None:
+    """Changes a pipeline as transformers does, by the settings that its class is made with."""
+    keys = {"BertNormalizer": _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
+    for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
+        part |= {
+            theirs: settings[key] for key, theirs in keys.get(str(part.get("type")), {}).items() if key in settings
+        }
     if settings.get("lowers"):
         tokenizer_json.put_lower_case_first(config)
     if (truncation := config.get("truncation")) and str(truncation.get("direction")).lower() == "left":
         raise UserError(f"{path}: truncation.direction is 'Left', and texts are cut at their ends here; {_WAY_OUT}")
     if config["model"].get("dropout"):
-        raise UserError(
-            f"{path}: model.dropout is {config['model']['dropout']}, with which a text has other ids each time; set it "
-            "to null"
-        )
+        raise UserError(f"{path}: with model.dropout a text has other ids each time; set it to null")
     config |= {"truncation": None, "padding": None}
-
-
-def _added(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens that the files beside add, as a `tokenizer.json` has them, in the order of their ids."""
-    decoder = settings.get("added_tokens_decoder") or {}
-    return [{**tokenizer_json.FLAGS, **token, "id": int(id)} for id, token in decoder.items()]
-
-
-def _named(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Tokens that are special because of what a folder calls them, and whether they take the blanks before them."""
-    if not settings:
-        return []
-    usual = {} if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT]
-    listed = [settings.get(f"{role}_token", usual.get(role)) for role in ("bos", "eos", *Roles._fields)]
-    extra = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []
-    listed += list(extra.values() if isinstance(extra, dict) else extra)
-    names = [tokenizer_json.name_of(token) for token in listed if token]
-    takes_blanks = kind in (*_BYTE_PAIRS, "MPNet")
-    return [(name, takes_blanks and name == "<mask>") for name in dict.fromkeys(names)]
 
 
 def _word_piece(config: tokenizer_json.Config, roles: Roles, tokens_in_text: bool) -> WordPiece | None:

@@ -4,14 +4,14 @@ Shapes are not checked on the way: the library does that, and `errors.library_er
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, read_lines
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
 
 Config = dict[str, Any]
@@ -79,31 +79,6 @@ def word_piece(tokens: Sequence[str], folds_accents: bool, lower_case: bool, set
     }
 
 
-def byte_pairs(path: Path, settings: Mapping[str, Any]) -> Config:
-    """RoBERTa's pipeline with the tokens of a `vocab.json` and the `merges.txt` beside it.
-
-    Raises:
-      UserError: one of them cannot be read.
-    """
-    merges_path = path.with_name("merges.txt")
-    if not merges_path.is_file():
-        raise UserError(f"vocabulary {path}: vocab.json needs merges.txt beside it; copy it there")
-    vocab, lines = files.read_json(path), read_lines(merges_path)
-    cls, sep = (name_of(settings.get(f"{role}_token") or usual) for role, usual in (("cls", "<s>"), ("sep", "</s>")))
-    bytes_of_text = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space", False)}
-    merges = [line for line in lines if line and not line.startswith("#version")]
-    if not isinstance(vocab, dict):
-        raise UserError(f"vocabulary {path}: not an object of tokens and ids; copy it again")
-    return {
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": bytes_of_text | {"trim_offsets": True, "use_regex": True},
-        "post_processor": {"type": "BertProcessing", "sep": [sep, vocab.get(sep)], "cls": [cls, vocab.get(cls)]},
-        "decoder": bytes_of_text | {"trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
-    }
-
-
 def name_of(token: Any) -> str:
     """The text of a token, which some files have with its flags.
 
@@ -156,21 +131,21 @@ def put_lower_case_first(config: Config) -> None:
         config["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *filter(None, parts)]}
 
 
-def add_tokens(config: Config, added: Sequence[Mapping[str, Any]], named: Sequence[tuple[str, bool]]) -> None:
-    """Adds tokens that are looked for in a text before the model is asked, each behind those that are there.
+def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iterable[str]) -> None:
+    """Makes tokens special, so that they are looked for in a text before the model is asked.
 
     Args:
-      added: with their flags; those of a token that is there stay as they are.
-      named: special tokens, and whether each takes the blanks before it.
+      settings: what the files beside say, which may name them.
+      usual: those of its class.
     """
-    listed = {token["content"]: dict(token) for token in [*added, *config["added_tokens"]]}
-    ids = _ids(config)
-    for name, takes_blanks in named:
-        if name not in listed:
-            id = ids.get(name, max([*ids.values(), *(token["id"] for token in listed.values())]) + 1)
-            flags = {"lstrip": takes_blanks, "normalized": False, "special": True}
-            listed[name] = {**FLAGS, **flags, "id": id, "content": name}
-    config["added_tokens"] = sorted(listed.values(), key=lambda token: token["id"])
+    ids, listed = _ids(config), {token["content"] for token in config["added_tokens"]}
+    given = (settings.get(f"{role}_token") for role in ("bos", "eos", *Roles._fields))
+    named = [name_of(token) for token in given if token]
+    for name in dict.fromkeys([*named, *usual]):
+        if name in ids and name not in listed:
+            flags = {**FLAGS, "lstrip": name == "<mask>", "normalized": False, "special": True}
+            config["added_tokens"].append({**flags, "id": ids[name], "content": name})
+    config["added_tokens"].sort(key=lambda token: token["id"])
 
 
 def take_roles(path: Path, config: Config, settings: Mapping[str, Any]) -> Roles:

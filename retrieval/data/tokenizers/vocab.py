@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrieval import accents, files, text_files
 from retrieval.errors import UserError, library_errors
@@ -160,17 +159,13 @@ class Vocabulary:
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         tokenizer.add_special_tokens([token for token in self._special_tokens().values() if token not in there])
-        cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
-
-        def piece(kind: str, name: str, type_id: int = 0) -> dict[str, Any]:
-            return {kind: {"id": name, "type_id": type_id}}
-
-        single = [piece("SpecialToken", cls), piece("Sequence", "A"), piece("SpecialToken", sep)]
-        second = [piece("Sequence", "B", types - 1), piece("SpecialToken", sep, types - 1)]
-        ends = {token: {"id": token, "ids": [self.tokens.index(token)], "tokens": [token]} for token in (cls, sep)}
-        template = {"type": "TemplateProcessing", "single": single, "pair": [*single, *second], "special_tokens": ends}
-        config = json.loads(tokenizer.to_str()) | {"post_processor": template}
-        return json.dumps(config, indent=2, ensure_ascii=False)
+        cls, sep, second = self.tokens[self.cls_id], self.tokens[self.sep_id], types - 1
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} $B:{second} {sep}:{second}",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        return tokenizer.to_str(pretty=True)
 
     def settings(self) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""

@@ -14,9 +14,9 @@ from retrieval.runtime import hub
 TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}
 
 # Of several in a folder the first counts.
-FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
-_PIECES = "sentencepiece.bpe.model"
-ALL_FILES = (*FILES, "merges.txt", "tokenizer_config.json")  # of a vocabulary in the corpus of a run
+FILES = ("tokenizer.json", "vocab.txt")
+_OTHERS = ("sentencepiece.bpe.model", "vocab.json")
+ALL_FILES = (*FILES, "tokenizer_config.json")  # of a vocabulary in the corpus of a run
 
 
 def find(place: Path) -> Path | None:
@@ -47,8 +47,7 @@ def files(path: Path | None) -> list[Path]:
     """The files that `load` reads for one that `find` or `named` gave."""
     if path is None:
         return []
-    merges = [path.with_name("merges.txt")] if path.name == "vocab.json" else []
-    return [path, *merges, *published.beside(path)]
+    return [path, *published.beside(path)]
 
 
 def load(place: Path) -> Vocabulary:
@@ -58,9 +57,9 @@ def load(place: Path) -> Vocabulary:
       UserError: there is none, or it is none.
     """
     path = find(Path(place))
-    if path is None and (pieces := Path(place) / _PIECES).is_file():
+    if path is None and (other := next(filter(Path.is_file, (Path(place) / name for name in _OTHERS)), None)):
         raise UserError(
-            f"vocabulary {pieces}: needs the tokenizer.json that transformers writes beside it: "
+            f"vocabulary {other}: needs the tokenizer.json that transformers writes beside it: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     if path is None:

@@ -2,10 +2,10 @@
 
 import collections
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from retrieval.data.corpora import entities, front_matter, links, page_titles
+from retrieval.data.corpora import entities, front_matter, links
 from retrieval.data.corpora.articles import Link
 from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register, title_of
 
@@ -29,28 +29,17 @@ _TAG = re.compile(
     re.VERBOSE,
 )
 _REFRESH = re.compile(r"""[\d.\s]*[;,]\s*(?:url\s*=\s*)?["']?([^"'#][^"']*)""", re.IGNORECASE)
-_PRINT = re.compile(r"(?:.*[?&@])?print(?:able|er)?(?:[ =]?(?:friendly|page|view|version|yes|true|1))*")
 _MOST_OF_REDIRECT = 300  # characters besides links: a page with more is one to read
 # A list of links has no more text besides them than this share, and so many. Of real pages, indexes and tables of
 # contents have 80 % and more in links; rules of a grammar, of which each links to others, have 72 %.
 _UNLINKED, _FEWEST_LINKS = 0.2, 5
+_SITE_NAMES = ("og:site_name", "application-name")  # of <meta>
+_SEPARATORS = " -–—|·•»:("  # between a page's name and its site's
 _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
-_OF_SEVEN_BITS = ("iso-2022-", "hz")  # their bytes are UTF-8, too
 # https://encoding.spec.whatwg.org: what pages call these is more than they say.
 _WESTERN = "cp1252"
-_READ_AS = {
-    name: codec
-    for codec, names in {
-        _WESTERN: ("iso-8859-1", "iso8859-1", "latin1", "latin-1", "ascii", "us-ascii"),
-        "gb18030": ("gb2312", "gbk", "gb_2312-80", "x-gbk"),
-        "cp932": ("shift_jis", "shift-jis", "x-sjis"),
-        "cp949": ("euc-kr", "ks_c_5601-1987"),
-        "cp1254": ("iso-8859-9",),
-        "cp874": ("iso-8859-11", "tis-620"),
-    }.items()
-    for name in names
-}
+_READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), _WESTERN), "gb2312": "gb18030"}
 _CHARSET = re.compile(
     rb"""<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
 )
@@ -58,10 +47,7 @@ _CHARSET = re.compile(
 
 @register
 class HtmlPages(DocumentFormat):
-    """The text is that of <main>, where there is one. The title is its <h1>, or the page's own part of <title>.
-
-    Redirects, pages to print or to search with, and lists of links are no documents.
-    """
+    """The text is that of <main>, where there is one. Redirects, pages to print and lists of links are no documents."""
 
     name = "html"
     what = "HTML pages: headings become sections, links between pages WLP's pairs"
@@ -72,8 +58,6 @@ class HtmlPages(DocumentFormat):
         """UTF-8, or where it is none as the page says that it is encoded, which browsers read as the WHATWG has it."""
         found = _CHARSET.search(data[:2048])
         charset = found[1].decode("ascii").lower() if found else ""
-        if charset.startswith(_OF_SEVEN_BITS):
-            return data.decode(charset)
         try:
             return super().decode(data)
         except UnicodeDecodeError:
@@ -85,21 +69,18 @@ class HtmlPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
         title, body = front_matter.split(text)
-        page = _read(body, id, is_prose=False)
-        if reason := page.left_out():
-            return Outline("", (), reason, page.moved_to)
-        return page.outline(title)
+        page = _read(body, id)
+        reason = page.left_out()
+        return Outline("", (), reason, page.moved_to) if reason else page.outline(title)
 
 
-def outline(html: str, id: str, is_prose: bool = False, title: str = "") -> Outline:
+def outline(html: str, id: str, title: str = "") -> Outline:
     """The title and the blocks of HTML; relative links count from `id`.
 
     Args:
-      is_prose: whether people wrote it, who may write of <select>: a tag that hides what follows and is never closed is
-        a text then. Otherwise it is none, and an unclosed <script> goes to the end of a page that was cut off.
       title: what the page is called, where that is known. A heading of level 1 that says otherwise stays a heading.
     """
-    return _read(html, id, is_prose).outline(title)
+    return _read(html, id).outline(title)
 
 
 class _Tag(NamedTuple):
@@ -118,12 +99,10 @@ class _Tag(NamedTuple):
         return next((entities.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
 
 
-def _read(html: str, id: str, is_prose: bool) -> "_Page":
-    """Reads a page; a tag that hides what follows and is never closed does not count."""
-    page, position, unpaired = _Page(id), 0, _unpaired(_tags(html, is_prose))
-    for tag in _tags(html, is_prose):
-        if is_prose and tag.begins and tag.start in unpaired:
-            continue  # it is a word
+def _read(html: str, id: str) -> "_Page":
+    """Reads a page; a tag that hides what follows and is never closed does not count: people write of <select>."""
+    page, position, unpaired = _Page(id), 0, _unpaired(_tags(html))
+    for tag in _tags(html):
         page.add(html[position : tag.start])
         position = tag.end
         if tag.start not in unpaired:
@@ -151,7 +130,7 @@ def _unpaired(tags: Iterable[_Tag]) -> set[int]:
     return unpaired.union(*open_.values())
 
 
-def _tags(html: str, is_prose: bool) -> Iterator[_Tag]:
+def _tags(html: str) -> Iterator[_Tag]:
     """The tags and comments of a page. A comment that is never closed is a tag, and a tag that never ends is a text."""
     last_comment, position, unclosed = html.rfind("-->"), 0, set()
     while match := _TAG.search(html, position):
@@ -165,34 +144,8 @@ def _tags(html: str, is_prose: bool) -> Iterator[_Tag]:
         if begins and name in _PROGRAMS and name not in unclosed:
             if end := re.compile(f"</{name}\\b", re.IGNORECASE).search(html, position):
                 position = end.start()
-            elif is_prose:
-                unclosed.add(name)
             else:
-                yield _Tag(position, len(html), "", "", True, True)  # goes to the end of a page that was cut off
-                return
-
-
-class _Region:
-    """Whether a page is within an element, and how many of its kind there were."""
-
-    def __init__(self):
-        self.count = 0
-        self._name, self._depth = "", 0
-
-    def __bool__(self) -> bool:
-        return self._depth > 0
-
-    def see(self, tag: _Tag, is_wanted: bool) -> bool:
-        """Takes the next tag; whether the element begins or ends there."""
-        if tag.begins and tag.ends:
-            return False
-        if self._depth:
-            self._depth += (tag.begins - tag.ends) * (tag.name == self._name)
-            return not self._depth
-        if is_begin := is_wanted and tag.begins:
-            self._name, self._depth = tag.name, 1
-            self.count += 1
-        return is_begin
+                unclosed.add(name)
 
 
 class _Part(NamedTuple):
@@ -200,7 +153,6 @@ class _Part(NamedTuple):
 
     block: Block
     in_main: bool
-    in_article: bool
     links: int
     linked: int
 
@@ -218,14 +170,13 @@ class _Page:
     """Collects the blocks of a page, and what it says of itself."""
 
     def __init__(self, id: str):
-        self.moved_to = ""  # the document that a redirect leads to
         self._id = id
         self._parts: list[_Part] = []
         self._title: list[str] = []
         self._sites: list[str] = []  # names of the site
-        self._moves = self._is_unlisted = False
-        self._main, self._article = _Region(), _Region()
-        self._place = (False, False)  # whether the block is in them
+        self.moved_to: str | None = None  # the document that a redirect leads to, '' for one elsewhere
+        self._is_unlisted = False
+        self._main, self._depth = "", 0  # the element that is the page's <main>, and how many of its name are open
         self._hidden = 0  # how many tags that hide what follows are open
         self._in_title = False
         self._level = 0
@@ -236,52 +187,39 @@ class _Page:
         self._linked: list[int] = []  # characters of each link of the block, wherever it leads
 
     def outline(self, title: str) -> Outline:
-        """The blocks, and the title or else what the page calls itself."""
+        """The blocks, and the title or else what the page calls itself: that heading is no block then."""
         parts = self._kept()
         headings = [part.block for part in parts if part.block.level]
-        inside = (part for part in parts if part.in_main or (part.in_article and self._article.count == 1))
-        first = next((part.block for part in inside if part.block.level == 1), None)
         if title:
-            first = next((block for block in headings if block.level == 1), None)
-            of_title = [first] if first and first.text == one_line(title) else []
-        elif first:
-            title, of_title = first.text, [first]
+            of_title = next((block for block in headings if block.level == 1 and block.text == one_line(title)), None)
+        elif of_title := self._heading(headings, is_main=parts is not self._parts):
+            title = of_title.text
         else:
-            outside = [part.block.text for part in self._parts if part.block.level == 1 and not part.in_main]
-            title, of_title = page_titles.chosen(
-                one_line(" ".join(self._title)), headings, self._sites, outside if parts is not self._parts else ()
-            )
+            title = self._own_title()
             if not title and parts and parts[0].block.level:
-                title, of_title = parts[0].block.text, [parts[0].block]
-        places = set(map(id, of_title))
-        return Outline(title, [part.block for part in parts if id(part.block) not in places])
+                title, of_title = parts[0].block.text, parts[0].block
+        return Outline(title, [part.block for part in parts if part.block is not of_title])
 
     def left_out(self) -> str:
         """Why a page is no document, '' where it is one."""
         paragraphs = [part for part in self._kept() if not part.block.level]
         links, linked = sum(part.links for part in paragraphs), sum(part.linked for part in paragraphs)
         length = sum(len(part.block.text) for part in paragraphs)
-        name = title_of(self._id).lower()
-        if self._moves and length - linked <= _MOST_OF_REDIRECT:
+        if self.moved_to not in (None, self._id) and length - linked <= _MOST_OF_REDIRECT:
             return "redirects to other pages"
-        if self._is_unlisted and _PRINT.fullmatch(name):
+        if self._is_unlisted and title_of(self._id).lower().startswith("print"):  # a book on one page
             return "pages to print"
-        if self._is_unlisted and name == "search":
-            return "pages to search with"
         return "lists of links" if links >= _FEWEST_LINKS and length - linked <= _UNLINKED * length else ""
 
     def tag(self, tag: _Tag) -> None:
         """Begins or ends a block, a link or something hidden, or says something of the page."""
         name = tag.name
-        is_main = name == "main" or ("role" in tag.attributes and tag.attribute("role").lower() == "main")
-        if self._main.see(tag, is_main) | self._article.see(tag, name == "article"):
-            self.end_block()
-            self._place = bool(self._main), bool(self._article)
+        self._see_main(tag)
         if name in _HIDDEN:
             self._hidden += tag.begins - tag.ends
         elif name == "title" and not self._hidden:
             self._in_title = not tag.ends
-        elif name in ("meta", "link"):
+        elif name == "meta":
             self._see(tag)
         if self._level and name in _WITHIN_HEADING:
             self.add(" ")
@@ -315,7 +253,7 @@ class _Page:
         if text := "".join(self._texts).rstrip():
             kept = tuple(link for link in self._links if link.end <= len(text))
             block = Block(text, self._level, () if self._level else kept)
-            self._parts.append(_Part(block, *self._place, len(self._linked), sum(self._linked)))
+            self._parts.append(_Part(block, self._depth > 0, len(self._linked), sum(self._linked)))
         self._texts, self._length, self._links, self._linked, self._level = [], 0, [], [], 0
 
     def _kept(self) -> list[_Part]:
@@ -323,18 +261,44 @@ class _Page:
         main = [part for part in self._parts if part.in_main]
         return main if any(not part.block.level for part in main) else self._parts
 
+    def _heading(self, headings: Sequence[Block], is_main: bool) -> Block | None:
+        """The heading that is the title: the first <h1> of <main>, or the one that <title> begins with, or the <h1>."""
+        title = one_line(" ".join(self._title))
+        first = next((block for block in headings if block.level == 1 and block.text not in self._sites), None)
+        named = (block for block in headings if _begins_with(title, block.text))
+        return first if first and is_main else next(named, first)
+
+    def _own_title(self) -> str:
+        """<title> without the site's name, which <meta> or an <h1> outside of <main> gives."""
+        title = one_line(" ".join(self._title))
+        outside = [part.block.text for part in self._parts if part.block.level == 1]
+        for site in (*self._sites, *outside):
+            if title.endswith(site) and not title.removesuffix(site)[-1:].isalnum():
+                title = title.removesuffix(site).rstrip(_SEPARATORS) or title
+        return title or next(iter(outside), "")
+
     def _see(self, tag: _Tag) -> None:
-        """Takes what <meta> or <link> says of the page."""
-        name = (tag.attribute("name") or tag.attribute("property")).lower()
-        if name in page_titles.SITE_NAMES:
-            self._sites.append(one_line(tag.attribute("content")))
+        """Takes what <meta> says of the page."""
+        name, content = (tag.attribute("name") or tag.attribute("property")).lower(), tag.attribute("content")
+        if name in _SITE_NAMES:
+            self._sites.append(one_line(content))
         elif name == "robots":
-            self._is_unlisted |= "noindex" in tag.attribute("content").lower()
-        elif tag.attribute("rel").lower() == "canonical" and (address := tag.attribute("href")):
-            self._is_unlisted |= title_of(address.partition("?")[0].rstrip("/")) != title_of(self._id)
-        elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(tag.attribute("content"))):
-            target = links.resolved(match[1], self._id)
-            self._moves, self.moved_to = self._moves or target != self._id, target or ""
+            self._is_unlisted |= "noindex" in content.lower()
+        elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(content)):
+            self.moved_to = links.resolved(match[1], self._id) or ""
+
+    def _see_main(self, tag: _Tag) -> None:
+        """Takes the next tag for whether the page is in its <main>."""
+        is_main = tag.name == "main" or ("role" in tag.attributes and tag.attribute("role").lower() == "main")
+        if tag.begins and tag.ends:
+            return
+        if self._depth and tag.name == self._main:
+            if self._depth == 1 and tag.ends:
+                self.end_block()
+            self._depth += tag.begins - tag.ends
+        elif is_main and tag.begins and not self._depth:
+            self.end_block()
+            self._main, self._depth = tag.name, 1
 
     def _begin_link(self, address: str) -> None:
         if address:
@@ -354,3 +318,7 @@ class _Page:
             self._linked.append(end - anchor.start)
             if anchor.target and anchor.target != self._id:
                 self._links.append(Link(anchor.target, anchor.start, end))
+
+
+def _begins_with(title: str, heading: str) -> bool:
+    return title.lower().startswith(heading.lower()) and not title[len(heading) : len(heading) + 1].isalnum()

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from retrieval import foreign_json, text_files
-from retrieval.data.corpora.articles import Dropped
-from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register, too_large
+from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
 from retrieval.errors import UserError
 
 
@@ -18,14 +17,12 @@ class JsonDocuments(DocumentFormat):
     suffixes = (".jsonl", ".ndjson")
     example = '{"_id": "d1", "title": "T", "text": "words"}'
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
         """The records of a file, one after the other."""
-        left_out: list[str] = []
-        for number, (at, line) in enumerate(text_files.lines(path, left_out.append), 1):
+        for number, (at, line) in enumerate(text_files.lines(path), 1):
             record = foreign_json.parse(line, at, "mend the line")
             if not isinstance(record, dict):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
             if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
                 record = {f"metadata.{name}": value for name, value in metadata.items()} | record
             yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)
-        yield from map(too_large, left_out)

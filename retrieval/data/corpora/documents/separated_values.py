@@ -2,12 +2,11 @@
 
 import csv
 import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from retrieval import text_files
-from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.document_format import (
     Columns,
     Document,
@@ -15,11 +14,9 @@ from retrieval.data.corpora.document_format import (
     columns,
     names_text,
     register,
-    too_large,
 )
 from retrieval.errors import UserError
 
-_DECLARED = re.compile(r"sep=(.)\s*")  # a line that spreadsheets write before the names
 _ROW = ("id", "text")  # the columns of a collection.tsv
 
 
@@ -32,18 +29,16 @@ class SeparatedValues(DocumentFormat):
     suffixes = (".csv", ".tsv")
     example = "id,title,text ⏎ d1,T,words"
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
         """The rows of a file, one after the other."""
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        left_out: list[str] = []
-        lines = _lines(path, left_out.append if has_tabs else None)
+        lines = _lines(path)
         first = next(lines, "")
-        declared = None if has_tabs else _DECLARED.fullmatch(first)
-        lines = text_files.CsvLines(lines if declared else itertools.chain([first], lines))
+        lines = text_files.CsvLines(itertools.chain([first], lines))
         by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        delimiter = declared[1] if declared else _delimiter(first)
-        reader = by_tabs if has_tabs else csv.reader(lines, delimiter=delimiter, strict=True)
-        rows = _rows(path, lines, reader, before=bool(declared))
+        # Spreadsheets write `;` where `,` is in numbers.
+        delimiter = ";" if ";" in first and "," not in first else ","
+        rows = _rows(path, lines, by_tabs if has_tabs else csv.reader(lines, delimiter=delimiter, strict=True))
         _, names = next(rows, ("", []))
         if not names:
             return
@@ -56,7 +51,6 @@ class SeparatedValues(DocumentFormat):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
             yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self)
-        yield from map(too_large, left_out)
 
 
 def _is_of_collection(row: list[str]) -> bool:
@@ -65,30 +59,19 @@ def _is_of_collection(row: list[str]) -> bool:
     return is_row and not text_files.names_ids(row[0])
 
 
-def _delimiter(first: str) -> str:
-    """What stands between columns: spreadsheets write `;` where `,` is in numbers."""
-    return ";" if ";" in first and "," not in first else ","
+def _rows(path: Path, lines: text_files.CsvLines, reader: Any) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a `csv.reader` that are not empty, each after the place where it ends."""
+    try:
+        for row in reader:
+            lines.size = 0
+            if row:
+                yield f"{path}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}; mend the row") from error
 
 
-def _rows(
-    path: Path, lines: text_files.CsvLines, reader: Iterable[list[str]], before: int
-) -> Iterator[tuple[str, list[str]]]:
-    """The rows that are not empty, each after the place where it ends; `before` lines are not among those read."""
-    rows = iter(reader)
-    while True:
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise UserError(f"{path}, line {before + getattr(rows, 'line_num', 0)}: {error}; mend the row") from error
-        if row is None:
-            return
-        lines.size = 0
-        if row:
-            yield f"{path}, line {before + getattr(rows, 'line_num', 0)}", row
-
-
-def _lines(path: Path, left_out: Callable[[str], None] | None) -> Iterator[str]:
-    for number, line in enumerate(text_files.byte_lines(path, left_out), 1):
+def _lines(path: Path) -> Iterator[str]:
+    for number, line in enumerate(text_files.byte_lines(path), 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -1,23 +1,18 @@
 """One's own documents as a corpus: files, folders and patterns."""
 
-import dataclasses
+import functools
 import glob
-import logging
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unicodedata import normalize
 
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
-from retrieval.data.corpora.document_format import NOT_IN_IDS, Document, endings, format_of
-from retrieval.data.corpora.note_links import Notes
+from retrieval.data.corpora.document_format import NOT_IN_IDS, endings, format_of
 from retrieval.errors import UserError
-
-_log = logging.getLogger(__name__)
 
 _FIELDS = ("documents.id", "documents.title", "documents.text", "documents.url")
 
@@ -39,214 +34,103 @@ class OwnDocuments(CorpusKind):
         """Each part has a file of a known format, and the first record of each file of records can be read."""
         source_paths.checked("config.corpus", [part for part in parts if not _is_pattern(part)], of_folders=None)
         for part in parts:
-            found = _files([part])
-            if not found.known:
-                leaving = (
-                    f" but {len(found.leaving):,} links that leave it, which are not followed" if found.leaving else ""
-                )
-                raise UserError(
-                    f"{part}: no document{leaving}, in config.corpus; the names of documents end in {endings()}"
-                )
-        for path in _files(parts).known:
+            if not _files([part])[0]:
+                raise UserError(f"{part}: no document, in config.corpus; the names of documents end in {endings()}")
+        for path in self.inputs(parts, Path()):
             next(_documents(path, path.name, options), None)
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
         """The files of known formats."""
         source_paths.existing([Path(part) for part in parts if not _is_pattern(part)])
-        return _files(parts).known
+        return _files(parts)[0]
 
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
-        """The documents of all files, in the order of their paths."""
-        paths, others, leaving, again = _files(parts)
-        if again:
-            _log.warning("the corpus: %d files are named or linked more than once; each is read once", again)
-        for path in leaving:
-            _log.warning(
-                "%s: left out, for this link leaves the corpus; put what it leads to in its place", _shown(path)
-            )
-        yield from (Dropped(_shown(path), "links that leave the corpus") for path in leaving)
-        broken = [path for path in others if not path.exists()]
-        for path in broken:
-            _log.warning("%s: left out, for this link leads nowhere; mend or remove it", _shown(path))
-        yield from (Dropped(_shown(path), "links that lead nowhere") for path in broken)
-        odd = [path for path in others if path.exists() and not _can_be_id(path)]
-        for path in odd:
-            _log.warning(
-                "%s: left out, for its name is not UTF-8, or has a tab or a line break; give it another", _shown(path)
-            )
-        yield from (Dropped(_shown(path), "files whose name cannot be an id") for path in odd)
-        others = [path for path in others if path.exists() and _can_be_id(path)]
-        kinds = Counter(path.suffix.lower() or "no ending" for path in others)
-        if kinds:
-            told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
-            _log.warning("the corpus: %d files of other kinds are left out: %s", len(others), told)
-        yield from (Dropped(str(path), f"files of other kinds: {path.suffix.lower()}") for path in others)
-        base = _base(paths)
-        ids = {path: normalize("NFC", path.absolute().relative_to(base).as_posix()) for path in paths}
-        notes = Notes(id for path, id in ids.items() if _has_names(path))
-        for path, id in ids.items():
-            documents = _documents(path, id, options)
-            yield from (_with_names(item, notes) for item in documents) if _has_names(path) else documents
+        """The documents of all files, after what is left out."""
+        paths, left_out = _files(parts)
+        yield from left_out
+        base = os.path.commonpath([path.parent for path in paths])  # the ids count from the deepest common folder
+        for path in paths:
+            yield from _documents(path, normalize("NFC", path.relative_to(base).as_posix()), options)
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """The article of a document."""
         return list(page.format.parse(page))
 
 
-def _has_names(path: Path) -> bool:
-    return bool((form := format_of(path)) and form.has_names)
-
-
-def _with_names(item: Document | Dropped, notes: Notes) -> Document | Dropped:
-    """A document with the notes that it links to by name."""
-    if isinstance(item, Dropped) or "[[" not in item.text:
-        return item
-    return dataclasses.replace(item, named=notes.named_in(item.text))
-
-
 def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     form = format_of(path)
     assert form, "`_files` gives those of known formats"
-    fields: Mapping[str, str] = {name.rpartition(".")[2]: options[name] for name in _FIELDS}
     is_empty = True
-    for item in form.read(path, id, fields):
+    for item in form.read(path, id, {name.rpartition(".")[2]: options[name] for name in _FIELDS}):
         is_empty = False
         yield item
     if is_empty:
         yield Dropped(id, "files without a record")
 
 
-class _Found(NamedTuple):
-    """The files that the parts of a corpus name.
+def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
+    """The files of known formats that the parts name, each once by its path without links; and what is left out.
 
-    Attributes:
-      known: of known formats, in order.
-      others: of other kinds, and broken links.
-      leaving: links to what is in none of the folders that the parts name.
-      again: how many were named or linked again.
+    A link is followed to a file in one of the folders that the parts name. Links to folders are not followed: what
+    they lead to is in one of those folders itself, or in none.
     """
-
-    known: list[Path]
-    others: list[Path]
-    leaving: list[Path]
-    again: int
-
-
-def _files(parts: Sequence[str]) -> _Found:
-    """The files that the parts name, each once. Hidden ones are passed over."""
-    roots = [root for part in parts for root in _roots(part)]
-    named = [path for part in parts for path in dict.fromkeys(_of_part(part, roots))]
-    places = _real_places(named)
-    leaving = [path for path, place in places.items() if not _is_within(place, roots)]
-    there, again = _each_once([path for path in named if _is_within(places[path], roots)], places)
-    known = [path for path in there if path.is_file() and format_of(path) and _can_be_id(path)]
-    return _Found(known, sorted(set(there).difference(known)), leaving, again)
-
-
-def _roots(part: str) -> list[str]:
-    """The folders, or the file, that a part names: what stands before the first sign of a pattern."""
-    if not _is_pattern(part):
-        return [os.path.realpath(part)]
-    names = part.split("/")
-    first = next(place for place, name in enumerate(names) if glob.has_magic(name))
-    return [os.path.realpath("/".join([*names[:first], ""]) or os.curdir)]
+    roots = tuple(os.path.join(os.path.realpath(_split_pattern(part)[0]), "") for part in parts)
+    real_folder = functools.cache(os.path.realpath)
+    found = [path for part in parts for place in places(part) for path in sorted(_below(place))]
+    kept: dict[Path, None] = {}
+    left_out: dict[Path, str] = {}
+    for path in found:
+        real = Path(os.path.realpath(path) if path.is_symlink() else os.path.join(real_folder(path.parent), path.name))
+        if not f"{real}/".startswith(roots):
+            left_out[path] = "links that leave the corpus"
+        elif real.is_dir():
+            continue
+        elif not real.exists():
+            left_out[path] = "links that lead nowhere"
+        elif os.fsencode(real).decode(errors="replace") != str(real) or set(NOT_IN_IDS) & set(str(real)):
+            left_out[path] = "files whose name cannot be an id"
+        elif not (real.is_file() and format_of(real)):
+            left_out[path] = f"files of other kinds: {real.suffix.lower()}"
+        else:
+            kept[real] = None
+    return list(kept), [Dropped(os.fsencode(path).decode(errors="replace"), why) for path, why in left_out.items()]
 
 
-def _is_within(place: str, roots: Sequence[str]) -> bool:
-    return any(place == root or place.startswith(os.path.join(root, "")) for root in roots)
+def places(part: str) -> list[Path]:
+    """The files and folders that a part names; `**` follows no links."""
+    top, pattern = _split_pattern(part)
+    folder = Path(os.path.realpath(top))
+    if not pattern:
+        return [folder] if folder.exists() else []
+    found = sorted(folder.glob(pattern))
+    if "/." in f"/{pattern}":  # who writes a dot means hidden files
+        return found
+    return [path for path in found if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
 
 
-def _can_be_id(path: Path) -> bool:
-    """Whether the name of a file is UTF-8 on one line: it becomes an id, and no record could hold another."""
-    return _shown(path) == str(path) and not any(sign in str(path) for sign in NOT_IN_IDS)
-
-
-def _shown(path: Path) -> str:
-    """A path as it can be written: what is not UTF-8 in it becomes a sign."""
-    return os.fsencode(path).decode("utf-8", errors="replace")
-
-
-def _of_part(part: str, roots: Sequence[str]) -> Iterator[Path]:
-    places = [part] if Path(part).exists() else sorted(set(matching(part, roots)))
-    for place in map(Path, places or [part]):
-        below = sorted(_below(place, roots)) if place.is_dir() else [place]
-        yield from (path for path in below if path.is_file() or path.is_symlink())
-
-
-def matching(pattern: str, roots: Sequence[str] = ()) -> Iterator[str]:
-    """The files and folders that match. `**` is each folder once, where that of `glob` follows a link to a parent.
-
-    Args:
-      roots: the folders that links may lead to; by default the one that stands before the pattern.
-    """
-    names, roots = pattern.split("/"), roots or _roots(pattern)
-    if "**" not in names:
-        yield from glob.glob(pattern)
+def _below(place: Path) -> Iterator[Path]:
+    """All files below a folder, and links to folders, without those that are hidden; or the file itself."""
+    if not place.is_dir() or place.is_symlink():
+        yield place
         return
-    place = names.index("**")
-    top, rest = "/".join([*names[:place], ""]), "/".join(names[place + 1 :])
-    for start in glob.glob(top) if top else [os.curdir]:
-        for folder, _ in _walk(start, roots) if rest else [(start, [])]:  # with no rest it is all that is below
-            yield from matching(os.path.join(glob.escape(folder), rest), roots)
-
-
-def _below(folder: Path, roots: Sequence[str]) -> Iterator[Path]:
-    """All files."""
-    return (Path(top, name) for top, names in _walk(str(folder), roots) for name in names)
-
-
-def _walk(folder: str, roots: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """All folders and the names of their files, without those that are hidden.
-
-    Links to folders are followed last, and a folder is read once: a link may lead to its own parent. Those that lead to
-    a folder outside of the roots are among the names.
-    """
-    seen: set[str] = set()
-    places = [folder]
-    for place in places:  # which grows
-        for top, folders, names in os.walk(place, onerror=_refuse):
-            if (real := os.path.realpath(top)) in seen or not _is_within(real, roots):
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            links = [name for name in folders if os.path.islink(os.path.join(top, name))]
-            leaving = [name for name in links if not _is_within(os.path.realpath(os.path.join(top, name)), roots)]
-            places.extend(os.path.join(top, name) for name in links if name not in leaving)
-            yield top, [name for name in (*names, *leaving) if not name.startswith(".")]
+    for top, folders, names in os.walk(place, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
+        yield from (Path(top, name) for name in (*names, *links) if not name.startswith("."))
 
 
 def _refuse(error: OSError) -> None:
     raise UserError(f"{error.filename}: cannot be read ({error.strerror}), and is in config.corpus; let it be read")
 
 
-def _real_places(paths: Sequence[Path]) -> dict[Path, str]:
-    """Each path without links; the last part of a link that leads nowhere stays."""
-    folders = {folder: os.path.realpath(folder) for folder in {path.parent for path in paths}}
-    return {
-        path: os.path.realpath(path)
-        if path.is_symlink() and path.exists()
-        else os.path.join(folders[path.parent], path.name)
-        for path in paths
-    }
-
-
-def _each_once(paths: Sequence[Path], places: Mapping[Path, str]) -> tuple[list[Path], int]:
-    """One path of each file, the first that has no link in it if there is one; and how many files had several."""
-    first: dict[str, Path] = {}
-    again: set[str] = set()
-    for path in sorted(paths, key=lambda path: (path.is_symlink(), places[path] != os.path.abspath(path))):
-        again |= {places[path]} & first.keys()
-        first.setdefault(places[path], path)
-    kept = set(first.values())
-    return [path for path in dict.fromkeys(paths) if path in kept], len(again)
-
-
-def _base(paths: Sequence[Path]) -> Path:
-    """The folder from which the ids of documents count: the deepest one that all of them are in."""
-    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
+def _split_pattern(part: str) -> tuple[str, str]:
+    """The folder that stands before a pattern, and the pattern; for another part the part and ''."""
+    if not _is_pattern(part):
+        return part, ""
+    names = part.split("/")
+    first = next(number for number, name in enumerate(names) if glob.has_magic(name))
+    return "/".join([*names[:first], ""]) or os.curdir, "/".join(names[first:])
 
 
 def _is_pattern(part: str) -> bool:
-    has_scheme = ":" in part.partition("/")[0]  # such as tfds:NAME?data_dir=FOLDER
-    return glob.has_magic(part) and not has_scheme and not Path(part).exists()
+    return glob.has_magic(part) and not Path(part).exists()
