@@ -67,9 +67,13 @@ setup(
         "plan": ["libtpu==0.0.52"],
         "scann": ["scann"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
+        # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
+        "tfds": ["tensorflow-datasets", "importlib_resources"],
         "tpu": ["jax[tpu]"],
         "test": [
             "apache-beam",
+            "importlib_resources",
+            "tensorflow-datasets",
             "pytest",
             "pytest-xdist",
             "pyright[nodejs]",

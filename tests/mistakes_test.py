@@ -187,6 +187,8 @@ $DUMP --config.sets.reqa={text.txt}
   {text.txt} | not valid JSON | a file of SQuAD is needed
 $DUMP --config.sets.reqa={cut.json.gz}
   {cut.json.gz} | cannot be read | copy or download it again
+$DUMP --config.sets.beir=tfds:scifact
+  tfds:scifact: no such file or folder | config.sets.beir
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={beir},{folder}/two/beir

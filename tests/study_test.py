@@ -142,6 +142,7 @@ def test_runs_on_a_remade_run_are_remade(tmp_path):
         ("none.json", "", r".*none\.json: no such file .*config\.sets\.reqa"),
         ("bad.json", "", r".*bad\.json"),
         ("", "bad.json", r".*bad\.json, line 1"),
+        ("", "tfds:natural_questions?data_dir=.", r"tfds:natural_questions.*nothing is prepared"),
     ],
 )
 def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, reqa, nq, message):

@@ -9,6 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, model_folder
+from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
@@ -281,7 +282,12 @@ def _trained_on(
 
 def _names(value: Any) -> list[str]:
     parts = [part for part in str(value).split(",") if part]
-    return [part.partition(":")[2] if hub.is_name(part) else Path(part).name for part in parts]
+    return [
+        part.partition(":")[2].partition("?")[0]
+        if tfds_source.is_source(part) or hub.is_name(part)
+        else Path(part).name
+        for part in parts
+    ]
 
 
 def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:

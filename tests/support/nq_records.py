@@ -102,6 +102,23 @@ def judged(value, rule="pair"):
     return {value.queries[q]: {by_id[id] for id in grades} for q, grades in value.qrels[rule].items()}
 
 
+# Blanks in tags, in a token and in text without tokens, dashes with a space on none, both or one side, list items.
+HARD_HTML = (
+    '<P>In 1998–99 <a title="x y">H</a><sub class="x y">2</sub>O<sup>[a b]</sup>ran.\nA<b> "b"</b>c — 3 ½l —e '
+    "&lt;f&gt;<Li>g</Li>h</P>"
+)
+HARD_TOKENS = [
+    *("<P>", "In", "1998", ("--", "–"), "99", "H", "2", "O", "ran", ".", "A", ("``", '"'), "b", ("''", '"'), "c"),
+    *(("--", "—"), "3 ½", "l", ("--", "—"), "e", ("<", "&lt;"), "f", (">", "&gt;"), "<Li>", "g", "</Li>", "h", "</P>"),
+]
+HARD_SECOND = 'A "b"c -- 3 ½l --e <f> g h'
+HARD_TEXT = f"In 1998--99 H2O ran. {HARD_SECOND}"
+
+
+def hard():
+    return full_record(HARD_HTML, HARD_TOKENS, [((0, len(HARD_TOKENS)), [(10, 11)], "NONE")], question="hard")
+
+
 TABLE = (PLAIN.index("<Table>"), PLAIN.index("</Table>") + 1)
 LEFT_OUT = {
     "no long answer": ((-1, -1), [], "NONE"),

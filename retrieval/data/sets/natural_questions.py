@@ -1,10 +1,11 @@
 """Natural Questions (Kwiatkowski et al. 2019) as a ReQA set, as Chang et al. 2020 (section 4.1) evaluate on it.
 
 A question and the paragraph that an annotator marked as its long answer. The short answer begins in the gold sentence.
-Documents come as tokens, some of them HTML tags, and spans as token numbers, in two forms:
+Documents come as tokens, some of them HTML tags, and spans as token numbers, in three forms:
 
     full        nq-train-00.jsonl.gz: every token with its bytes in the page's HTML, which tell the spacing
     simplified  simplified-nq-train.jsonl.gz: the tokens alone, with a blank between each two
+    TFDS        natural_questions/default: the tokens and the HTML, but not where they are in it
 """
 
 import collections
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import foreign_json, text_files
-from retrieval.data.corpora import entities
+from retrieval.data.corpora import entities, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -35,6 +36,8 @@ _WRITTEN |= {name.lower(): bracket for name, bracket in _WRITTEN.items()}
 _NO_SPACE_BEFORE = re.compile(r"[,.;:?!…)\]}%'’”]|''|\.\.\.|-R[RSC]B-|['’](?:s|m|d|re|ve|ll)|n['’]t", re.IGNORECASE)
 _NO_SPACE_AFTER = re.compile(r"[(\[{$£€#`“‘]|``|-L[RSC]B-", re.IGNORECASE)
 
+# How much text of the HTML may be without a token, such as the mark of a reference.
+_LONGEST_GAP = 40
 
 _YES_NO = ("NONE", "NO", "YES")
 
@@ -54,7 +57,7 @@ class _Word:
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """What both forms have in common. A long answer is read by `words`, first to last, HTML tags left out."""
+    """What the three forms have in common. A long answer is read by `words`, first to last, HTML tags left out."""
 
     at: str
     question: str
@@ -65,7 +68,7 @@ class _Record:
 
 
 def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
-    """The set 'nq' from Natural Questions files (.jsonl or .jsonl.gz, full or simplified).
+    """The set 'nq' from Natural Questions files (.jsonl or .jsonl.gz, full or simplified) or 'tfds:natural_questions'.
 
     The rules are those of ReQA (Ahmad et al. 2019). An annotation gives a question if it has exactly one short answer,
     and its long answer is a paragraph (begins with <P>). Training records have one annotation; where there are several,
@@ -79,10 +82,11 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 
     Raises:
       UserError: a file is missing, cut off or without a record, a line is not JSON, a field is missing or of another
-        type, a token number is out of range, or no question is left; with file, line and example_id.
+        type, a token number is out of range, or no question is left; with file, line and example_id. As
+        `tfds_source.examples`.
     """
     left_out: collections.Counter[str] = collections.Counter()
-    value = reqa.build("nq", (p for path in paths for p in _paragraphs(Path(path), left_out)))
+    value = reqa.build("nq", (p for path in paths for p in _paragraphs(path, left_out)))
     for reason, count in left_out.most_common():
         _log.info("Natural Questions: left out %d annotations: %s", count, reason)
     if not value.queries:
@@ -102,8 +106,9 @@ def check_file(path: Path) -> None:
     next(_json_records(path), None)
 
 
-def _paragraphs(path: Path, left_out: collections.Counter[str]) -> Iterator[reqa.Paragraph]:
-    for record in _json_records(path):
+def _paragraphs(path: Path | str, left_out: collections.Counter[str]) -> Iterator[reqa.Paragraph]:
+    records = _prepared_records(str(path)) if tfds_source.is_source(path) else _json_records(Path(path))
+    for record in records:
         for annotation in record.annotations:
             try:
                 yield _paragraph(record, annotation)
@@ -190,6 +195,21 @@ def _json_record(line: bytes, at: str) -> _Record:
     )
 
 
+def _prepared_records(source: str) -> Iterator[_Record]:
+    for example in tfds_source.examples(source, "natural_questions"):
+        document, at = example["document"], f"{source}, example_id {example['id']}"
+        tokens = document["tokens"]
+        annotations = [a | {"yes_no_answer": _YES_NO[a["yes_no_answer"] + 1]} for a in example["annotations"]]
+        yield _Record(
+            at,
+            example["question"]["text"],
+            len(tokens),
+            annotations,
+            lambda index, tokens=tokens: tokens[index]["token"],
+            lambda long_answer, document=document: _sought_words(document, long_answer),
+        )
+
+
 def _placed_words(tokens: list[Any], record: Any, long_answer: dict[str, Any], at: str) -> Iterator[_Word]:
     """Full form. White space in a tag is none, and a tag that is a token parts words as white space does."""
     page = text_files.string(record, "document_html", at).encode()
@@ -221,6 +241,29 @@ def _guessed_words(tokens: list[str], long_answer: dict[str, Any]) -> Iterator[_
             before, is_parted = token, False
 
 
+def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iterator[_Word]:
+    """TFDS. Every word is looked for in the visible text of the long answer, close behind the word before it.
+
+    A word may not be there as it stands: a dash may be written '--'. It is then taken to be where the next one is
+    sought.
+    """
+    visible = _visible(document["html"].encode()[long_answer["start_byte"] : long_answer["end_byte"]])
+    last, is_parted, misses = 0, False, []
+    for index in range(long_answer["start_token"], long_answer["end_token"]):
+        token = document["tokens"][index]
+        if token["is_html"]:
+            is_parted = True
+        elif text := _written(token["token"]):
+            start = len(visible) - len(visible[last:].lstrip())
+            places = [visible.find(form, start, start + _LONGEST_GAP + len(form)) for form in (token["token"], text)]
+            place = min((f for f in places if f >= 0), default=-1)
+            yield _Word(index, text, is_parted or _has_space(visible[last : max(place, start)]))
+            last, is_parted = (start if place < 0 else place + len(text)), False
+            misses.append(place < 0)
+    if sum(misses) > len(misses) / 2:
+        raise _LeftOutError("the words of the paragraph are not in its HTML")
+
+
 def _visible(page: bytes) -> str:
     tags, last, rest = page.decode("utf-8", "replace").rpartition(">")  # so every '<' is sought an end that is there
     return entities.unescape(_TAG.sub("", tags + last) + rest)
@@ -240,9 +283,10 @@ class NaturalQuestions(SetFormat):
     """The format 'nq'."""
 
     name = "nq"
-    what = "Natural Questions, full or simplified, as ReQA"
-    setting = "--config.sets.nq=FILE.jsonl.gz,…"
+    what = "Natural Questions, full or simplified, or TFDS, as ReQA"
+    setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
+    tfds = "natural_questions"
     options = reqa.SENTENCES
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
@@ -255,6 +299,9 @@ class NaturalQuestions(SetFormat):
 
     def check_path(self, path: Path, options: Options) -> None:
         check_file(path)
+
+    def preview(self, value: str) -> None:
+        tfds_source.open_all(split(value), self.tfds)
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         return name == self.name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval import foreign_json, hashing, text_files
-from retrieval.data.corpora import sentences
+from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain
 from retrieval.data.sets.answers import of_texts
@@ -45,7 +45,7 @@ class Paragraph:
 def read_squad(
     paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
 ) -> beir.RetrievalSet:
-    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz).
+    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
     white space. The paper's Table 2 counts its 97,888 queries so.
@@ -53,11 +53,14 @@ def read_squad(
     An answer that is not at its `answer_start` is looked for in the paragraph. It is taken from there if it occurs
     exactly once, and otherwise left out. What is left out is counted in the log.
 
+    From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
+
     Args:
       is_asked: whether an article's paragraphs and questions are taken, by its title. The log counts the others.
 
     Raises:
-      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question.
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
+        `tfds_source.examples`.
     """
     articles: dict[str, bool] = {}
 
@@ -169,17 +172,30 @@ def _same_sentence(
 
 
 def paragraphs(path: Path | str) -> Iterator[Paragraph]:
-    """The paragraphs of a SQuAD file, in their order.
+    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order.
 
     Raises:
       UserError: as `read_squad`.
     """
+    if tfds_source.is_source(path):
+        yield from _tfds_paragraphs(str(path))
+        return
     content = text_files.whole_json(Path(path))
     root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         at = f"{path}: article {i} ('{_name(article, 'title')}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
             yield _paragraph(paragraph, f"{at}, paragraph {j}", _name(article, "title"))
+
+
+def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
+    """TFDS holds one example per question; those of a paragraph are brought together again."""
+    by_context: dict[str, list[Any]] = {}
+    for example in tfds_source.examples(source, "squad"):
+        by_context.setdefault(example["context"], []).append(example)
+    for context, questions in by_context.items():
+        title = questions[0]["title"]
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{title}'", title)
 
 
 def _paragraph(record: Any, at: str, article: str) -> Paragraph:
@@ -222,12 +238,13 @@ class SquadFiles(SetFormat):
     """The format 'reqa'."""
 
     name = "reqa"
-    what = "SQuAD v1.1, as ReQA"
-    setting = "--config.sets.reqa=FILE.json,…"
+    what = "SQuAD v1.1, or TFDS, as ReQA"
+    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     example = (
         '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
+    tfds = "squad"
     options = ("sets.known_articles", *SENTENCES)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
@@ -248,7 +265,11 @@ class SquadFiles(SetFormat):
             )
 
     def preview(self, value: str) -> beir.RetrievalSet | None:
-        return read_squad(split(value))
+        sources = split(value)
+        tfds_source.open_all(sources, self.tfds)
+        paths = [source for source in sources if not tfds_source.is_source(source)]
+        found = read_squad(paths) if paths else None
+        return found if len(paths) == len(sources) else None
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         return name == self.name

@@ -52,6 +52,7 @@ class SetFormat:
       options: other fields that it reads, as dotted names.
       is_judged: whether its queries have judgements. Without them no set can be divided for training.
       of_folders: whether the field takes folders instead of files.
+      tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes so many files of different kinds.
       holds_out: whether it asks with texts of the corpus that training is not to read.
     """
@@ -63,6 +64,7 @@ class SetFormat:
     options: Sequence[str] = ()
     is_judged: bool = True
     of_folders: bool = False
+    tfds: str = ""
     parts: Sequence[str] = ()
     holds_out: bool = False
 
@@ -79,12 +81,12 @@ class SetFormat:
         return [self.name]
 
     def sources(self, value: Any) -> list[str]:
-        """The files and folders that the field names."""
+        """The files, the folders and the data sets of TFDS that the field names."""
         return source_paths.split(value)
 
     def inputs(self, value: Any, options: Options) -> list[Path]:
         """The files and folders that are read."""
-        return list(map(Path, self.sources(value)))
+        return source_paths.local(self.sources(value))
 
     def check(self, value: Any, options: Options, has_corpus: bool) -> None:
         """Checks in seconds what the field names.
@@ -96,7 +98,7 @@ class SetFormat:
           UserError: a file is missing, or is not what it should be.
         """
         self.check_parts(value)
-        for path in source_paths.checked(f"config.sets.{self.name}", self.sources(value), self.of_folders):
+        for path in source_paths.checked(f"config.sets.{self.name}", self.sources(value), self.of_folders, self.tfds):
             self.check_path(path, options)
 
     def check_parts(self, value: Any) -> None:

@@ -58,6 +58,7 @@ class Squad(SetFormat):
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
     example = reqa.SquadFiles.example
+    tfds = "squad"
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
         asked, *more = split(value)
