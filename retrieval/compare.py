@@ -1,22 +1,20 @@
 """Finished runs side by side: results with paired tests, settings that differ, curves and cost.
 
     retrieval compare runs/a runs/b
-    python -m retrieval.compare runs/a runs/b --html=compared.html --json=compared.json
+    python -m retrieval.compare runs/a runs/b --html=compared.html
 
 The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
-is named for each run. The command reads, and writes nothing but the files of --html and --json.
+is named for each run. The command reads, and writes nothing but the file of --html.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import logging as absl_logging
 
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 
 # Not those of a name such as 'bm25 (0.9, 0.4)'.
 _COMMAS = re.compile(r",(?![^(]*\))")
@@ -34,8 +32,6 @@ def main(argv: Sequence[str]) -> None:
     if asked.html:
         parts = [*tables, *run_comparison.curves(comparison.runs)]
         files.write_text(asked.html, page(" beside ".join(run.name for run in comparison.runs), parts))
-    if asked.json:
-        files.write_text(asked.json, json.dumps(run_comparison.as_json(comparison), ensure_ascii=False, indent=2))
     print("\n\n".join(tables))
 
 
@@ -47,13 +43,12 @@ def _parser() -> argparse.ArgumentParser:
         "--systems", default="", metavar="A,B", help="the system of each run to test; else those of one name"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="writes a page with the tables and the curves")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the numbers")
     return parser
 
 
 def program() -> None:
     """Runs the command."""
-    command_line.run(main, has_flags=False)
+    cli.run(main, has_flags=False)
 
 
 if __name__ == "__main__":

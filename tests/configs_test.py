@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from configs.studies import pretraining_tasks
-from retrieval.cli import config_files
+from retrieval import cli
 from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
@@ -21,7 +21,7 @@ from retrieval.training.optimizer import linear_schedule
 
 # The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
 OF_MODELS = {"published", "fine_tune", "own"}
-NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
+NAMES = [Path(name).stem for name in cli.described() if "studies" not in name]
 NAMES = [name for name in NAMES if name not in OF_MODELS]
 
 

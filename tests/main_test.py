@@ -16,8 +16,7 @@ from ml_collections import ConfigDict
 from support.command_flags import forget_flags
 
 from configs import dpr
-from retrieval import main
-from retrieval.cli import command_line, config_files
+from retrieval import cli, main
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
@@ -29,7 +28,7 @@ CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
 def parse(*arguments):
     forget_flags()
-    return command_line.parse_flags(["main", *arguments])
+    return cli.parse_flags(["main", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def parse(*arguments):
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     parse(*arguments)
-    config, expected = flags.FLAGS.config, dpr.get_config("local")
+    config, expected = cli.config(), dpr.get_config("local")
     expected.train.steps = 7 if "steps" in " ".join(arguments) else expected.train.steps
     assert config.to_dict() == expected.to_dict()
 
@@ -53,7 +52,7 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     field = "--config.runs.ict-0.train.steps"
     parse("--config=studies/repbert", f"{field}=7", "--noconfig.runs.ict-1.encode.corpus")
-    runs = flags.FLAGS.config.runs
+    runs = cli.config().runs
     assert runs["ict-0"].train.steps == 7 != runs["ict-1"].train.steps and not runs["ict-1"].encode.corpus
     with pytest.raises(UserError, match=rf"^{field}=x: a whole number is needed, such as \d+$"):
         parse("--config=studies/repbert", f"{field}=x")
@@ -63,15 +62,15 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
 
 def test_a_file_comes_before_a_config_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert config_files.expanded("dpr:local") == f"{REPOSITORY}/configs/dpr.py:local"
-    assert config_files.expanded("studies/seed_encoder").endswith("/configs/studies/seed_encoder.py")
+    assert cli.expanded("dpr:local") == f"{REPOSITORY}/configs/dpr.py:local"
+    assert cli.expanded("studies/seed_encoder").endswith("/configs/studies/seed_encoder.py")
     (tmp_path / "dpr").write_text("mine")
     for value in ("dpr:local", "../setup", "nothing:local", "", ":local"):
-        assert config_files.expanded(value) == value
+        assert cli.expanded(value) == value
 
 
 def test_helpers_of_configs_are_not_among_the_configs(capsys):
-    known = set(config_files.described())
+    known = set(cli.described())
     helpers = {
         f"configs/studies/{name}.py"
         for name in (
@@ -103,7 +102,7 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
 )
 def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
     seen = []
-    monkeypatch.setattr(command_line, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
+    monkeypatch.setattr(cli, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
     monkeypatch.setattr(sys, "argv", ["retrieval", *words, "--workdir=run"])
     monkeypatch.setattr(sys, "path", [*sys.path])
     main.program()
@@ -124,7 +123,7 @@ def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
 def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True", "--config.sets.beir=scifact")
-    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"))
+    runner.open_run(Run(cli.config(), tmp_path, REPOSITORY / "requirements.lock"))
     before = json.loads((tmp_path / "config.json").read_text())
     given = ["--noconfig.encode.corpus", "--config.evaluate.metrics=('RR@10','R@50')", "--config.train.clip_norm=2"]
     main.main(parse(f"--workdir={tmp_path}", "--stage=prepare", *given))
@@ -138,8 +137,8 @@ def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
     for arguments, epochs in ((["--config.train.steps=7"], 0), ([], 30), (["--config.train.epochs=2"], 2)):
         parse("--config=own:local", *arguments)
         with caplog.at_level("INFO", logger="retrieval"):
-            overrides.settle(flags.FLAGS.config, command_line.overridden())
-        assert flags.FLAGS.config.train.epochs == epochs
+            overrides.settle(cli.config(), cli.overridden())
+        assert cli.config().train.epochs == epochs
     assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
 
 
@@ -164,8 +163,8 @@ def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
     ):
         parse("--config=bert:local", *arguments)
         with caplog.at_level("INFO", logger="retrieval"):
-            overrides.settle(flags.FLAGS.config, command_line.overridden())
-        assert flags.FLAGS.config.sets.pydocs is has_set
+            overrides.settle(cli.config(), cli.overridden())
+        assert cli.config().sets.pydocs is has_set
     assert (
         caplog.text.count("config.corpus=docs is set, so config.sets.pydocs=True of the experiment does not count") == 1
     )
@@ -177,9 +176,7 @@ def refusal(base, *arguments, stages, names=()):
     (base.folder / "config.json").write_text(base.config.to_json())
     parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
     try:
-        overrides.check(
-            Run(flags.FLAGS.config, base.folder.parent / "run", base.lock), names, command_line.overridden()
-        )
+        overrides.check(Run(cli.config(), base.folder.parent / "run", base.lock), names, cli.overridden())
     except UserError as error:
         return str(error)
 
@@ -226,12 +223,12 @@ def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["main"])
     forget_flags()
     with pytest.raises(SystemExit) as end:
-        command_line.run(interrupted)
+        cli.run(interrupted)
     assert end.value.code == 130 and capsys.readouterr().err == f"{signals.INTERRUPTED}\n"
 
 
 def test_a_full_disk_is_named():
-    assert "disk is full" in command_line._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
+    assert "disk is full" in cli._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
 
 
 class Counter:
@@ -260,7 +257,7 @@ def stages(own_table):
 def make_run(folder, *arguments):
     has_stages = any(argument.startswith("--config.stages=") for argument in arguments)
     parse(CONFIG, *([] if has_stages else ["--config.stages=('prepare', 'evaluate')"]), *arguments)
-    return Run(flags.FLAGS.config, folder, REPOSITORY / "requirements.lock")
+    return Run(cli.config(), folder, REPOSITORY / "requirements.lock")
 
 
 def run_all(run, stages):

@@ -20,8 +20,7 @@ from conftest import REPOSITORY
 from support import toy_corpus
 from support.command_flags import forget_flags
 
-from retrieval import main, study
-from retrieval.cli import command_line
+from retrieval import cli, main, study
 from retrieval.config import experiment
 from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
@@ -468,7 +467,7 @@ def answer(inputs, tmp_path, monkeypatch, capsys):
         forget_flags()
         monkeypatch.setattr(sys, "argv", ["command", *words])
         with pytest.raises(SystemExit) as end:
-            command_line.run(command.main)
+            cli.run(command.main)
         return end.value.code, capsys.readouterr().err
 
     call.paths = inputs | {"run": tmp_path / "run"}

@@ -11,9 +11,8 @@ import termios
 import pytest
 from conftest import REPOSITORY
 
-from retrieval import terminal
+from retrieval import cli, terminal
 from retrieval.api.document_index import Hit
-from retrieval.cli import command_line
 from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
 from retrieval.stages import search
@@ -30,8 +29,7 @@ NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** 
 
 WORK = """import logging
 from retrieval import terminal
-from retrieval.cli import command_line
-command_line._set_up_logging()
+terminal.set_up_logging()
 for step in terminal.progress(range(3), desc="train"):
     logging.getLogger("retrieval.x").info("step %s", step)
 """
@@ -76,8 +74,8 @@ def test_a_hit_is_two_lines_whatever_the_passage_holds():
 
 def test_errors_and_the_log_leave_a_terminal_alone(capsys, monkeypatch):
     with pytest.raises(SystemExit):
-        command_line._fail(f"a: line 1: the _id '{NASTY}'")
-    command_line._set_up_logging()
+        cli._fail(f"a: line 1: the _id '{NASTY}'")
+    terminal.set_up_logging()
     logging.getLogger("retrieval.x").warning("skipped %s", NASTY)
     said = capsys.readouterr().err
     assert said.count(r"\x1b[31mred") == 2 and "\x1b" not in said and "\x9b" not in said and "\u202e" not in said

@@ -11,8 +11,7 @@ from conftest import REPOSITORY
 from support.command_flags import forget_flags
 
 from configs.studies import proqa, quadruplet, repbert, seed_encoder
-from retrieval import study
-from retrieval.cli import command_line
+from retrieval import cli, study
 from retrieval.recipes import question_tower
 from retrieval.recipes.recipe import recipe_of
 from retrieval.studies import run_table, study_report
@@ -33,8 +32,8 @@ OTHERS = [f"--config=configs/studies/{name} --workdir=runs/x --config.corpus=dum
 def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     forget_flags()
-    command_line.parse_flags(["study", *shlex.split(command)])
-    config = command_line.CONFIG.value
+    cli.parse_flags(["study", *shlex.split(command)])
+    config = cli.config()
     (tmp_path / "list.trec").touch()
     for name in ("dev_runs", "dl_runs"):
         if config.get(name):

@@ -16,7 +16,6 @@ from support import toy_corpus
 from configs import bm25
 from configs.studies import pretraining_curves, pretraining_tasks
 from retrieval import study
-from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
 from retrieval.studies import run_table
@@ -87,7 +86,7 @@ def do(config, folder, parallel=2, only=("*",)):
 
 
 def run_program(config, folder, only=("*",), shown=False):
-    flags = ((command_line, "CONFIG", config), (command_line, "WORKDIR", str(folder)))
+    flags = ((cli, "config", lambda: config), (cli, "WORKDIR", SimpleNamespace(value=str(folder))))
     with pytest.MonkeyPatch.context() as patch:
         for module, flag, value in (*flags, (study, "_ONLY", list(only)), (study, "_LIST", shown)):
             patch.setattr(module, flag, SimpleNamespace(value=value))
