@@ -29,7 +29,7 @@ from retrieval.recipes.answer_proposer import AnswerProposer
 from retrieval.recipes.readers import OwnReader, open_reader
 from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
-from retrieval.serving.own_service import service_of
+from retrieval.serving.service import service_of
 from retrieval.stages import answer
 
 pytest_plugins = ["support.machines_of_a_store"]

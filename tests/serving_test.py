@@ -27,9 +27,8 @@ from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher, BusyError
-from retrieval.serving.own_service import service_of
 from retrieval.serving.requests import Limits
-from retrieval.serving.service import Current, Service
+from retrieval.serving.service import Current, Service, service_of
 
 NASTY = "<script>alert(1)</script>\u202e"
 SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, batch=8)

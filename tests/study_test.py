@@ -15,7 +15,7 @@ from support import toy_corpus
 
 from configs import bm25
 from configs.studies import pretraining_curves, pretraining_tasks
-from retrieval import study
+from retrieval import cli, study
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
 from retrieval.studies import run_table
