@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
-from support.tiny import execute, make_run
-from support.wiki_export import export, page
+from support.tiny import execute
 
 from retrieval.data.corpora import sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
-from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.search import alike, languages, near_duplicates
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings
 from retrieval.stages.seen_queries import SeenQueries
-from retrieval.stages.text_sizes import TextSizes
 
 WORDS = [f"word{number}" for number in range(60)]
 TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"
@@ -107,51 +103,6 @@ def test_queries_are_found_in_training_queries_and_in_positives():
     assert found == {"queries that are trained on": (1, 3), inside: (1, 3)}
 
 
-@pytest.mark.parametrize(
-    ("data", "sizes"),
-    [
-        ({"titles": "pair"}, (3, [6, 4])),
-        ({"titles": "joined"}, (3, [5, 4])),
-        ({"titles": "pair", "query_prefix": "where ", "document_prefix": "word1 word2 "}, (4, [8, 6])),
-    ],
-)
-def test_sizes_are_those_of_the_rows_that_towers_read(labelled, data, sizes):
-    vocabulary, texts = (
-        labelled.load_vocabulary(),
-        [Candidate("1", "word1", "word2 word3"), Candidate("2", "", "a owl")],
-    )
-    counts = TextSizes.of({"query_length": 99, "document_length": 99, **data}, vocabulary)
-    rows = Prefixes.of(data, vocabulary)
-    assert counts.of_queries(["owl"]) == [len(rows.query_row(vocabulary, vocabulary.encode("owl"), 99))] == [sizes[0]]
-    whole = [rows.document_rows(vocabulary, *map(vocabulary.encode, (t.title, t.text)), 99)[0] for t in texts]
-    assert counts.of_documents(texts) == list(map(len, whole)) == sizes[1]
-
-
-def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
-    run = make_run("ict_bfs_wlp", inputs, tmp_path / "run")
-    execute(run, "prepare", "sets", "inspect")
-    seen = found(run)
-    statistics = json.loads((run.corpus / "stats.json").read_text())
-    passages = statistics["counts"]["passages"]
-    for task, told in statistics["tasks"].items():
-        assert seen["corpus", f"pairs of {task.upper()}, of {passages:,} passages"][0] == told["pairs"]
-    assert seen["passages", "looked at"] == (passages, None, False)
-    assert seen["passages", "language, guessed by script and stop words: english"][0] > 0.8 * passages
-    assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
-
-
-def test_templates_that_leave_holes_in_sentences_are_counted_by_name(tmp_path):
-    texts = [f"It is {{{{xyz}}}} long.{' {{abc|1}} Then.' * (number % 2)}" for number in range(4)]
-    (tmp_path / "dump.xml").write_text(
-        export(*(page(f"Page {number}", text, number) for number, text in enumerate(texts)))
-    )
-    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
-    settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
-    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
-    (holes,) = [finding for finding in findings.of_corpus(statistics, [], None, 0) if "templates" in finding.what]
-    assert holes.what.endswith(": {{xyz}} 4, {{abc}} 2") and (holes.count, holes.of) == (6, 6)
-
-
 def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
     """A page to print, in which the others stand again, and pages that were left out."""
     pages = {name: f"<h1>{name}</h1>" + "<p>".join(" ".join(RNG.choice(WORDS, 30)) for _ in range(2)) for name in "ab"}
@@ -172,16 +123,6 @@ def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
     assert found["pairs of WLP, of 8 passages"].example == "fewer than 50%, mostly no link"
 
 
-def test_a_run_without_either_is_told(tmp_path):
-    run = Run(
-        tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}),
-        tmp_path / "run",
-        REPOSITORY / "requirements.lock",
-    )
-    with pytest.raises(UserError, match="has neither a prepared corpus nor labelled examples"):
-        execute(run, "sets", "inspect")
-
-
 def test_near_duplicates_are_those_of_comparing_all_pairs():
     texts = [" ".join(RNG.choice(WORDS, 40)) for _ in range(60)]
     for place in range(0, 60, 3):
@@ -192,13 +133,6 @@ def test_near_duplicates_are_those_of_comparing_all_pairs():
     assert near_duplicates.first_alike(texts) == alike.first_alike(texts)
 
 
-@pytest.mark.parametrize(("first", "count"), [("一", 5000), ("ก", 44), ("あ", 80)])
-def test_scripts_without_spaces_have_near_duplicates(first, count):
-    letters = [chr(ord(first) + int(place)) for place in np.random.default_rng(0).integers(count, size=80)]
-    text, other = "".join(letters), "".join(letters[:20] + letters[19:20] + letters[21:])
-    assert alike.first_alike([text, other, text[::-1]]) == [0, 0, 2]
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -207,11 +141,7 @@ def test_scripts_without_spaces_have_near_duplicates(first, count):
         ("c'est le texte d'une chouette et pas d'un renard dans la forêt", "french"),
         ("東京は日本の首都である", "japanese"),
         ("北京是中国的首都", "chinese"),
-        ("столица России", "cyrillic"),
-        ("서울은 한국의 수도", "hangul"),
         ("zyx wvu", languages.OTHER),
-        ("fn d(t: T, s: &str) -> l s n.d c.on(me) y m as_mut les.des T on", languages.OTHER),
-        ("Returns the d of t: on c, y and n are as in l.m(s, t), where s is a type.", "english"),
         ("123 -- 456", languages.OTHER),
     ],
 )

@@ -5,8 +5,6 @@ import errno
 import functools
 import json
 import os
-import re
-import subprocess
 import sys
 
 import pytest
@@ -20,7 +18,6 @@ from retrieval import cli, main
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.runtime import ending, signals
 from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -60,39 +57,6 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
 
-def test_a_file_comes_before_a_config_of_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.expanded("dpr:local") == f"{REPOSITORY}/configs/dpr.py:local"
-    assert cli.expanded("studies/seed_encoder").endswith("/configs/studies/seed_encoder.py")
-    (tmp_path / "dpr").write_text("mine")
-    for value in ("dpr:local", "../setup", "nothing:local", "", ":local"):
-        assert cli.expanded(value) == value
-
-
-def test_helpers_of_configs_are_not_among_the_configs(capsys):
-    known = set(cli.described())
-    helpers = {
-        f"configs/studies/{name}.py"
-        for name in (
-            "parts",
-            "chang_2020",
-            "liu_2021",
-            "lu_2021",
-            "repbert_baselines",
-            "repbert_published",
-            "repbert_squad",
-            "xiong_2020",
-            "zhan_2020",
-        )
-    }
-    helpers |= {f"configs/{name}.py" for name in ("laptop", "fine_tuning")}
-    there = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "configs").rglob("*.py")}
-    assert helpers <= there and known == there - helpers
-    with pytest.raises(UserError, match=r"known: configs/ance\.py") as refused:
-        parse("--config=nothing")
-    assert not any(helper in str(refused.value) for helper in helpers)
-
-
 @pytest.mark.parametrize(
     ("words", "stages"),
     [
@@ -107,17 +71,6 @@ def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     main.program()
     assert seen == [["main"]] and flags.FLAGS.stage == stages and flags.FLAGS.workdir == "run"
-
-
-def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
-    command = [sys.executable, "-m", "retrieval.main", "--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}"]
-    environment = os.environ | {"JAX_PLATFORMS": "abacus"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert re.search("JAX cannot start what JAX_PLATFORMS=abacus names .*'abacus' is not in the list", line)
-    assert "set JAX_PLATFORMS=cpu, or unset it" in line
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
@@ -140,17 +93,6 @@ def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
             overrides.settle(cli.config(), cli.overridden())
         assert cli.config().train.epochs == epochs
     assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
-
-
-def test_a_config_without_all_fields_is_refused_in_a_sentence(tmp_path):
-    (tmp_path / "few.py").write_text(
-        "from ml_collections import ConfigDict\n"
-        "def get_config():\n"
-        "    return ConfigDict({'recipe': 'two_tower', 'stages': ('sets',), 'train': {'steps': 3}})\n"
-    )
-    argv = parse(f"--config={tmp_path / 'few.py'}", f"--workdir={tmp_path / 'run'}", "--config.train.steps=5")
-    with pytest.raises(UserError, match=r"config\..* is missing: a config starts from .*defaults\(\)"):
-        main.main(argv)
 
 
 def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
@@ -213,18 +155,6 @@ def test_towers_of_the_base_stay_as_trained(tmp_path):
     base.config.recipe = "mlm"
     base.config.data.rates = dict.fromkeys(base.config.data.rates, 0.0) | dict(mlm=1.0)
     assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
-
-
-def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ending, "heed_signals", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["main"])
-    forget_flags()
-    with pytest.raises(SystemExit) as end:
-        cli.run(interrupted)
-    assert end.value.code == 130 and capsys.readouterr().err == f"{signals.INTERRUPTED}\n"
 
 
 def test_a_full_disk_is_named():
@@ -298,31 +228,6 @@ def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch
     preflight.check(changed, ["index"])
     first.config.evaluate.depth += 1  # its own
     preflight.check(first, ["evaluate"])
-
-
-def test_each_check_of_asked_stages_runs_once(tmp_path, stages, monkeypatch):
-    """And before the first of them, also one that several have; those of other stages do not run."""
-    called = []
-
-    def shared(run):
-        called.append("shared")
-
-    for name, stage in list(stages.items()):
-        stages[name] = dataclasses.replace(
-            stage,
-            check_settings=(lambda config, name=name: called.append(f"settings of {name}"),),
-            check_inputs=(lambda run, name=name: called.append(f"inputs of {name}"),),
-            check=(lambda run, name=name: called.append(name), shared),
-        )
-    run = make_run(tmp_path)
-    run.config.base = ""
-    preflight.check(run, ["prepare", "evaluate"])
-    before = ["settings of prepare", "settings of evaluate", "inputs of prepare", "inputs of evaluate"]
-    assert called == [*before, "prepare", "shared", "evaluate"]
-    called.clear()
-    run_all(run, stages)
-    preflight.check(run, ["evaluate"])
-    assert called == ["settings of evaluate", "inputs of evaluate", "evaluate", "shared"]
 
 
 def test_all_stages_of_a_new_setting_are_named_together(tmp_path, monkeypatch, stages):

@@ -47,17 +47,6 @@ def test_a_bar_is_one_line_of_a_terminal_and_the_log_stands_above():
     assert shown[3].startswith("train: 100%") and rest == ""
 
 
-def test_elsewhere_progress_is_now_and_then_a_line_of_the_log(monkeypatch, caplog, capsys):
-    monkeypatch.setattr(logging.getLogger("retrieval"), "propagate", True)
-    with caplog.at_level(logging.INFO, logger="retrieval"):
-        assert list(terminal.progress(range(3), desc="brief")) == [0, 1, 2]
-        assert not caplog.messages
-        monkeypatch.setattr(terminal, "_SECONDS", 0)
-        assert list(terminal.progress(range(3), desc="train")) == [0, 1, 2]
-    assert "\r" not in capsys.readouterr().err + caplog.text
-    assert len(caplog.messages) >= 3 and caplog.messages[-1].startswith("train: 100% 3/3")
-
-
 def test_text_of_any_kind_leaves_a_terminal_alone():
     for text in (terminal.printable(NASTY), terminal.one_line(NASTY)):
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
@@ -105,15 +94,6 @@ def test_reports_show_text_as_it_reads(tmp_path):
         assert_harmless(line, 0)
     (plot,) = (tmp_path / "plots").iterdir()
     assert re.fullmatch(r"[\w.-]+", plot.name)
-
-
-@pytest.mark.parametrize("text", ["$x", "$x^{$", r"\$\frac{", "$$", "a $b$ c"])
-def test_dollars_make_no_formula_of_a_label(text, tmp_path):
-    canvas, axes = display.figure(text, text, text)
-    axes.plot([1, 2], [1, 2], label=display.label(text))
-    axes.legend()
-    display.save(tmp_path, canvas, "plot")
-    assert not any(label.get_parse_math() and "\\" not in label.get_text() for label in [axes.title])
 
 
 def test_what_a_report_makes_itself_stays_markup():
