@@ -16,9 +16,8 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.search import alike, languages, near_duplicates
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings
+from retrieval.stages import data_warnings
 from retrieval.stages.seen_queries import SeenQueries
 
 WORDS = [f"word{number}" for number in range(60)]
@@ -98,7 +97,7 @@ def test_queries_are_found_in_training_queries_and_in_positives():
     queries = ["the owl sees at night", "where is word4", "the owl sees"]
     seen = SeenQueries(queries, None)
     seen.see_example(Example("Where is WORD4?", (Candidate("", "", f"{TEXT}, the owl sees"),)))
-    found = {finding.what: (finding.count, finding.of) for finding in seen.of_set("set x", queries, is_labelled=True)}
+    found = {count.what: (count.count, count.of) for count in seen.of_set("set x", queries, is_labelled=True)}
     inside = "queries of 4 words or more that stand in a positive of training"
     assert found == {"queries that are trained on": (1, 3), inside: (1, 3)}
 
@@ -116,34 +115,7 @@ def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
     assert statistics["examples"] == {"pages dropped: redirects to other pages": "old.html"}
     texts = [Candidate(id, "", pages[id[0]]) for id in ("a:0", "b:0")] + [Candidate("all:3", "", pages["b"])]
-    found = {finding.what: finding for finding in findings.of_corpus(statistics, texts, None, 0)}
-    left_out, same = found["pages dropped: redirects to other pages"], found["the same as an earlier one"]
-    assert (left_out.count, left_out.of, left_out.example) == (2, 5, "old.html")
+    found = {count.what: count for count in data_warnings.of_corpus(statistics, texts, None)}
+    same = found["the same as an earlier one"]
     assert (same.count, same.is_warning, same.example) == (1, True, "all:3, as b:0")
-    assert found["pairs of WLP, of 8 passages"].example == "fewer than 50%, mostly no link"
-
-
-def test_near_duplicates_are_those_of_comparing_all_pairs():
-    texts = [" ".join(RNG.choice(WORDS, 40)) for _ in range(60)]
-    for place in range(0, 60, 3):
-        words = texts[place].split()
-        words[int(RNG.integers(40))] = "other"
-        texts += [" ".join(words), texts[place].upper()]
-    texts += ["", "one", "one"]
-    assert near_duplicates.first_alike(texts) == alike.first_alike(texts)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("this is the text of an owl", "english"),
-        ("das ist der Text von einer Eule und nicht von einem Fuchs", "german"),
-        ("c'est le texte d'une chouette et pas d'un renard dans la forêt", "french"),
-        ("東京は日本の首都である", "japanese"),
-        ("北京是中国的首都", "chinese"),
-        ("zyx wvu", languages.OTHER),
-        ("123 -- 456", languages.OTHER),
-    ],
-)
-def test_languages_are_guessed(text, name):
-    assert languages.language(text) == name
+    assert (found["pairs of WLP"].of, found["pairs of WLP"].example) == (8, "fewer than 50%, mostly no link")

@@ -205,13 +205,6 @@ def _parts(run: str) -> list[str]:
     return [run] if run.isascii() else _PART.findall(run)
 
 
-def stop_words_by_language() -> dict[str, frozenset[str]]:
-    """The lists of stop words, one of each language."""
-    return {name: frozenset(_stop_words(name)) for name in _LISTS if not name.startswith("english")} | {
-        "english": frozenset(_stop_words("english_plus"))
-    }
-
-
 def _stop_words(name: str) -> list[str]:
     """The list that a name stands for."""
     return [] if name == NONE else list(getattr(_lists(), _LISTS[name]))

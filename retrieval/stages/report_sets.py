@@ -10,7 +10,7 @@ from retrieval.data.sets import beir
 from retrieval.evaluation import display
 from retrieval.evaluation.report_page import Plot
 from retrieval.evaluation.run_report import Table
-from retrieval.stages.findings import IN_A_RUN
+from retrieval.stages.data_warnings import IN_A_RUN
 from retrieval.stages.text_sizes import TextSizes
 
 _TICKS = 10  # of the lengths, at most
