@@ -72,15 +72,6 @@ def test_k_means_plus_plus_starts_in_every_blob():
     assert len(set(by_chance.argmax(axis=1))) < 12
 
 
-def test_spherical_clusters_do_not_see_lengths():
-    points = blobs()
-    scaled = points * np.random.default_rng(1).uniform(0.1, 10, (300, 1)).astype(np.float32)
-    rule = Rule(6, iterations=5, spherical=True)
-    one, other = (cluster(each, rule, [2], mesh_of(1)) for each in (points, scaled))
-    np.testing.assert_allclose(np.linalg.norm(one.centroid_KE, axis=1), 1, atol=1e-5)
-    assert (one.cluster_N == other.cluster_N).mean() > 0.99
-
-
 def test_points_that_are_all_the_same_are_one_cluster():
     found = cluster(np.ones((70, 3), np.float32), Rule(4, iterations=5, start=PLUS_PLUS), [0], mesh_of(8))
     assert set(found.cluster_N) == {0} and found.inertia[-1] == 0

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import save_file
 from support import bert_folders, exported
 
@@ -16,7 +15,6 @@ import retrieval
 from configs import published
 from retrieval import model_folder
 from retrieval.errors import UserError
-from retrieval.models.text import Text
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
 RANDOM = np.random.default_rng(0)
@@ -137,25 +135,6 @@ def test_a_run_starts_from_all_of_them_and_exports_them(folder, tmp_path, chain)
     np.testing.assert_allclose(retrieval.load(again).encode_documents(TEXTS), theirs, atol=1e-6)
 
 
-def prompted(folder, include_prompt=False):
-    set_keys(folder / "config_sentence_transformers.json", prompts={"query": "the fox: ", "document": ""})
-    set_keys(folder / "1_Pooling" / "config.json", include_prompt=include_prompt)
-    return folder
-
-
-def test_a_prompt_may_be_no_part_of_the_mean(folder):
-    """[CLS] goes with it; a side without a prompt is pooled whole."""
-    plain = retrieval.load(folder).encode_documents(TEXTS[:1])
-    model = retrieval.load(prompted(folder))
-    vocabulary, encoder = exported.VOCABULARY, bert_folders.load(folder).encoder
-    ids = np.array([vocabulary.single(vocabulary.encode("the fox: a dog"), 40)], np.int32)
-    text = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
-    hidden = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, text)
-    hidden = np.asarray(hidden)[0, 1 + len(vocabulary.encode("the fox:")) :]
-    np.testing.assert_allclose(model.encode_queries(["a dog"])[0], hidden.mean(axis=0), atol=1e-5)
-    np.testing.assert_allclose(model.encode_documents(TEXTS[:1]), plain, atol=1e-6)
-
-
 def test_spare_rows_stay_unused(folder, caplog):
     """The tables of published models are often longer than their vocabularies."""
     caplog.set_level("INFO")
@@ -184,6 +163,7 @@ POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transform
         (SETTINGS, "similarity_fn_name", "euclidean", "similarity_fn_name is 'euclidean'; only 'cosine' or 'dot'"),
         (SETTINGS, "truncate_dim", 8, "truncate_dim is 8, and whether that changes a result is not known here"),
         (POOLING, "pooling_mode", ["cls", "mean"], "it pools by cls and mean; one of cls, mean"),
+        (POOLING, "include_prompt", False, "include_prompt is False; only True"),
         (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32, and what comes before it has 16"),
         (LENGTHS, "max_seq_length", -5, "max_seq_length is -5; a whole number of at least 3"),
         ("config.json", "hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),

@@ -2,10 +2,13 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
+    "cluster.spherical": "Clusters are made of the embeddings as they are; leave it out.",
+    "data.whole_word": "The masked language model masks tokens; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
     "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
+    "model.pool_from": "All tokens of a text are pooled, those of its prefix too; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",

@@ -36,14 +36,12 @@ class Rule(NamedTuple):
       sample: points of a cluster at most that centroids are made of, drawn by the seed; 0 for all. Every point gets a
         cluster.
       start: the first centroids: points drawn by chance, or each far from those before (Arthur & Vassilvitskii 2007).
-      spherical: whether points and centroids have length 1.
     """
 
     clusters: int
     iterations: int = 25
     sample: int = 0
     start: str = RANDOM
-    spherical: bool = False
 
 
 class Clusters(NamedTuple):
@@ -79,8 +77,6 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
     points_NE = finite_embeddings(points_NE, "point")
     if len(points_NE) < rule.clusters:
         raise UserError(f"{len(points_NE)} points cannot be in {rule.clusters} clusters: ask for fewer clusters")
-    if rule.spherical:
-        points_NE = points_NE / np.maximum(np.linalg.norm(points_NE, axis=1, keepdims=True), 1e-30)
     random = np.random.default_rng(seed)
     sampled_NE = points_NE
     if 0 < (most := rule.sample * rule.clusters) < len(points_NE):
@@ -93,13 +89,13 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
             centroid_KE = jnp.asarray(sampled_NE[random.choice(len(sampled_NE), rule.clusters, replace=False)])
         inertia: list[float] = []
         for _ in range(rule.iterations):
-            new_KE, distance = _improved(points, centroid_KE, rule.spherical)
+            new_KE, distance = _improved(points, centroid_KE)
             inertia.append(float(distance))
             settled = bool((new_KE == centroid_KE).all())
             centroid_KE = new_KE
             if settled:
                 break
-        inertia.append(float(_improved(points, centroid_KE, rule.spherical)[1]))
+        inertia.append(float(_improved(points, centroid_KE)[1]))
         if sampled_NE is not points_NE:
             points = _placed(points_NE, mesh)
         cluster_PTR = np.asarray(_assigned(points, centroid_KE))
@@ -163,8 +159,8 @@ def _assigned(points: _Points, centroid_KE: jax.Array) -> jax.Array:
     return _on_parts(of_part, points, centroid_KE)
 
 
-@functools.partial(jax.jit, static_argnames="spherical")
-def _improved(points: _Points, centroid_KE: jax.Array, spherical: bool) -> tuple[jax.Array, jax.Array]:
+@jax.jit
+def _improved(points: _Points, centroid_KE: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The means of the points next to each centroid, and the mean squared distance from the centroids given."""
 
     def of_part(part: _Points, centroid_KE: jax.Array) -> Any:
@@ -188,8 +184,6 @@ def _improved(points: _Points, centroid_KE: jax.Array, spherical: bool) -> tuple
     parts = _on_parts(of_part, points, centroid_KE)
     sum_KE, count_K, distance = jax.tree.map(in_order, parts)
     new_KE = jnp.where(count_K[:, None] > 0, sum_KE / jnp.maximum(count_K, 1)[:, None], centroid_KE)
-    if spherical:
-        new_KE /= jnp.maximum(jnp.linalg.norm(new_KE, axis=1, keepdims=True), 1e-30)
     return new_KE, distance / count_K.sum()
 
 

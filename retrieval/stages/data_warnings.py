@@ -2,7 +2,7 @@
 
 import logging
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.data.labelled import grouping
@@ -48,7 +48,10 @@ def warn(stage: str, counts: Iterable[DataCount]) -> None:
 
 
 def of_corpus(
-    statistics: Mapping[str, Any] | None, texts: Sequence[Candidate], sizes: TextSizes | None
+    statistics: Mapping[str, Any] | None,
+    texts: Sequence[Candidate],
+    sizes: TextSizes | None,
+    tasks: Collection[str] = (),
 ) -> Iterator[DataCount]:
     """Of a prepared corpus.
 
@@ -56,20 +59,23 @@ def of_corpus(
       statistics: what `prepare` counted.
       texts: its first passages.
       sizes: counts their tokens; None where there is no vocabulary.
+      tasks: whose pairs are counted; all where there are none.
     """
     if statistics:
-        yield from _prepared(statistics)
+        yield from _prepared(statistics, tasks)
     if texts:
         yield from _texts(texts)
     if sizes:
         yield from cut_off("passages", sizes.of_documents(texts), sizes.document_length, [text.id for text in texts])
 
 
-def _prepared(statistics: Mapping[str, Any]) -> Iterator[DataCount]:
+def _prepared(statistics: Mapping[str, Any], tasks: Collection[str]) -> Iterator[DataCount]:
     """Pairs by task, with what passages without one mostly lack, and what the cutting into passages lost."""
     counts = statistics["counts"]
     passages = counts.get("passages", 0)
     for task, of_task in statistics["tasks"].items():
+        if tasks and task not in tasks:
+            continue
         is_few = of_task["pairs"] < _FEW * passages
         reasons = [name for name in counts if name.startswith(f"{WITHOUT_PAIR} of {task.upper()}: ")]
         most = max(reasons, key=lambda name: counts[name], default="").partition(": ")[2]

@@ -31,7 +31,7 @@ from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
 from retrieval.stages import (
-    findings,
+    data_warnings,
     labelled_groups,
     metric_writers,
     mine,
@@ -94,7 +94,7 @@ def train(run: Run) -> dict[str, Any]:
         if (tasks := unlabelled(config)) and not resumed:
             passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
             statistics = run.corpus / "stats.json"
-            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, config.seed, tasks))
+            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = question_tower.starter(run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
@@ -179,17 +179,15 @@ def _draws(run: Run) -> bool:
     return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))
 
 
-def _warn_of_corpus(
-    statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, seed: int, tasks: Sequence[str]
-) -> None:
+def _warn_of_corpus(statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, tasks: Sequence[str]) -> None:
     """Tells the log what is likely to be a mistake in the passages that training is about to read.
 
     Args:
       tasks: those that draw from the passages.
     """
-    texts = list(itertools.islice(passages, findings.IN_A_RUN))
+    texts = list(itertools.islice(passages, data_warnings.IN_A_RUN))
     counts = files.read_json(statistics)
-    findings.warn("train", findings.of_corpus(counts, texts, sizes, seed, tasks))
+    data_warnings.warn("train", data_warnings.of_corpus(counts, texts, sizes, tasks))
 
 
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
