@@ -37,7 +37,6 @@ from retrieval.stages import (
     mine,
     prepare,
     refresh,
-    step_time,
     training_steps,
     training_time,
     versions,
@@ -89,7 +88,9 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
-        measure = functools.partial(step_time.measure, config, len(vocabulary), mesh.devices.flatten().tolist())
+        measure = functools.partial(
+            training_time.measure_step, config, len(vocabulary), mesh.devices.flatten().tolist()
+        )
         config = training_steps.planned(run, config, checkpointer.latest_step(), measure)
         if (tasks := unlabelled(config)) and not resumed:
             passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
@@ -105,7 +106,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
             begins = int(state.step) if resumed else -1  # the line of step 0 is written again
-            writer = metric_writers.open_writer(run.folder, begins)
+            writer = metric_writers.Writer(run.folder / "metrics", begins)
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:

@@ -19,7 +19,7 @@ class TermWeigher:
     """Passages to the frequencies of their words, on this host's devices."""
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, scale: int, batch_size: int):
-        """Args are the config that the model was trained with, the scale of its weights, and the passages of a batch."""
+        """Args are the config that the model was trained with, and the passages of a batch."""
         mesh = local_mesh(config)
         self._length, self._vocabulary, self._scale = config.data.document_length, vocabulary, scale
         self._rows = -(-batch_size // mesh.size) * mesh.size
