@@ -37,8 +37,8 @@ _SHOWN = {
 class Writer:
     """JSON lines, TensorBoard and the log; the hosts of a pod but the first write nothing.
 
-    What a run that was cut off wrote after the step `after`, which training goes on from, is dropped first. TensorBoard's
-    events are written anew from the lines that are kept: of a step that is there twice it shows both.
+    What a run that was cut off wrote after the step `after`, which training goes on from, is dropped first.
+    TensorBoard's events are written anew from the lines that are kept: of a step that is there twice it shows both.
     """
 
     def __init__(self, folder: Path, after: int):

@@ -1,4 +1,4 @@
-"""How long training takes: at least, by the operations of a step, and by a step that is run on parameters of no meaning."""
+"""How long training takes: at least, by its operations, and by a step that is run on parameters of no meaning."""
 
 import logging
 import statistics
