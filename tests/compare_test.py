@@ -70,21 +70,6 @@ def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
 
 
-def test_candidates_of_a_bases_sets_are_counted(tmp_path, capsys):
-    for name, count in (("base", 9), ("a", 7)):
-        folder = write_run(tmp_path / name, [0.0, 0.5, 0.5, 0.0], stages=("sets", "evaluate"))
-        run = Run(preflight.read_config(tmp_path / name), tmp_path / name, LOCK)
-        details = {"squad": {"candidates": count}}
-        records.write_record(run, "sets", {"done": True, "details": details, "seconds": 1, "peak_memory_mb": 1})
-    base = str(tmp_path / "base")
-    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], stages=("evaluate",), base=base)
-    compare.main(["compare", folder, b])
-    assert "**The sets differ**: candidates: 7 in a, 9 in b." in capsys.readouterr().out
-    shutil.rmtree(base)
-    compare.main(["compare", folder, b])
-    assert "The sets differ" not in capsys.readouterr().out
-
-
 def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
     a = runs[0]
     asked = write_run(tmp_path / "asked", [0.0, 0, 0, 1], questions=["x1", "x2", "x3", "x4"])

@@ -62,15 +62,6 @@ def test_the_papers_bow_mlp_is_as_large_as_bert():
         assert round(size / 2e6) == 128
 
 
-@pytest.mark.parametrize(("size", "highest", "warmup"), [("paper", 1e-6, 5000), ("documents", 5e-6, 3000)])
-def test_ances_rate_is_planned_for_longer_than_the_run(size, highest, warmup):
-    """The authors' code plans for a million steps, and their best checkpoint comes before."""
-    train = load("ance", size).train
-    rate = linear_schedule(train.learning_rate, train.schedule_steps, train.warmup_ratio)
-    expected = [highest, highest * 400_000 / (1_000_000 - warmup), 0]
-    assert [float(rate(step)) for step in (warmup, train.steps, 1_000_000)] == pytest.approx(expected, rel=1e-3)
-
-
 def test_repberts_setting():
     """Zhan et al. 2020, section 4.1.4, and the authors' code: 26 rows of two batches are 13 triples of two."""
     paper, corrected = load("repbert", "paper"), load("repbert", "corrected")

@@ -99,40 +99,6 @@ def test_an_export_is_loaded_from_python(made, written, request):
             call()
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
-    [
-        (
-            "modules.json",
-            '"1_Pooling"',
-            '"../1_Pooling"',
-            "modules.json: not a list of modules, with a type and a path in",
-        ),
-        ("modules.json", "Normalize", "Router", "it has a module Router"),
-        ("modules.json", "[", '{"a": [', "modules.json: not valid JSON"),
-        (
-            "2_Dense/config.json",
-            "Identity",
-            "Softmax",
-            "activation_function is 'torch.nn.modules.linear.Softmax'; only",
-        ),
-        (
-            "2_Dense/config.json",
-            '"out_features": 8',
-            '"out_features": 9',
-            r"linear.bias \[8\], linear.weight \[8, 16\], and by",
-        ),
-    ],
-)
-def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, new, message):
-    copy = changeable(folder / "document", tmp_path / "copy")
-    text = (copy / file).read_text()
-    assert old in text
-    (copy / file).write_text(text.replace(old, new))
-    with pytest.raises(UserError, match=message):
-        retrieval.load(copy)
-
-
 FILES = ["config.json", "2_Dense/model.safetensors"]
 
 
@@ -153,15 +119,6 @@ def test_a_flipped_bit_of_an_export_is_noticed(folder, tmp_path, name):
     ):
         with pytest.raises(UserError, match=rf"{copy}.*(delete {copy / model_folder.SUMS}|not valid JSON)"):
             read_folder()
-
-
-def test_tied_towers_are_exported_as_one_folder(tied_folder):
-    assert modules(tied_folder) == [("", "Transformer"), ("1_Pooling", "Pooling")]
-    assert {path.name for path in tied_folder.iterdir() if path.is_dir()} == {"1_Pooling"}
-    assert not (tied_folder / "router_config.json").exists()
-    assert read(tied_folder / "1_Pooling" / "config.json")["pooling_mode"] == "mean"
-    config = read(tied_folder / "config.json")
-    assert (config["layer_norm_eps"], config["type_vocab_size"], config["max_position_embeddings"]) == (1e-5, 1, 40)
 
 
 def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):

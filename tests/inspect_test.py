@@ -79,20 +79,6 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
 
 
-def test_a_test_query_that_is_trained_on_late_is_found(labelled, capsys):
-    run = Run(labelled.config.copy_and_resolve_references(), labelled.folder, REPOSITORY / "requirements.lock")
-    run.config.inspect.texts = 1
-    lines = (labelled.folder.parent / "train.jsonl").read_text().splitlines()
-    late = labelled.folder.parent / "late.jsonl"
-    late.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
-    run.config.pairs.files = str(late)
-    execute(run, "inspect")
-    seen = found(run)
-    assert seen["labelled examples", "queries looked at"] == (1, None, False)
-    assert seen["set test", "queries that are trained on"] == (1, 2, True)
-    assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
-
-
 def test_queries_are_found_in_training_queries_and_in_positives():
     queries = ["the owl sees at night", "where is word4", "the owl sees"]
     seen = SeenQueries(queries, None)

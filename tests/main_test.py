@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import functools
 import json
-import os
 import sys
 
 import pytest
@@ -83,16 +82,6 @@ def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
     before["encode"]["corpus"], before["evaluate"]["metrics"] = False, ["RR@10", "R@50"]
     before["train"]["clip_norm"] = 2.0
     assert json.loads((tmp_path / "config.json").read_text()) == before
-
-
-def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
-    monkeypatch.chdir(REPOSITORY)
-    for arguments, epochs in ((["--config.train.steps=7"], 0), ([], 30), (["--config.train.epochs=2"], 2)):
-        parse("--config=own:local", *arguments)
-        with caplog.at_level("INFO", logger="retrieval"):
-            overrides.settle(cli.config(), cli.overridden())
-        assert cli.config().train.epochs == epochs
-    assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
 
 
 def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
@@ -230,37 +219,6 @@ def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch
     preflight.check(first, ["evaluate"])
 
 
-def test_all_stages_of_a_new_setting_are_named_together(tmp_path, monkeypatch, stages):
-    """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
-    stages.clear()
-    stages |= {
-        "prepare": Stage(Counter(), settings=("corpus",), fixed=True),
-        "sets": Stage(Counter(), settings=("sets",), needs=("prepare",)),
-        "train": Stage(Counter(), settings=("train",), needs=("prepare", "sets"), fixed=True),
-        "encode": Stage(Counter(), settings=("encode",), needs=("sets", "train")),
-        "index": Stage(Counter(), settings=("index",), needs=("sets", "encode")),
-        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("sets", "encode", "index")),
-    }
-    run = make_run(tmp_path)
-    run.config.stages = tuple(STAGES)
-
-    def refused(*names):
-        with pytest.raises(UserError) as error:
-            preflight.check(run, names)
-        return str(error.value).rpartition(": ")[2]
-
-    assert refused("evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
-    assert refused("index", "evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
-    run_all(run, stages)
-    run.config.sets.beir = "new"
-    assert refused("evaluate") == "--stage=sets,encode,index,evaluate"
-    assert refused("encode") == "--stage=sets,encode"
-    assert refused("sets", "evaluate") == "--stage=sets,encode,index,evaluate"
-    preflight.check(run, ["sets", "encode", "index", "evaluate"])
-    run.config.sets.beir, run.config.index.bm25_b = "", 0.5
-    assert refused("evaluate") == "--stage=index,evaluate"
-
-
 def copying(source, name, **about):
     """A stage that writes what a file holds."""
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
@@ -329,37 +287,6 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
         runner.run_stage(run, made)
         with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made, which has another"):
             runner.run_stage(run, reader)
-
-
-def test_a_model_of_a_base_reads_texts_that_it_has_not_learnt_from(tmp_path, stages):
-    source = tmp_path / "corpus.jsonl"
-    stages.clear()
-    stages |= {
-        "prepare": copying(source, "corpus"),
-        "train": copying(source, "towers", needs=("prepare",), fixed=True),
-        "search": copying(
-            source, "hits", needs=("prepare",), needs_if_made=("train",), texts_of=("prepare",), always=True
-        ),
-    }
-    base, run = (make_run(tmp_path / name) for name in ("base", "run"))
-    base.config.stages = ("prepare", "train")
-    run.config.stages, run.config.base = ("prepare", "search"), str(base.folder)
-    for each, text in ((base, "one"), (run, "another")):
-        source.write_text(text)
-        runner.open_run(each)
-        for name in each.config.stages:
-            runner.run_stage(each, name)
-    assert records.is_done(run, "search")
-
-
-def test_what_only_reads_needs_no_permission_to_write(tmp_path, monkeypatch):
-    def refused(folder, mode=0o777):
-        raise PermissionError(errno.EACCES, "Permission denied", folder)
-
-    monkeypatch.setattr(os, "mkdir", refused)
-    for stages, told in ((["search"], "which has not run"), (["search", "report"], "no permission to write")):
-        with pytest.raises(UserError, match=told):
-            preflight.check(make_run(tmp_path), stages)
 
 
 def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages):

@@ -61,12 +61,9 @@ SHORT = {
     "BERT": "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
     "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}",
     "QUICK": "--config=configs/ict_bfs_wlp.py:local --workdir={run}",
-    "LABELLED": "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}",
     "REQA": "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}",
-    "DPR": "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files",
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
     "MINED": "$ALONE --config.base={finished}",
-    "REFRESHED": "$MINED --config.mine.refresh_every=100",
     "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
     "MIXED": "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\"",
     "BM25": "--config=configs/bm25.py --workdir={run} --stage=sets",
@@ -148,29 +145,14 @@ $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={beir},{folder}/two/beir
   two evaluation sets are named 'beir' | rename
-$REQA --config.split.set=requa
-  config.split.set | 'requa' | did you mean reqa | sets of config.base do not count
-$DPR={text.txt}
-  {text.txt}, line 1: no format | dpr, generated, id_triples, jsonl, | look like
 $MINED --config.mine.system=exact
   'mine' reads what stage 'encode' writes | in {finished}: run it
-$REFRESHED --config.recipe=reranker --config.train.loss=class_cross_entropy --config.train.temperature=1.0
-  config.mine.refresh_every=100 | a reranker has none | config.mine.refresh_every=0
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
---config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
-  leads back to | take another base
-$REQA --config.train.init_from={finished} --config.data.document_length=160
-  config.train.init_from={finished}: an encoder of 96 positions |
-  config.data.query_length and config.data.document_length there, and here that is 160 | set both to 96 at most
 $REQA --config.train.init_from={bert}
   config.train.init_from={bert}: a model of other sizes | --config.model.hidden_size=16
 $BM25 --config.sets.labelled={bad_dpr.json}
   {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
-$BM25,index,evaluate --config.sets.beir={beir} --config.runs.files={text.txt}
-  {text.txt}, line 1: the score is 'words.' | a finite number
---stage=train,prepare
-  'train' comes before 'prepare' | --stage=prepare,train
 --workdir=/proc/run
   --workdir=/proc/run: nothing can be written to /proc; use another --workdir
 --workdir=az://bucket/run
@@ -262,8 +244,6 @@ def write_bert(folder):
     """A folder of weights, and those with one mistake each."""
     bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
     (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
-    config = json.loads((bert / "config.json").read_text()) | {"position_embedding_type": "relative_key"}
-    (shutil.copytree(bert, folder / "bert_relative") / "config.json").write_text(json.dumps(config))
 
 
 def write_runs(root, folder):
@@ -276,8 +256,6 @@ def write_runs(root, folder):
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "untrained", words, "prepare")
     finished(root / "mixed", words, "prepare", "sets")
-    for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
-        finished(root / name, words, config="reqa", base=str(root / base))
     for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
         finished(root / name, words, "prepare", "sets")
         (root / name / "stages" / "prepare.json").write_text(json.dumps(record))

@@ -9,8 +9,7 @@ from support.tiny import CHEAP, execute, make_config
 from configs import own as own_documents
 from retrieval.data import holdout
 from retrieval.data.corpora.passages import document_id
-from retrieval.data.sets import beir, held_out_sentences
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records
 from retrieval.recipes import validation
@@ -78,16 +77,6 @@ def test_a_held_out_sentence_asks_for_its_passage(own):
         assert sum(sentence in text for text in texts) == 1
         rest[id] = whole[id]
     assert rest == whole
-
-
-def test_a_sentence_that_stands_elsewhere_asks_for_nothing():
-    texts = ["The owl sees at night. It eats.", "As told: the owl sees at night, and more.", "The river is blue. Fish."]
-    passages = [Candidate(str(number), "", text) for number, text in enumerate(texts)]
-    passages.append(Candidate("3", "The rain is wet", "The rain is wet. The moon is round."))
-    passages += [Candidate("4", "", "夜に梟が飛ぶ。"), Candidate("5", "", "昔、夜に梟が飛ぶと言う。川は青い。")]
-    asked = ["The owl sees at night.", "The river is blue.", "The rain is wet.", "The moon is round."]
-    alone = held_out_sentences._alone([*asked, "夜に梟が飛ぶ。", "川は青い。"], passages)
-    assert alone == {"The river is blue.", "The moon is round.", "川は青い。"}
 
 
 def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):

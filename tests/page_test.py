@@ -144,23 +144,3 @@ def test_a_hit_leads_to_its_document(visit, address):
     assert page.evaluate("window.ran") is None and page.url.endswith("/?q=owl")
     page.locator("#system-dense a").first.click()
     page.wait_for_url("**/?q=stone")
-
-
-def test_the_keyboard_is_enough(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#system-reranked li")
-
-    def place():
-        return page.evaluate("(document.activeElement.closest('section') || document.activeElement).id")
-
-    page.focus("#query")
-    for key, at in (
-        ("ArrowDown", "system-dense"), ("ArrowDown", "system-dense"), ("ArrowRight", "system-bm25"),
-        ("ArrowLeft", "system-dense"), ("ArrowUp", "system-dense"), ("ArrowUp", "query"), ("ArrowDown", "system-dense"),
-        ("/", "query"),
-    ):  # fmt: skip
-        page.keyboard.press(key)
-        assert place() == at, key
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Escape")
-    assert place() == "query" and page.input_value("#query") == "owl"

@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
+from retrieval.pipeline import runner
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan
 from retrieval.training import chips, step_plan, work
@@ -169,15 +169,6 @@ def run_stage(folder, monkeypatch, result, **changes):
     runner.open_run(run)
     runner.run_stage(run, "plan")
     return run
-
-
-def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, planned):
-    run = run_stage(tmp_path, monkeypatch, planned)
-    shown = capsys.readouterr().out
-    assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known
-    saved = json.loads((run.folder / "plan.json").read_text())
-    assert saved["parameters"] == records.details(run, "plan")["parameters"] and saved["fits"] is None
-    assert saved["least"] == planned.least > 0
 
 
 def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, planned):

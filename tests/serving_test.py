@@ -78,22 +78,6 @@ def test_several_queries_are_answered_at_once_and_in_order(asked):
     assert [each["systems"]["reranked"][0]["id"] for each in lists] == ["p19", "p19"]
 
 
-def test_of_several_queries_none_waits_where_not_all_may():
-    gate, answers = threading.Event(), []
-
-    def search(queries, k, systems):
-        gate.wait(10)
-        answers.extend(queries)
-        return found(queries, k, systems)
-
-    server = app._Server(lambda: made(search), SMALL._replace(waiting=2, batch=1, texts=9))
-    asking = TestClient(server.app(()), raise_server_exceptions=False)
-    answer = asking.post("/api/search", json={"queries": list("abcdefgh")})
-    assert answer.status_code == 503 and "try again" in answer.json()["error"]
-    gate.set()
-    assert asking.get("/api/search?q=z").status_code == 200 and len(answers) <= 2  # what was begun, and this one
-
-
 def test_systems_are_chosen_and_details_asked_for(asked):
     answer = asked.get("/api/search", params={"q": "owl", "k": 3, "systems": "bm25", "details": 1}).json()
     (hits,) = answer["systems"].values()
@@ -161,13 +145,6 @@ def test_what_cannot_be_answered_is_one_sentence(asked, path, body, status, mess
     answer = asked.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == status and re.search(message, answer.json()["error"])
     assert "\n" not in answer.json()["error"] and "default-src 'none'" in answer.headers["content-security-policy"]
-
-
-def test_an_address_gives_a_field_once(asked):
-    answer = asked.get("/api/search?query=owl&systems=bm25&systems=dense")
-    assert answer.status_code == 400 and "'systems' is there twice" in answer.json()["error"]
-    several = asked.get("/api/search?queries=owl")
-    assert several.status_code == 400 and "unknown field 'queries'" in several.json()["error"]
 
 
 def test_a_form_of_another_site_is_not_read(asked):

@@ -15,7 +15,6 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from configs import bm25
-from configs.studies import pretraining_curves, pretraining_tasks
 from retrieval import cli, study
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
@@ -141,10 +140,8 @@ def test_runs_on_a_remade_run_are_remade(tmp_path):
 @pytest.mark.parametrize(
     ("reqa", "nq", "message"),
     [
-        ("none.json", "", r".*none\.json: no such file .*config\.sets\.reqa"),
         ("bad.json", "", r".*bad\.json"),
         ("", "bad.json", r".*bad\.json, line 1"),
-        ("", "tfds:natural_questions?data_dir=.", r"tfds:natural_questions.*nothing is prepared"),
     ],
 )
 def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, reqa, nq, message):
@@ -225,15 +222,6 @@ def test_a_run_ends_with_its_study(tmp_path):
     assert not (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_only_some_runs_and_what_they_need(tmp_path):
-    order, _ = do(make_study(**CHAIN, e=("", "")), tmp_path, only=["b*"])
-    assert order == ["d", "b"]
-    with pytest.raises(UserError, match="unknown run 'f'"):
-        do(make_study(**CHAIN, e=("", "")), tmp_path, only=["f"])
-    with pytest.raises(UserError, match="--only is empty"):
-        run_program(make_study(a=("", "")), tmp_path / "study", only=())
-
-
 def test_a_circle():
     with pytest.raises(UserError, match=r"runs that need each other: \w -> \w -> \w"):
         run_table.read_table(make_study(a=("b", ""), b=("", "a")), Path("x"))
@@ -248,21 +236,6 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
     with pytest.raises(UserError, match=r"run 'd' of the study: .*(\n.*)*config\.corpus: 'pydocs' there, 'dump\.xml'"):
         do(changed, tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-
-
-@pytest.mark.parametrize(
-    ("module", "size", "run", "field", "value", "said"),
-    [
-        (pretraining_tasks, "paper", "s2-80-transformer-ict-l12-e512", "model.mlp_size", 640, "is 3072 there and 640"),
-        (pretraining_curves, "local", "tuned-all-2000-s1", "train.init_step", 3000, "no checkpoint of that step"),
-    ],
-)
-def test_an_unfit_start_is_noticed_before_any_run(module, size, run, field, value, said):
-    config = module.get_config(size)
-    config.corpus, config.questions = "dump.xml", "squad.json"
-    config.runs[run].update_from_flattened_dict({field: value})
-    with pytest.raises(UserError, match=rf"run '{run}' of the study: .*{said}"):
-        run_table.check_table(run_table.read_table(config, Path("x")))
 
 
 def test_shared_pre_trainings_follow_from_the_starts_of_runs(tmp_path):
