@@ -1,7 +1,7 @@
-"""Finished runs side by side: results with paired tests, settings that differ, curves and cost.
+"""Finished runs side by side: results with paired tests, settings that differ, and cost.
 
     retrieval compare runs/a runs/b
-    python -m retrieval.compare runs/a runs/b --html=compared.html
+    python -m retrieval.compare runs/a runs/b
 
 The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
 is named for each run. The command reads, and writes nothing but the file of --html.
@@ -10,29 +10,23 @@ is named for each run. The command reads, and writes nothing but the file of --h
 import argparse
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import logging as absl_logging
 
-from retrieval import cli, files
+from retrieval import cli
 
 # Not those of a name such as 'bm25 (0.9, 0.4)'.
 _COMMAS = re.compile(r",(?![^(]*\))")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the comparison as Markdown, and writes it where that is asked for."""
+    """Prints the comparison as Markdown."""
     absl_logging.set_verbosity(absl_logging.WARNING)
     asked = _parser().parse_args(argv[1:])
-    from retrieval.evaluation.report_page import page
     from retrieval.studies import run_comparison
 
     comparison = run_comparison.compare(asked.runs, [name for name in _COMMAS.split(asked.systems) if name])
-    tables = run_comparison.tables(comparison)
-    if asked.html:
-        parts = [*tables, *run_comparison.curves(comparison.runs)]
-        files.write_text(asked.html, page(" beside ".join(run.name for run in comparison.runs), parts))
-    print("\n\n".join(tables))
+    print("\n\n".join(run_comparison.tables(comparison)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +36,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--systems", default="", metavar="A,B", help="the system of each run to test; else those of one name"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="writes a page with the tables and the curves")
     return parser
 
 

@@ -13,15 +13,13 @@ from retrieval.config import fields
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
 from retrieval.evaluation.metrics import is_share
-from retrieval.evaluation.report_page import Plot
-from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline import preflight, records
 from retrieval.runtime import store_copy
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
 # What is read of a run on a store.
-_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "metrics", "stages")
+_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "stages")
 _NOTE = (
     "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
     "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "
@@ -242,18 +240,3 @@ def _cost(runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
         yield [f"{stage}, seconds", *(of.get("seconds") for of in details)]
     peaks = [max((record["peak_memory_mb"] for record in run.records.values()), default=None) for run in runs]
     yield ["peak memory (MB)", *peaks]
-
-
-def curves(runs: Sequence[FinishedRun]) -> Iterator[str | Plot]:
-    """A heading, and a plot of each value of validation and of the loss that two runs or more have."""
-    of_names: dict[str, dict[str, dict[int, float]]] = {}
-    for run in runs:
-        for step, record in read_training(run.folder / "metrics" / "train.jsonl"):
-            for name, value in record.items():
-                if isinstance(value, int | float) and (name == "loss" or name.startswith("validation/")):
-                    of_names.setdefault(name, {}).setdefault(run.name, {})[step] = value
-    shown = {name: of_runs for name, of_runs in of_names.items() if len(of_runs) > 1}
-    if shown:
-        yield "## Training"
-    for name, of_runs in shown.items():
-        yield Plot(display.file_name(name), run_report.curves_figure(name, name, of_runs))
