@@ -4,7 +4,7 @@
     python -m retrieval.compare runs/a runs/b
 
 The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
-is named for each run. The command reads, and writes nothing but the file of --html.
+is named for each run. The command writes nothing.
 """
 
 import argparse
