@@ -17,6 +17,7 @@ from retrieval import cli, main
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.runtime import ending, signals
 from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -144,6 +145,18 @@ def test_towers_of_the_base_stay_as_trained(tmp_path):
     base.config.recipe = "mlm"
     base.config.data.rates = dict.fromkeys(base.config.data.rates, 0.0) | dict(mlm=1.0)
     assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
+
+
+def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ending, "heed_signals", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["main"])
+    forget_flags()
+    with pytest.raises(SystemExit) as end:
+        cli.run(interrupted)
+    assert end.value.code == 130 and capsys.readouterr().err == f"{signals.INTERRUPTED}\n"
 
 
 def test_a_full_disk_is_named():
