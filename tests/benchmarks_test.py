@@ -178,7 +178,7 @@ def test_every_client_of_a_server_asks_and_is_counted(status, monkeypatch):
 def test_mistakes_are_told_before_anything_starts(tmp_path, monkeypatch, capsys):
     (tmp_path / "sets" / "own").mkdir(parents=True)
     write(tmp_path / "sets" / "own" / "queries.jsonl", '{"_id": "1", "text": "owl"}\n')
-    with pytest.raises(UserError, match=r"^--turns=0: a whole number of 1 or more is needed$"):
+    with pytest.raises(UserError, match=r"^--turns=0: 0 is not a positive integer$"):
         cli.parse_flags(["x", "--turns=0"])
     with pytest.raises(UserError, match=r"--peer_python is missing: .*peers\.txt.*--alone"):
         run.main(cli.parse_flags(["run"]))

@@ -52,7 +52,7 @@ def test_it_trains_for_epochs_on_existing_tasks(own, caplog):
     own.config.loop.update(validate_every=100, checkpoint_every=100)
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
-    assert "train: corpus: pairs of WLP, of 60 passages: 0" in caplog.text and "MLM" not in caplog.text
+    assert "train: corpus: pairs of WLP: 0 of 60" in caplog.text and "MLM" not in caplog.text
     tasks = holdout.statistics_at(json.loads((own.corpus / "stats.json").read_text()), 0.15)["tasks"]
     epoch = tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]
     lines = [json.loads(line) for line in (own.folder / "metrics" / "train.jsonl").read_text().splitlines()]
