@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, __version__, cli, files
-from retrieval.config import fields
+from retrieval.config import experiment, fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -90,15 +91,25 @@ def fields_page() -> str:
 
 def stages_page() -> str:
     """Every stage."""
-    from retrieval.pipeline.stage import STAGES
+    from retrieval.pipeline.stage import STAGES, in_order
 
-    rows = ((f"`{name}`", stage.reads, stage.writes) for name, stage in STAGES.items())
+    config = experiment.defaults()
+    rows = ((f"`{name}`", *_stage_row(name, config)) for name in in_order(STAGES, config))
     return _page(
         "Stages",
         "A run is a list of stages, `config.stages`. Each reads what earlier ones wrote to the work directory. "
         "`--stage=NAME,NAME` runs some of them alone.",
-        _table(("stage", "reads", "writes, below the work directory"), rows),
+        _table(("stage", "what it does", "reads of other stages", "writes, below the work directory"), rows),
     )
+
+
+def _stage_row(name: str, config: ConfigDict) -> tuple[str, str, str]:
+    from retrieval.pipeline.stage import STAGES, reads_of
+
+    stage = STAGES[name]
+    what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
+    written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
+    return what, ", ".join(read.stage for read in reads_of(name, config)), written
 
 
 def experiments_page() -> str:

@@ -16,7 +16,7 @@ from configs import dpr
 from retrieval import cli, main
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
 from retrieval.runtime import ending, signals
 from retrieval.stage_outputs import Run
 
@@ -179,8 +179,8 @@ class Counter:
 def stages(own_table):
     """The stages that there are in a test, which may change them."""
     toys = {
-        "prepare": Stage(Counter(), settings=("corpus", "prepare"), fixed=True),
-        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("prepare",), outputs=("out",)),
+        "prepare": Stage(Counter(), fields=("corpus", "prepare"), fixed=Fixed()),
+        "evaluate": Stage(Counter(), fields=("evaluate",), reads=("prepare",), writes=("out",)),
     }
     own_table(STAGES, toys)
     return toys
@@ -194,7 +194,7 @@ def make_run(folder, *arguments):
 
 def run_all(run, stages):
     runner.open_run(run)
-    for name in STAGES:
+    for name in in_order(STAGES, run.config):
         runner.run_stage(run, name)
     return [stage.function.calls for stage in stages.values()]
 
@@ -213,18 +213,16 @@ def test_a_changed_stage_runs_again_on_clean_output(tmp_path, stages):
 
 def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch):
     """Its numbers would be those of the old ones, under a config that names the new ones."""
-    stages["index"] = Stage(Counter(), settings=("index",), needs=("prepare",))
-    stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
+    stages["index"] = Stage(Counter(), fields=("index",), reads=("prepare",), writes=("index",))
+    stages["evaluate"] = dataclasses.replace(stages["evaluate"], reads=("prepare", "index"))
 
     first = make_run(tmp_path)
-    first.config.stages = tuple(STAGES)
+    first.config.stages = tuple(in_order(STAGES, first.config))
     run_all(first, stages)
     changed = dataclasses.replace(first, config=first.config.copy_and_resolve_references())
     changed.config.index.bm25_k1 = 0.1
     for names in (["evaluate"], ["prepare", "evaluate"]):
-        with pytest.raises(
-            UserError, match="'evaluate' would read what stage 'index' made with other settings; of con"
-        ):
+        with pytest.raises(UserError, match="'evaluate' would read what stage 'index' made with config.index.bm25_k1="):
             preflight.check(changed, names)
     preflight.check(changed, ["index", "evaluate"])  # which makes it anew
     preflight.check(changed, ["index"])
@@ -232,9 +230,10 @@ def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch
     preflight.check(first, ["evaluate"])
 
 
-def copying(source, name, **about):
-    """A stage that writes what a file holds."""
-    return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
+def copying(source, name, is_read=True, **about):
+    """A stage that writes what a file holds. Where nobody reads it, it runs whenever it is asked for."""
+    written = {"writes" if is_read else "leaves": (name,)}
+    return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, **written, **about)
 
 
 def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, stages):
@@ -243,13 +242,17 @@ def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, st
     source.write_text("one")
     stages.clear()
     stages |= {
-        "sets": copying(source, "sets", inputs=lambda run: [source]),
-        "index": copying(source, "index", needs=("sets",)),
-        "evaluate": copying(source, "runs", needs=("sets", "index")),
-        "report": copying(source, "report.md", needs=("evaluate",), always=True),
+        "sets": copying(source, "sets", files=lambda run: [source]),
+        "index": copying(source, "index", reads=("sets",)),
+        "evaluate": copying(source, "runs", reads=("sets", "index")),
+        "report": copying(source, "report.md", False, reads=("evaluate",)),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
-    base.config.stages, run.config.stages, run.config.base = tuple(STAGES), ("evaluate",), str(base.folder)
+    base.config.stages, run.config.stages, run.config.base = (
+        tuple(in_order(STAGES, run.config)),
+        ("evaluate",),
+        str(base.folder),
+    )
     runner.open_run(base)
     for name in STAGES:
         runner.run_stage(base, name)
@@ -280,9 +283,9 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
     stages |= {
         "prepare": copying(source, "corpus"),
         "sets": copying(source, "sets"),
-        "index": copying(source, "index", needs=("prepare", "sets")),
-        "evaluate": copying(source, "runs", needs=("sets", "index"), texts_of=("sets",), always=True),
-        "search": copying(source, "hits", needs=("prepare", "index"), texts_of=("prepare",), always=True),
+        "index": copying(source, "index", reads=("prepare", "sets")),
+        "evaluate": copying(source, "runs", False, reads=(Read("sets", same=True), "index")),
+        "search": copying(source, "hits", False, reads=(Read("prepare", same=True), "index")),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "sets", "index")
@@ -298,7 +301,7 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
     for made, reader in (("sets", "evaluate"), ("prepare", "search")):
         (run.folder / "stages" / f"{made}.json").unlink()
         runner.run_stage(run, made)
-        with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made, which has another"):
+        with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made of another '{made}'"):
             runner.run_stage(run, reader)
 
 
@@ -308,11 +311,11 @@ def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages
     stages.clear()
     stages |= {
         "train": copying(source, "towers"),
-        "encode": copying(source, "embeddings", needs=("train",)),
-        "search": copying(source, "hits", needs_if_made=("encode", "train"), always=True),
+        "encode": copying(source, "embeddings", reads=("train",)),
+        "search": copying(source, "hits", False, reads=(Read("encode", optional=True), Read("train", optional=True))),
     }
     run = make_run(tmp_path / "run")
-    run.config.stages = tuple(STAGES)
+    run.config.stages = tuple(in_order(STAGES, run.config))
     runner.open_run(run)
     for name in STAGES:
         runner.run_stage(run, name)
@@ -329,7 +332,7 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
         raise KeyboardInterrupt
 
     finished = stages["evaluate"]
-    stages["evaluate"] = Stage(interrupted, ("evaluate",), needs=("prepare",))
+    stages["evaluate"] = Stage(interrupted, ("evaluate",), reads=("prepare",), writes=("out",))
     with pytest.raises(KeyboardInterrupt):
         run_all(make_run(tmp_path), stages)
     stages["evaluate"] = finished
@@ -345,7 +348,7 @@ def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
         raise UserError("fewer examples than a batch has")
 
     stages.clear()
-    stages["train"] = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
+    stages["train"] = Stage(refuse, fields=("train",), fixed=Fixed(), leaves=("checkpoints",))
     for batch_size in (64, 32):
         run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
         with pytest.raises(UserError, match="fewer examples"):
@@ -376,7 +379,7 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source.mkdir()
     for name in "abc":
         (source / name).write_text("one")
-    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=True, inputs=lambda run: [source])
+    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=Fixed(), files=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
     (source / "b").write_text("another")
     with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):
