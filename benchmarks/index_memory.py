@@ -16,8 +16,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks import measure, worker
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.errors import UserError
 from retrieval.search import encoding, scann
 from retrieval.search.exact import ExactIndex, recall
@@ -37,7 +36,7 @@ _CLUSTER, _SPREAD = 50, 1.0
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    command_line.refuse_arguments(argv)
+    cli.refuse_arguments(argv)
     if not _FOLDER.value or not _OUT.value:
         raise UserError("--folder and --out are needed: where the embeddings go, and the file for the numbers")
     if not scann.available():
@@ -142,4 +141,4 @@ def _speed(part: _Parts, queries_QE: np.ndarray) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

@@ -21,8 +21,7 @@ from ml_collections import ConfigDict
 
 from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.work_directory import kept_config
@@ -51,11 +50,11 @@ _MEASURES = {  # name -> what it is, format
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    command_line.refuse_arguments(argv)
-    if not command_line.WORKDIR.value:
+    cli.refuse_arguments(argv)
+    if not cli.WORKDIR.value:
         raise UserError("--workdir is missing: a folder with a prepared corpus, such as --workdir=runs/quickstart")
-    folder = Path(command_line.WORKDIR.value)
-    config = command_line.CONFIG.value or kept_config(folder)
+    folder = Path(cli.WORKDIR.value)
+    config = cli.config() or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
     runner.check_run(run)
     if not records.is_done(run, "prepare"):
@@ -148,4 +147,4 @@ def _settings(config: ConfigDict) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

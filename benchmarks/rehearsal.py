@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, memory
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.errors import UserError
 
 
@@ -101,4 +100,4 @@ def _processor_seconds() -> float:
 
 
 if __name__ == "__main__":
-    command_line.run(main, has_flags=False)
+    cli.run(main, has_flags=False)

@@ -19,8 +19,7 @@ from absl import logging as absl_logging
 
 from benchmarks import contest
 from benchmarks.works import LABELLED, WORKS, Sizes
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import run_stage, take_run
@@ -45,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
     jax.config.update("jax_platforms", "cpu")  # an accelerator is for the systems that are measured
-    command_line.refuse_arguments(argv)
+    cli.refuse_arguments(argv)
     names = _WORKS.value or [name for name in WORKS if _BEIR.value or name not in LABELLED]
     for name in names:
         if name not in WORKS:
@@ -112,10 +111,10 @@ def _peer_python() -> str | None:
 
 def _run(*, with_data: bool) -> Run:
     """The work directory, with the corpus and its pairs made where a work needs them."""
-    if not command_line.WORKDIR.value:
+    if not cli.WORKDIR.value:
         raise UserError("--workdir is missing: the folder for data and numbers, such as --workdir=runs/benchmarks")
-    folder = Path(command_line.WORKDIR.value)
-    config = command_line.CONFIG.value or kept_config(folder)
+    folder = Path(cli.WORKDIR.value)
+    config = cli.config() or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
     if with_data:
         preflight.check(run, config.stages)
@@ -126,4 +125,4 @@ def _run(*, with_data: bool) -> Run:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

@@ -23,8 +23,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks.measure import markdown, spread, timed
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import scann
 from retrieval.search.exact import ExactIndex, recall
@@ -77,7 +76,7 @@ PEERS = {
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    command_line.refuse_arguments(argv)
+    cli.refuse_arguments(argv)
     if not _OUT.value:
         raise UserError("--out is missing: the file for the numbers, such as --out=search_speed.json")
     for name in _PEERS.value:
@@ -268,4 +267,4 @@ def _read(path: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

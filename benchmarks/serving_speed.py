@@ -24,8 +24,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.measure import markdown
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli, files
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 
@@ -42,10 +41,10 @@ _WARM, _START = 2.0, 300.0  # seconds
 
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
-    command_line.refuse_arguments(argv)
-    folder = Path(command_line.WORKDIR.value or "")
+    cli.refuse_arguments(argv)
+    folder = Path(cli.WORKDIR.value or "")
     paths = sorted(folder.glob("sets/*/queries.jsonl"))
-    if not command_line.WORKDIR.value or not paths:
+    if not cli.WORKDIR.value or not paths:
         raise UserError("--workdir: a work directory with evaluation sets is needed, whose queries are asked")
     queries = [text for path in paths for text in beir.read_queries(path).values()]
     if not queries:
@@ -146,4 +145,4 @@ async def _client(queries: Sequence[str], count_from: float, until: float) -> li
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

@@ -1,42 +1,32 @@
-"""Finished runs side by side: results with paired tests, settings that differ, curves and cost.
+"""Finished runs side by side: results with paired tests, settings that differ, and cost.
 
     retrieval compare runs/a runs/b
-    python -m retrieval.compare runs/a runs/b --html=compared.html --json=compared.json
+    python -m retrieval.compare runs/a runs/b
 
 The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
-is named for each run. The command reads, and writes nothing but the files of --html and --json.
+is named for each run. The command writes nothing.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import logging as absl_logging
 
-from retrieval import files
-from retrieval.cli import command_line
+from retrieval import cli
 
 # Not those of a name such as 'bm25 (0.9, 0.4)'.
 _COMMAS = re.compile(r",(?![^(]*\))")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the comparison as Markdown, and writes it where that is asked for."""
+    """Prints the comparison as Markdown."""
     absl_logging.set_verbosity(absl_logging.WARNING)
     asked = _parser().parse_args(argv[1:])
-    from retrieval.evaluation.report_page import page
     from retrieval.studies import run_comparison
 
     comparison = run_comparison.compare(asked.runs, [name for name in _COMMAS.split(asked.systems) if name])
-    tables = run_comparison.tables(comparison)
-    if asked.html:
-        parts = [*tables, *run_comparison.curves(comparison.runs)]
-        files.write_text(asked.html, page(" beside ".join(run.name for run in comparison.runs), parts))
-    if asked.json:
-        files.write_text(asked.json, json.dumps(run_comparison.as_json(comparison), ensure_ascii=False, indent=2))
-    print("\n\n".join(tables))
+    print("\n\n".join(run_comparison.tables(comparison)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,14 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--systems", default="", metavar="A,B", help="the system of each run to test; else those of one name"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="writes a page with the tables and the curves")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the numbers")
     return parser
 
 
 def program() -> None:
     """Runs the command."""
-    command_line.run(main, has_flags=False)
+    cli.run(main, has_flags=False)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import LOCK, __version__
-from retrieval.cli import command_line
+from retrieval import LOCK, __version__, cli
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror, store_copy
 from retrieval.runtime.store import is_url
@@ -37,8 +36,8 @@ _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of 
 def main(argv: Sequence[str]) -> None:
     """Runs the stages that the config lists, or those of --stage."""
     absl_logging.set_verbosity(absl_logging.WARNING)  # jax, seqio and orbax tell much of no use here
-    command_line.refuse_arguments(argv)
-    workdir = command_line.WORKDIR.value
+    cli.refuse_arguments(argv)
+    workdir = cli.WORKDIR.value
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
     if _MULTIHOST.value:
@@ -59,7 +58,7 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment
 
-    given = command_line.CONFIG.value
+    given = cli.config()
     config = _config_of(folder, workdir) if given is None else given
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
@@ -68,10 +67,10 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
     from retrieval.pipeline.work_directory import Asked
     from retrieval.stage_outputs import Run
 
-    overrides.settle(config, command_line.overridden())
+    overrides.settle(config, cli.overridden())
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, asked, copy)
-    hosts.on_first(lambda: preflight.check(run, names, command_line.overridden()))
+    hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
     experiment.load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
     for name in names:
@@ -115,9 +114,9 @@ def _config_of(folder: Path, workdir: str) -> ConfigDict:
 
 def manual(word: str = "") -> str:
     """What --help says."""
-    from retrieval.cli import help_text
+    from retrieval import reference
 
-    return help_text.text(__doc__ or "", word)
+    return reference.manual(__doc__ or "", word)
 
 
 def program() -> None:
@@ -133,14 +132,14 @@ def program() -> None:
         del sys.argv[1]
         compare.program()
     elif len(sys.argv) == 1:
-        from retrieval.cli import help_text
+        from retrieval import reference
 
-        print(help_text.first("python -m retrieval.main" if sys.argv[0].endswith(".py") else "retrieval"))
+        print(reference.first("python -m retrieval.main" if sys.argv[0].endswith(".py") else "retrieval"))
     elif sys.argv[1:] == ["--version"]:
         print(f"retrieval {__version__}")
     else:
         sys.argv[1 : 1 + len(words)] = [f"--stage={','.join(words)}"] if words else []
-        command_line.run(main, manual, computes=True)
+        cli.run(main, manual, computes=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,41 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def set_up_logging() -> None:
+    """Sends our log to standard error, and keeps from it what other libraries say of errors that are reported here."""
+    handler = _Handler()
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("retrieval")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+    # Orbax logs with a traceback what it raises, too.
+    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname)
+    sys.unraisablehook = _report_dropped
+
+
+def _report_dropped(dropped: "sys.UnraisableHookArgs") -> None:
+    """What Python cannot raise, unless it comes again, or comes after the error that has ended a save."""
+    error = dropped.exc_value
+    if not isinstance(error, KeyboardInterrupt) and str(error) != "Event loop is closed":
+        sys.__unraisablehook__(dropped)
+
+
+class _Handler(logging.StreamHandler):
+    """Messages stand on lines of their own: a bar of progress gives way, and comes again below."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not imported for this alone
+        with bar.external_write_mode(self.stream) if getattr(bar, "_instances", ()) else contextlib.nullcontext():
+            super().emit(record)
+
+
+class _Formatter(logging.Formatter):
+    """Messages may quote the data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
     """What prints ends quietly when the reader of standard output has seen enough, as `head` has."""

@@ -2,15 +2,20 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.tiny import make_config
 
-from retrieval import compare
+from retrieval import LOCK, compare, files
+from retrieval.api.finished_run import FinishedRun
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
+from retrieval.pipeline import preflight, records
+from retrieval.stage_outputs import Run
 from retrieval.studies import run_comparison
+from retrieval.studies.study_results import Results
 
 QUESTIONS = ["q1", "q2", "q3", "q4"]
 
@@ -56,16 +61,11 @@ def test_named_systems_are_compared_across_runs(runs):
     assert (found.system, found.over_system, found.difference) == ("dense", "bm25", 0.375)
 
 
-def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
-    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
-    compare.main(["compare", *runs, f"--html={page}", f"--json={numbers}"])
+def test_the_command_shows_tables(runs, capsys):
+    compare.main(["compare", *runs])
     text = capsys.readouterr().out
     assert "| a, b | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
     assert "| dense of b over dense of a | 4 | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
-    assert page.read_text().count("<img") == 2 and "<script" not in page.read_text()
-    told = json.loads(numbers.read_text())
-    assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
-    assert told["differences"][0]["difference"] == 0.625
 
 
 def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
@@ -74,19 +74,31 @@ def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
     older = write_run(tmp_path / "older", [1.0, 1, 1, 0])
     shutil.rmtree(tmp_path / "older" / "per_query")
     other = write_run(tmp_path / "other", [0.5, 0.5, 0.5, 0.5])
-    for places, systems, reason in (
-        ([a, asked], "", "asked over a: no question in common"),
-        ([a, older], "", "older over a: older has no values of single questions; evaluate it again"),
-        ([older, a], "", "a over older: older has no values of single questions; evaluate it again"),
-        ([a, other], "bm25,dense", "other over a: all values are the same"),
-        ([a, asked], "dense,bm25", "asked over a: no question in common"),
-    ):
-        compare.main(["compare", *places, f"--systems={systems}", f"--json={tmp_path / 'numbers.json'}"])
-        assert f"**Not tested**: {reason}." in capsys.readouterr().out
-        told = json.loads((tmp_path / "numbers.json").read_text())
-        assert not told["differences"] and told["untested"][0]["reason"] in reason
-    found = run_comparison.compare([a, runs[1], asked])
-    assert [each.run for each in found.differences] == ["b"] and [each.run for each in found.untested] == ["asked"]
+    for places, systems in (([a, asked], ""), ([a, older], ""), ([older, a], ""), ([a, other], "bm25,dense")):
+        compare.main(["compare", *places, f"--systems={systems}"])
+        assert "**Not tested**: no question and system in common" in capsys.readouterr().out
+    assert [each.run for each in run_comparison.compare([a, runs[1], asked]).differences] == ["b"]
+
+
+@pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz"])
+def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
+    for folder in map(Path, runs):
+        run = Run(preflight.read_config(folder), folder, LOCK)
+        sums = files.checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
+        noted = {"metrics/train.jsonl": sums.pop("metrics/train.jsonl")}
+        records.write_record(run, "evaluate", {"done": True, "outputs": sums, "noted": noted, "details": {}})
+    run_comparison.compare(runs)
+    path = tmp_path / "b" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    said = rf"b/{name}: damaged, .* --stage=evaluate makes it again"
+    with pytest.raises(UserError, match=said):
+        run_comparison.compare(runs)
+    with pytest.raises(UserError, match=said):
+        Results(tmp_path, ["b"]).of_run("b")
+    if name == "results.json":
+        with pytest.raises(UserError, match=said):
+            FinishedRun(tmp_path / "b").results  # noqa: B018
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):

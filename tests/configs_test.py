@@ -8,20 +8,19 @@ import pytest
 from flax import nnx
 
 from configs.studies import pretraining_tasks
-from retrieval.cli import config_files
+from retrieval import cli
 from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
-from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.training.optimizer import linear_schedule
 
 # The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
 OF_MODELS = {"published", "fine_tune", "own"}
-NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
+NAMES = [Path(name).stem for name in cli.described() if "studies" not in name]
 NAMES = [name for name in NAMES if name not in OF_MODELS]
 
 
@@ -47,24 +46,6 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     preflight.check_settings(config, (*config.stages, *planned, "search"))
 
 
-@pytest.mark.parametrize("name", ["dpr", "monobert", "bert", "doc2query"])
-def test_a_step_cannot_be_best_by_a_metric_that_validation_lacks(name):
-    config = load(name)
-    recipe_of(config).check_validation()
-    config.loop.best = "Nope"
-    with pytest.raises(UserError, match=r"unknown metric of an? .* in config\.loop\.best 'Nope'"):
-        recipe_of(config).check_validation()
-
-
-def test_a_config_packs_both_sides_or_none():
-    config = load("ict_bfs_wlp")
-    config.data.pack.update(query=0.5, document=0.0)
-    with pytest.raises(UserError, match=r"config\.data\.pack\.document=0.0 must be greater than 0"):
-        recipe_of(config).packing()
-    config.data.pack.update(query=0.0)
-    assert recipe_of(config).packing() is None
-
-
 def test_the_papers_model_is_two_bert_bases():
     config = load("ict_bfs_wlp")
     shapes = nnx.eval_shape(lambda: build_model(config, 30522))
@@ -81,57 +62,6 @@ def test_the_papers_bow_mlp_is_as_large_as_bert():
         assert round(size / 2e6) == 128
 
 
-def test_what_dprs_docstrings_start_from_fits():
-    """An MLM's encoder of 288 positions, of which 256 are used; DPR's embedding is [CLS] itself."""
-    for name, start in (("dpr", "mlm"), ("dpr_mined", "mlm"), ("quadruplet", "bert")):
-        config = load(name)
-        initial_parameters.check_sizes(config, load(start))
-        assert config.model.embed_dim == 0
-        assert f"--config.train.init_from=runs/{start}" in importlib.import_module(f"configs.{name}").__doc__
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("dpr", "paper"), ("dpr_mined", "paper"), ("mind", "paper")]
-    + [("ance", size) for size in ("paper", "documents", "warm_up")],
-)
-def test_adams_epsilon_is_the_authors(name, size):
-    """DPR's conf/train/biencoder_nq.yaml, and ANCE's drivers, which give theirs to LAMB."""
-    assert load(name, size).train.adam_epsilon == 1e-8
-    assert load(name, "local").train.adam_epsilon == 1e-6  # what was measured
-
-
-def test_minds_optimiser_is_dprs():
-    ours, theirs = (dict(load(name).train) for name in ("mind", "dpr"))
-    assert {field for field in ours if ours[field] != theirs[field]} == {"steps", "loss"}
-    assert load("mind", "local").train.warmup_ratio == 0.1  # what was measured
-
-
-def test_ances_warm_up_is_the_authors_and_continues():
-    """Its passages are shorter than those of the run that follows, its table of positions is not."""
-    config = load("ance", "warm_up")
-    train = config.train
-    assert (train.optimizer, train.batch_size, train.learning_rate, train.loss) == ("lamb", 256, 2e-4, "two_way_nll")
-    assert (train.warmup_ratio * train.steps, config.data.document_length, config.data.query_length) == (1000, 128, 64)
-    for size in ("paper", "documents"):
-        initial_parameters.check_sizes(load("ance", size), config)
-    config.model.positions = 0
-    with pytest.raises(UserError, match="an encoder of 128 positions"):
-        initial_parameters.check_sizes(load("ance"), config)
-    experiment.check(config)
-    config.sets.reqa = "dev.json"
-    preflight.check_settings(config, (*config.stages, "plan"))
-
-
-@pytest.mark.parametrize(("size", "highest", "warmup"), [("paper", 1e-6, 5000), ("documents", 5e-6, 3000)])
-def test_ances_rate_is_planned_for_longer_than_the_run(size, highest, warmup):
-    """The authors' code plans for a million steps, and their best checkpoint comes before."""
-    train = load("ance", size).train
-    rate = linear_schedule(train.learning_rate, train.schedule_steps, train.warmup_ratio)
-    expected = [highest, highest * 400_000 / (1_000_000 - warmup), 0]
-    assert [float(rate(step)) for step in (warmup, train.steps, 1_000_000)] == pytest.approx(expected, rel=1e-3)
-
-
 def test_repberts_setting():
     """Zhan et al. 2020, section 4.1.4, and the authors' code: 26 rows of two batches are 13 triples of two."""
     paper, corrected = load("repbert", "paper"), load("repbert", "corrected")
@@ -144,14 +74,6 @@ def test_repberts_setting():
     assert (schedule, round(paper.train.warmup_ratio * schedule)) == (1_038_150, 10_000)
     assert linear_schedule(3e-6, schedule, paper.train.warmup_ratio)(350_000) == pytest.approx(2.0e-6, rel=0.01)
     assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
-
-
-@pytest.mark.parametrize("name", ["proqa", "reader"])
-def test_proqas_rate_is_constant(name):
-    """Xiong et al. 2020: AdamW without a scheduler, for the retriever and for the reader."""
-    train = load(name).train
-    rate = linear_schedule(train.learning_rate, train.schedule_steps or train.steps, train.warmup_ratio)
-    assert [float(rate(step)) for step in (0, train.steps)] == pytest.approx([1e-5] * 2, rel=1e-2)
 
 
 def test_seed_encoders_setting():

@@ -29,7 +29,6 @@ def test_frequencies_by_hand():
     weights = [9, 0.2, 0.004, 9, 0.3, -0.5, 9, 0.0, 9, 9]
     assert term_frequencies(pieces, weights) == {"cat": 30}
     assert term_frequencies(pieces, weights, scale=1000) == {"cat": 300, "sats": 4}
-    assert term_frequencies(pieces, weights, square_root=True) == {"cat": 55, "sats": 6}
     with pytest.raises(ValueError, match="10 pieces, 9 weights"):
         term_frequencies(pieces, weights[:-1])
 
@@ -68,15 +67,6 @@ def test_the_authors_example_of_weights(readme):
     fields = line.split()
     pieces, weights = fields[::2], [float(weight) for weight in fields[1::2]]
     assert term_frequencies(pieces, weights) == {"presence": 2, "lives": 2, "obliterated": 1}
-    assert term_frequencies(pieces, weights, square_root=True) == {
-        "presence": 13,
-        "of": 2,
-        "hundreds": 3,
-        "thousands": 3,
-        "innocent": 7,
-        "lives": 12,
-        "obliterated": 8,
-    }
 
 
 def test_the_authors_example_of_an_index(readme):

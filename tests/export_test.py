@@ -1,13 +1,11 @@
 """Trained towers as folders: what is in them, without the libraries that load them (`interop_export_test`)."""
 
-import itertools
 import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from safetensors.numpy import load_file
 from support import exported
 from tokenizers import Tokenizer
@@ -15,13 +13,12 @@ from tokenizers import Tokenizer
 import retrieval
 from configs import dpr, published
 from retrieval import model_folder
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
-from retrieval.recipes import bert_weights, exported_towers, initial_parameters
+from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
@@ -102,41 +99,7 @@ def test_an_export_is_loaded_from_python(made, written, request):
             call()
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
-    [
-        (
-            "modules.json",
-            '"1_Pooling"',
-            '"../1_Pooling"',
-            "modules.json: not a list of modules, with a type and a path in",
-        ),
-        ("modules.json", "Normalize", "Router", "it has a module Router"),
-        ("modules.json", "[", '{"a": [', "modules.json: not valid JSON"),
-        (
-            "2_Dense/config.json",
-            "Identity",
-            "Softmax",
-            "activation_function is 'torch.nn.modules.linear.Softmax'; only",
-        ),
-        (
-            "2_Dense/config.json",
-            '"out_features": 8',
-            '"out_features": 9',
-            r"linear.bias \[8\], linear.weight \[8, 16\], and by",
-        ),
-    ],
-)
-def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, new, message):
-    copy = changeable(folder / "document", tmp_path / "copy")
-    text = (copy / file).read_text()
-    assert old in text
-    (copy / file).write_text(text.replace(old, new))
-    with pytest.raises(UserError, match=message):
-        retrieval.load(copy)
-
-
-FILES = ["config.json", "modules.json", "tokenizer.json", "vocab.txt", "model.safetensors", "2_Dense/model.safetensors"]
+FILES = ["config.json", "2_Dense/model.safetensors"]
 
 
 @pytest.mark.parametrize("name", [*FILES, model_folder.SUMS])
@@ -156,55 +119,6 @@ def test_a_flipped_bit_of_an_export_is_noticed(folder, tmp_path, name):
     ):
         with pytest.raises(UserError, match=rf"{copy}.*(delete {copy / model_folder.SUMS}|not valid JSON)"):
             read_folder()
-
-
-def test_an_export_may_be_changed_on_purpose(folder, tmp_path):
-    copy = shutil.copytree(folder / "document", tmp_path / "copy")
-    (copy / "README.md").write_text("Our own card.")
-    retrieval.load(copy)
-    (copy / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
-    with pytest.raises(
-        UserError, match=r"sentence_bert_config\.json: damaged, .*; or, if you changed it on purpose, del"
-    ):
-        retrieval.load(copy)
-    (copy / model_folder.SUMS).unlink()
-    assert retrieval.load(copy)._config.data.document_length == 20
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "expected"),
-    [({"model_max_length": 24}, 24), ({"model_max_length": 10**30}, 40), ({}, 40), (None, 40)],
-)
-def test_the_length_may_be_the_tokenizers(folder, tmp_path, tokenizer, expected):
-    """As sentence-transformers 6 writes it; the encoder has 40 positions."""
-    copy = changeable(folder / "document", tmp_path / "copy")
-    (copy / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
-    (copy / "tokenizer_config.json").unlink()
-    if tokenizer is not None:
-        (copy / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert exported_towers.set_sizes(copy, dpr.get_config())[1].length == expected
-
-
-@pytest.mark.parametrize("titles", ["pair", "joined"])
-def test_titles_are_read_as_they_were_trained(tmp_path, titles):
-    made = exported.work_directory(tmp_path / "run", **{"data.titles": titles})
-    folder = changeable(exported.export(made), tmp_path / "copy")
-    assert read(folder / "config_sentence_transformers.json")["titles"] == titles
-    documents = [{"title": each.title, "text": each.text} for each in exported.DOCUMENTS]
-    of_run, of_export = (retrieval.load(place).encode_documents(documents) for place in (made.folder, folder))
-    np.testing.assert_allclose(of_export, of_run, atol=1e-5)
-    (folder / "config_sentence_transformers.json").unlink()  # a model of others saw one text
-    of_others = retrieval.load(folder).encode_documents(documents)
-    assert np.allclose(of_others, of_run, atol=1e-5) == (titles == "joined")
-
-
-def test_tied_towers_are_exported_as_one_folder(tied_folder):
-    assert modules(tied_folder) == [("", "Transformer"), ("1_Pooling", "Pooling")]
-    assert {path.name for path in tied_folder.iterdir() if path.is_dir()} == {"1_Pooling"}
-    assert not (tied_folder / "router_config.json").exists()
-    assert read(tied_folder / "1_Pooling" / "config.json")["pooling_mode"] == "mean"
-    config = read(tied_folder / "config.json")
-    assert (config["layer_norm_eps"], config["type_vocab_size"], config["max_position_embeddings"]) == (1e-5, 1, 40)
 
 
 def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
@@ -253,30 +167,6 @@ def test_the_tokenizer_gives_the_ids_and_types_of_ours(which, request, run):
         assert tokenizer.token_to_id(id) == getattr(vocabulary, name.replace("token", "id"))
 
 
-def test_byte_pairs_are_written_as_they_are_used_here(tmp_path):
-    """Padding has id 0, whatever it had where the vocabulary was published."""
-    vocabulary = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json")
-    tokenizer_files.write_tokenizer(tmp_path, vocabulary, length=24, types=1)
-    assert vocabularies.load(tmp_path).tokens == vocabulary.tokens and vocabulary.tokens[0] == "<pad>"
-    assert read(tmp_path / "tokenizer_config.json")["cls_token"] == "<s>"
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    tokenizer.enable_truncation(24)
-    for title, text in (("The fox", "is </s> a 🦊"), ("a", "b c " * 20)):
-        encoding, (first, second) = tokenizer.encode(title, text), vocabulary.encode_batch([title, text])
-        assert encoding.ids == vocabulary.pair(first, second, 24) and set(encoding.type_ids) == {0}
-        assert tokenizer.encode(text).ids == vocabulary.single(second, 24)
-
-
-def test_long_pairs_are_cut_alike(folder):
-    tokenizer = Tokenizer.from_file(str(folder / "document" / "tokenizer.json"))
-    vocabulary = exported.VOCABULARY
-    for first, second, length in itertools.product((1, 5, 18, 19, 20, 37, 60), (0, 1, 17, 18, 19, 60), (39, 40)):
-        title, text = "fox " * first, "dogs " * second
-        tokenizer.enable_truncation(length)
-        ours = vocabulary.pair(vocabulary.encode(title), vocabulary.encode(text), length)
-        assert tokenizer.encode(title, text).ids == ours, (first, second, length)
-
-
 def test_the_card(run, tied, tmp_path):
     exported.write_results(run)
     run.config.export.license, run.config.train.init_from = "cc-by-sa-4.0", "/home/me/<b>model"
@@ -291,34 +181,6 @@ def test_the_card(run, tied, tmp_path):
     plain = (exported.export(tied) / "README.md").read_text()
     assert "license:" not in plain and "None was given (`export.license`)" in plain and "not been evaluated" in plain
     assert "Queries are cut to 16 tokens and documents to 40" in plain and "Trained with bfloat16" in plain
-
-
-def card_of(config):
-    trained_on = dict(stage._trained_on(config, config.corpus, config.pairs.files, config))
-    return stage._card(config, exported.VOCABULARY, title="x", license="", trained_on=trained_on, evaluated=[])
-
-
-def test_the_card_names_labelled_files():
-    config = dpr.get_config("local")
-    config.pairs.files = "/home/me/nq-train.json,more.jsonl"
-    labelled, split = (
-        "- labelled examples: nq-train.json, more.jsonl\n",
-        "- questions and their documents, 80% of those of: ",
-    )
-    text = card_of(config)
-    assert f"## Training data\n\n{labelled}\n#" in text and '- "nq-train.json"\n' in text and "/home" not in text
-    config.split.set = "reqa"
-    assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in card_of(config)
-
-
-def test_one_tower_may_have_another_query_length(tmp_path, tied_folder, tied, folder):
-    assert read(tied_folder / "sentence_bert_config.json")["query_length"] == 16
-    for route in ("query", "document"):
-        assert "query_length" not in read(folder / route / "sentence_bert_config.json")
-    (tmp_path / "equal").mkdir()
-    tower = towers_of(tied).query_tower
-    folders.write_tower(tmp_path / "equal", tower, normalize=False, length=40, query_length=40)
-    assert "query_length" not in read(tmp_path / "equal" / "sentence_bert_config.json")  # which older versions refuse
 
 
 def test_whole_or_not_at_all(tied, monkeypatch, caplog):
@@ -337,16 +199,6 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     assert (folder / "config.json").stat().st_mtime_ns == before
     exported.write_results(tied)  # an evaluation, which the card shows
     assert "| dense |" in (exported.export(tied) / "README.md").read_text()
-
-
-def test_the_card_has_no_results_of_an_older_model(tied, caplog):
-    """The merged list has no step of its own, and is of the older model too."""
-    for step, is_of_these in ((1, True), (0, False)):
-        exported.write_results(tied, step)
-        card = (exported.export(tied) / "README.md").read_text()
-        assert ("| dense |" in card, "| hybrid |" in card) == (is_of_these, is_of_these)
-        assert ("has not been evaluated" in card) != is_of_these
-        assert ("'evaluate' are of step 0, and the model is of step 1" in caplog.text) != is_of_these
 
 
 def interrupt(*_, **options):

@@ -46,10 +46,6 @@ def test_an_unfit_value_is_named_with_its_need(values, message):
         fields.check(whole_config)
 
 
-def test_the_defaults_fit():
-    fields.check(fields.nested(fields.defaults()))
-
-
 def _merged(old, new):
     return old | {name: _merged(old.get(name, {}), v) if isinstance(v, dict) else v for name, v in new.items()}
 

@@ -20,7 +20,7 @@ from retrieval.pipeline import preflight, records
 from retrieval.recipes import examples, packed_rows, validation
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, train
+from retrieval.stages import data_warnings, train
 from retrieval.training import sharding
 
 
@@ -138,7 +138,7 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
 
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog, monkeypatch):
     """Files of two formats; their queries are held out to validate on, and one is also an evaluation set."""
-    monkeypatch.setattr(findings, "IN_A_RUN", 15)  # fewer than there are: the share held out is of all
+    monkeypatch.setattr(data_warnings, "IN_A_RUN", 15)  # fewer than there are: the share held out is of all
     animals = [toy_corpus.title(i) for i in range(40)]
     rows = [(f"What is {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)]
     fields = ("anchor", "positive", "negative")

@@ -198,11 +198,7 @@ PLAIN = {"model.embed_dim": 0, "model.pooling": "mean", "model.normalize": False
             "--config.model.hidden_size=16 --config.model.normalize=True --config.model.head=\"('normalize',)\"",
         ),
         ({"prompts": {"query": "w1 "}}, {}, "--config.data.query_prefix='w1 '"),
-        (
-            {"prompts": {"passage": "w1 w2 "}, "include_prompt": False},
-            {},
-            "--config.data.document_prefix='w1 w2 ' --config.model.pool_from='(0, 3)'",
-        ),
+        ({"prompts": {"passage": "w1 w2 "}}, {}, "--config.data.document_prefix='w1 w2 '"),
     ],
 )
 def test_what_modules_do_and_the_config_lacks_is_said_with_its_flags(tmp_path, bert, modules, changes, flags):

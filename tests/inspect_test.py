@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
-from support.tiny import execute, make_run
+from support.tiny import execute
 
 from retrieval.data.corpora import sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
-from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.search import near_duplicates
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings
+from retrieval.stages import data_warnings
 from retrieval.stages.seen_queries import SeenQueries
-from retrieval.stages.text_sizes import TextSizes
 
 WORDS = [f"word{number}" for number in range(60)]
 TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"
@@ -83,59 +79,13 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
 
 
-def test_a_test_query_that_is_trained_on_late_is_found(labelled, capsys):
-    run = Run(labelled.config.copy_and_resolve_references(), labelled.folder, REPOSITORY / "requirements.lock")
-    run.config.inspect.texts = 1
-    lines = (labelled.folder.parent / "train.jsonl").read_text().splitlines()
-    late = labelled.folder.parent / "late.jsonl"
-    late.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
-    run.config.pairs.files = str(late)
-    execute(run, "inspect")
-    seen = found(run)
-    assert seen["labelled examples", "queries looked at"] == (1, None, False)
-    assert seen["set test", "queries that are trained on"] == (1, 2, True)
-    assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
-
-
 def test_queries_are_found_in_training_queries_and_in_positives():
     queries = ["the owl sees at night", "where is word4", "the owl sees"]
     seen = SeenQueries(queries, None)
     seen.see_example(Example("Where is WORD4?", (Candidate("", "", f"{TEXT}, the owl sees"),)))
-    found = {finding.what: (finding.count, finding.of) for finding in seen.of_set("set x", queries, is_labelled=True)}
+    found = {count.what: (count.count, count.of) for count in seen.of_set("set x", queries, is_labelled=True)}
     inside = "queries of 4 words or more that stand in a positive of training"
     assert found == {"queries that are trained on": (1, 3), inside: (1, 3)}
-
-
-@pytest.mark.parametrize(
-    ("data", "sizes"),
-    [
-        ({"titles": "pair"}, (3, [6, 4])),
-        ({"titles": "joined"}, (3, [5, 4])),
-        ({"titles": "pair", "query_prefix": "where ", "document_prefix": "word1 word2 "}, (4, [8, 6])),
-    ],
-)
-def test_sizes_are_those_of_the_rows_that_towers_read(labelled, data, sizes):
-    vocabulary, texts = (
-        labelled.load_vocabulary(),
-        [Candidate("1", "word1", "word2 word3"), Candidate("2", "", "a owl")],
-    )
-    counts = TextSizes.of({"query_length": 99, "document_length": 99, **data}, vocabulary)
-    rows = Prefixes.of(data, vocabulary)
-    assert counts.of_queries(["owl"]) == [len(rows.query_row(vocabulary, vocabulary.encode("owl"), 99))] == [sizes[0]]
-    whole = [rows.document_rows(vocabulary, *map(vocabulary.encode, (t.title, t.text)), 99)[0] for t in texts]
-    assert counts.of_documents(texts) == list(map(len, whole)) == sizes[1]
-
-
-def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
-    run = make_run("ict_bfs_wlp", inputs, tmp_path / "run")
-    execute(run, "prepare", "sets", "inspect")
-    seen = found(run)
-    statistics = json.loads((run.corpus / "stats.json").read_text())
-    passages = statistics["counts"]["passages"]
-    for task, told in statistics["tasks"].items():
-        assert seen["corpus", f"pairs of {task.upper()}, of {passages:,} passages"][0] == told["pairs"]
-    assert seen["passages", "looked at"] == (passages, None, False)
-    assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
 
 
 def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
@@ -151,25 +101,7 @@ def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
     assert statistics["examples"] == {"pages dropped: redirects to other pages": "old.html"}
     texts = [Candidate(id, "", pages[id[0]]) for id in ("a:0", "b:0")] + [Candidate("all:3", "", pages["b"])]
-    found = {finding.what: finding for finding in findings.of_corpus(statistics, texts, None, 0)}
-    left_out, same = found["pages dropped: redirects to other pages"], found["the same as an earlier one"]
-    assert (left_out.count, left_out.of, left_out.example) == (2, 5, "old.html")
+    found = {count.what: count for count in data_warnings.of_corpus(statistics, texts, None)}
+    same = found["the same as an earlier one"]
     assert (same.count, same.is_warning, same.example) == (1, True, "all:3, as b:0")
-    assert found["pairs of WLP, of 8 passages"].example == "fewer than 50%, mostly no link"
-
-
-def test_a_run_without_either_is_told(tmp_path):
-    run = Run(
-        tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}),
-        tmp_path / "run",
-        REPOSITORY / "requirements.lock",
-    )
-    with pytest.raises(UserError, match="has neither a prepared corpus nor labelled examples"):
-        execute(run, "sets", "inspect")
-
-
-@pytest.mark.parametrize(("first", "count"), [("一", 5000), ("ก", 44), ("あ", 80)])
-def test_scripts_without_spaces_have_near_duplicates(first, count):
-    letters = [chr(ord(first) + int(place)) for place in np.random.default_rng(0).integers(count, size=80)]
-    text, other = "".join(letters), "".join(letters[:20] + letters[19:20] + letters[21:])
-    assert near_duplicates.first_duplicates([text, other, text[::-1]]) == [0, 0, 2]
+    assert (found["pairs of WLP"].of, found["pairs of WLP"].example) == (8, "fewer than 50%, mostly no link")

@@ -48,16 +48,14 @@ def chain(number):
         {"similarity_fn_name": "cosine"},
         {"similarity_fn_name": "dot"},
         {"prompts": PROMPTS},
-        {"prompts": PROMPTS, "include_prompt": False, "pooling_mode": "cls"},
-        {"prompts": PROMPTS, "include_prompt": False},
+        {"prompts": PROMPTS, "pooling_mode": "cls"},
     ],
-    ids=["cosine", "dot", "prompts", "cls of the text", "mean of the text"],
+    ids=["cosine", "dot", "prompts", "cls"],
 )
 def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     torch.manual_seed(number)
     transformer = modules.Transformer(encoder)
-    pooling = {name: options[name] for name in ("include_prompt", "pooling_mode") if name in options}
-    pooling = modules.Pooling(16, **pooling)
+    pooling = modules.Pooling(16, **{name: options[name] for name in ("pooling_mode",) if name in options})
     rest = {name: options[name] for name in ("prompts", "similarity_fn_name") if name in options}
     model = sentence_transformers.SentenceTransformer(
         modules=[transformer, pooling, *chain(number)], device="cpu", **rest

@@ -13,8 +13,7 @@ from conftest import REPOSITORY
 from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
-from retrieval import main
-from retrieval.cli import command_line, config_files
+from retrieval import cli, main
 from retrieval.configs import published
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
@@ -138,18 +137,18 @@ def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
     for command in found:
         forget_flags()
         based = re.sub(r"--config\.base=\S+", f"--config.base={tmp_path}", command)
-        command_line.parse_flags(["main", *shlex.split(based)])
-        run = Run(flags.FLAGS.config, tmp_path / "run", REPOSITORY / "requirements.lock")
-        assert run.base and "base" in command_line.overridden()
-        overrides.check(run, flags.FLAGS.stage or (), command_line.overridden())
+        cli.parse_flags(["main", *shlex.split(based)])
+        run = Run(cli.config(), tmp_path / "run", REPOSITORY / "requirements.lock")
+        assert run.base and "base" in cli.overridden()
+        overrides.check(run, flags.FLAGS.stage or (), cli.overridden())
     assert len(found) >= 14
 
 
 def test_help_lists_all_of_it(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["retrieval.main", "--help"])
-    command_line.run(main.main, main.manual)
+    cli.run(main.main, main.manual)
     told = capsys.readouterr().out
-    for name in (*STAGES, *LABELLED, *config_files.described(), "--workdir", "--query"):
+    for name in (*STAGES, *LABELLED, *cli.described(), "--workdir", "--query"):
         assert name in told
     for form in (*SETS.values(), *LABELLED.values(), *QUESTIONS.values()):
         assert form.what in told and form.setting in told
@@ -167,7 +166,7 @@ def test_the_first_help_is_a_screen(monkeypatch, capsys):
     for words in commands:
         if words[1].startswith("--config="):
             forget_flags()
-            command_line.parse_flags(["main", *(word.replace("published:hf:NAME", "published") for word in words[1:])])
+            cli.parse_flags(["main", *(word.replace("published:hf:NAME", "published") for word in words[1:])])
 
 
 def test_help_of_a_word_is_what_has_it():
@@ -184,9 +183,9 @@ def test_names_that_a_field_may_have_are_in_its_table():
 
 
 def test_the_reference_pages_are_what_the_code_declares():
-    """`python -m retrieval.cli.reference` writes them, here without plugins' fields."""
+    """`python -m retrieval.reference` writes them, here without plugins' fields."""
     program = (
-        "import json; from retrieval.cli import reference; "
+        "import json; from retrieval import reference; "
         "print(json.dumps({name: page() for name, page in reference.PAGES.items()}))"
     )
     pages = json.loads(subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True))

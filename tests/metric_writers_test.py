@@ -10,7 +10,7 @@ from retrieval.stages import metric_writers
 
 
 def write(folder, after, steps):
-    writer = metric_writers.open_writer(folder, after)
+    writer = metric_writers.Writer(folder / "metrics", after)
     for step in steps:
         writer(step, {"loss": 10.0 - step, "skipped": math.nan if step == 2 else 0.0})
     return writer
@@ -41,28 +41,13 @@ def test_a_cut_off_run_logs_every_step_once(tmp_path):
     assert losses == {step: 10.0 - step for step in range(1, 6)}
 
 
-def test_the_console_has_no_line_without_a_metric(tmp_path, caplog):
-    caplog.set_level("INFO", "retrieval.stages.metric_writers")
-    writer = metric_writers.open_writer(tmp_path, 0)
-    writer(1, {"turn": 1.0})
-    writer(2, {"validation/Success@10": 0.5})
-    writer.close()
-    assert caplog.messages == ["step 2: validation/Success@10 0.5000"]
-
-
 @pytest.mark.parametrize("name", ["write_scalars", "close"])
 def test_a_full_disk_for_tensorboard_is_a_file_error(tmp_path, monkeypatch, name):
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
 
-    writer = metric_writers.open_writer(tmp_path, 0)
+    writer = metric_writers.Writer(tmp_path / "metrics", 0)
     monkeypatch.setattr(writer._tensorboard, name, full)
     with pytest.raises(OSError, match=rf"No space left on device: .*{tmp_path.name}/metrics"):
         writer(1, {"loss": 1.0})
         writer.close()
-
-
-def test_the_other_hosts_of_a_pod_write_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(metric_writers.hosts, "is_first", lambda: False)
-    write(tmp_path, 0, [1]).close()
-    assert not list(tmp_path.iterdir())

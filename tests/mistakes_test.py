@@ -3,15 +3,12 @@
 Nothing that is dear is done before: but for those of `IN_A_STAGE`, no stage has begun when the message comes.
 """
 
-import gzip
 import importlib
 import json
 import math
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from typing import NamedTuple
 
@@ -20,10 +17,7 @@ from conftest import REPOSITORY
 from support import toy_corpus
 from support.command_flags import forget_flags
 
-from retrieval import main, study
-from retrieval.cli import command_line
-from retrieval.config import experiment
-from retrieval.config.fields import declared
+from retrieval import cli, main, study
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.work_directory import FORMAT
@@ -66,12 +60,9 @@ SHORT = {
     "BERT": "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
     "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}",
     "QUICK": "--config=configs/ict_bfs_wlp.py:local --workdir={run}",
-    "LABELLED": "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}",
     "REQA": "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}",
-    "DPR": "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files",
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
     "MINED": "$ALONE --config.base={finished}",
-    "REFRESHED": "$MINED --config.mine.refresh_every=100",
     "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
     "MIXED": "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\"",
     "BM25": "--config=configs/bm25.py --workdir={run} --stage=sets",
@@ -83,42 +74,24 @@ SHORT = {
 
 FLAGS = mistakes(
     r"""
---confg=configs/ict.py --workdir={run}
-  '--confg' | did you mean --config?
 --config=configs/ict.py --workdir={run} --batch_size=64
   did you mean | --config.train.batch_size
 --config=configs/ict.py --workdir={run} train
   unexpected argument 'train' | stages come before all flags | --config.train.steps=100
---config=configs/ict.py
-  --workdir is missing | such as --workdir=runs/quickstart
 --config=configs/ict.py --workdir={run} --multihost=perhaps
   --multihost=perhaps | True or False
 --config=configs/ict_bsf_wlp.py --workdir={run}
   no such file | did you mean --config=configs/ict_bfs_wlp.py
---config=fine_tune:me/model --workdir={run}
-  --config=fine_tune:me/model: no such folder; a model of Hugging Face's hub is written hf:me/model
 --config=dpr:locl --workdir={run}
   'locl' | did you mean local?
 --config={raises.py} --workdir={run}
   {raises.py}, line 2 | NameError | mend that file
---config={nothing.py} --workdir={finished}
-  {nothing.py}: get_config() returned nothing; return a ConfigDict
 --config={half.py} --workdir={run}
   config.corpus=caf\udce9: this is not UTF-8, or has half of a surrogate pair | rename a file of that name
 --config={typo.py} --workdir={run}
   'config.train.batchsize' | did you mean config.train.batch_size
---config={lacks.py} --workdir={run}
-  config.train.steps is missing | config.experiment.defaults()
 --workdir={oldest}
   {oldest}: another version of this program made this work directory | another --workdir
---config=configs/ict_bfs_wlp.py:local --workdir={oldest}
-  {oldest}: another version of this program made this work directory | another --workdir
---config=configs/ict_bfs_wlp.py:local --workdir={run} --config.base={oldest}
-  {oldest}: another version of this program made this work directory | another --workdir
-$TASKS --workdir={run} --config.similarity.pairs=5
-  config.similarity.pairs is gone: The stage | leave it out
---config={gone.py} --workdir={run}
-  config.latency.questions is gone: Reports have the milliseconds
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}
@@ -127,8 +100,6 @@ $QUICK --config.train.steps=5 --config.seed=1 --noconfig.model.tied --config.tra
   --config.train.steps is there twice | --config.train.steps=5 and --config.train.steps=7 | leave one out
 --config=configs/ict.py --workdir=~/run
   --workdir=~/run | write $HOME
-$QUICK --query=zip
-  --query | add --stage=search
 $QUICK --stage=trian
   unknown stage 'trian' | did you mean train
 """
@@ -137,15 +108,11 @@ $QUICK --stage=trian
 FIELDS = mistakes(
     r"""
 --config.trian.steps=5
-  'config.trian' | did you mean config.train
---config.model.layers=1
-  'config.model.layers': did you mean config.model.num_layers or
+  'config.trian.steps' | did you mean config.train.steps
 --config.plan.tune=True
   config.plan.tune is gone: Plan each setting by itself
 --config.stages=train,encode
   config.stages=train,encode | ('train', 'encode')
---config.train.accumulation=1000
-  config.train.accumulation=1000 | config.train.steps=600 | lower it
 --config.model.hidden_size=100 --config.model.num_heads=8
   hidden_size=100 | num_heads=8 | 96 or 104
 --config.train.batch_size=4
@@ -154,16 +121,10 @@ FIELDS = mistakes(
   config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
   config.data.rates | known: bfs, | config.data.rates.ict=1
---config.prepare.least_passage=200
-  least_passage=200 | longest_passage=80 | lower the first
 --config.loop.validate_every=10
   config.loop.validate_every=10 | config.data.held_out, such as 0.01
---config.index.words="('bm52',)"
-  unknown index in config.index.words 'bm52': did you mean bm25
 --config.evaluate.depth=10
   config.evaluate.depth=10 | Success@100 | at least 100
---config.serve.hosts=search.example.org,other.example.org
-  config.serve.hosts=('search.example.org,other.example.org',): a tuple of names without a port
 --stage=export
   stage 'export' reads what stage 'prepare' writes | --stage=prepare,train,export
 $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
@@ -173,121 +134,32 @@ $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
 
 FILES = mistakes(
     r"""
---config.corpus=
-  config.corpus is not set | --config.corpus=pages-articles.xml.bz2
 --config.sets.pydocs=False --config.corpus={folder}/dumb.xml
   dumb.xml: no such file | did you mean {folder}/dump.xml
---config.sets.pydocs=False --config.corpus={empty}
-  {empty}: the file is empty | config.corpus
 --config.sets.pydocs=False --config.corpus={array.json}
   {array.json} | expected a MediaWiki export | or documents, whose names end in .csv
 --config.sets.pydocs=True --config.corpus={dump.xml}
   config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
-$DUMP --config.sets.reqa={text.txt}
-  {text.txt} | not valid JSON | a file of SQuAD is needed
-$DUMP --config.sets.reqa={cut.json.gz}
-  {cut.json.gz} | cannot be read | copy or download it again
-$DUMP --config.sets.beir=tfds:scifact
-  tfds:scifact: no such file or folder | config.sets.beir
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={beir},{folder}/two/beir
   two evaluation sets are named 'beir' | rename
-$REQA --config.split.set=requa
-  config.split.set | 'requa' | did you mean reqa | sets of config.base do not count
-$REQA --config.split.set=
-  'pairs' needs labelled examples | config.pairs.files | such as reqa
-$DPR={text.txt}
-  {text.txt}, line 1: no format | dpr, generated, id_triples, jsonl, | look like
-$DPR={dpr.json} --config.split.shards=12
-  config.data.lanes=8 | labelled pairs, config.split.shards=12 | take 6 or 12 lanes
 $MINED --config.mine.system=exact
   'mine' reads what stage 'encode' writes | in {finished}: run it
-$ALONE --config.stages="('sets', 'mine', 'index', 'pairs')"
-  config.mine.system=bm25 | put 'index' before 'mine' | config.base
-$MINED --config.mine.refresh_every=300
-  config.mine.refresh_every=300 | config.train.steps=300
-$REFRESHED --config.recipe=reranker --config.train.loss=class_cross_entropy --config.train.temperature=1.0
-  config.mine.refresh_every=100 | a reranker has none | config.mine.refresh_every=0
-$REFRESHED --config.mine.refresh_lag=100
-  config.mine.refresh_lag is gone: Training refreshes on its own devices
-$ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
-  config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
---config=configs/reqa.py:local --workdir={run} --config.base={nowhere} --config.sets.reqa={squad.json}
-  config.base={nowhere} | not a work directory
---config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
-  leads back to | take another base
-$REQA --config.train.init_from=bert-base-uncased
-  config.train.init_from=bert-base-uncased: no such folder | a work directory | written hf:bert-base-uncased
-$REQA --config.train.init_from={untrained}
-  config.train.init_from={untrained} | finished train stage
-$REQA --config.train.init_from={finished} --config.data.document_length=160
-  config.train.init_from={finished}: an encoder of 96 positions |
-  config.data.query_length and config.data.document_length there, and here that is 160 | set both to 96 at most
 $REQA --config.train.init_from={bert}
   config.train.init_from={bert}: a model of other sizes | --config.model.hidden_size=16
-$REQA $BERT
-  config.train.init_from={bert} | another vocabulary than {finished}/corpus/vocab.txt | --config.vocab={bert}
-$LABELLED --config.vocab={vocab.txt} --config.data.negatives=0 --config.data.rates.ict=1
-  task 'ict' is drawn from a prepared corpus | config.base | config.data.rates.ict=0
-$LABELLED --config.vocab={vocab.txt}
-  config.pairs.files={dpr.json}: none of 1 labelled pairs has a negative | config.data.negatives=1: set that to 0
-$LABELLED --config.vocab={vocab.txt} --config.data.negatives=0
-  config.pairs.files={dpr.json}: 1 labelled pairs | config.train.batch_size=32 | a smaller batch
 $BM25 --config.sets.labelled={bad_dpr.json}
   {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
-$BM25,index,evaluate --config.sets.beir={beir} --config.runs.files={text.txt}
-  {text.txt}, line 1: the score is 'words.' | a finite number
-$BM25,index --config.sets.beir={beir} --config.index.words="('deepct',)" --config.index.term_weights={nq.jsonl}
-  {nq.jsonl}, line 1: not the words of a passage | "frequencies"
-$DUMP --config.sets.trec={beir}/corpus.jsonl,{ids.tsv},{ids.tsv}
-  {ids.tsv}, line 1: 3 fields, expected 2
-$REQA --config.train.init_from={bert_relative}
-  {bert_relative}/config.json: position_embedding_type is 'relative_key' | 'absolute'
-$REQA --stage=prepare
-  stage 'prepare' is one of the base | run it there
---config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode
-  config.stages has 'prepare' | config.base={finished} | --config.stages="('sets', 'encode')"
---config=own:local_pairs --workdir={run} --config.sets.labelled={run}
-  stage 'index' reads what 'pairs' writes | set config.base
---stage=train,prepare
-  'train' comes before 'prepare' | --stage=prepare,train
 --workdir=/proc/run
   --workdir=/proc/run: nothing can be written to /proc; use another --workdir
---workdir=gss://bucket/run
-  unknown scheme of gss://bucket/run | 'gss' | did you mean gs
 --workdir=az://bucket/run
   az://bucket/run: the package adlfs is not installed | pip install adlfs
---workdir={folder}
-  {folder} is not empty and not a work directory | use another --workdir
---config=configs/ict.py:local --workdir={array}
-  {array}/config.json: not the config of a run | --workdir
 --workdir={record} --stage=train
   {record}/stages/prepare.json: damaged | delete it | --stage=prepare
 """
 )
-
-
-def one_field_of_each_kind():
-    """What no value of a kind may be -> what is needed; the value is given to a field of the kind."""
-    experiment.defaults()  # declares them all
-    found = {}
-    for path, field in declared().items():
-        wrong = (-1, 1e50, -1.0, 99.0, "no such") if type(field.default) in (int, float, str) else ((-1,), ("x",))
-        fitting = [value for value in wrong if type(value) is type(field.default) and not field.kind.fits(value)]
-        if fitting:
-            found.setdefault(field.kind.needed, (path, fitting[0]))
-    return found.items()
-
-
-@pytest.mark.parametrize(("needed", "given"), one_field_of_each_kind())
-def test_a_value_that_a_field_cannot_have(needed, given, answer):
-    path, value = given
-    shown = f'"{value!r}"' if isinstance(value, tuple) else shlex.quote(str(value))
-    mistake = Mistake(f"--config.{path}={shown}", (f"config.{path}", needed))
-    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
 
 
 # Found only by the work itself, which is the first to read so far.
@@ -295,10 +167,6 @@ IN_A_STAGE = mistakes(
     r"""
 $BM25 --config.sets.beir={same_ids}
   {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
-$BM25 --config.sets.reqa={squad.json} --config.split.set=reqa --config.split.ratio=0.01
-  config.split.ratio=0.01 | 0 train | choose others, or a larger set
-$BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
-  config.sets.distractors=10 | a prepared corpus
 --workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
   150 examples | config.train.batch_size=4096 | a smaller batch
 """
@@ -310,31 +178,11 @@ STUDY = mistakes(
   --config is missing, or not that of a study | configs/studies/
 $TASKS --workdir={run} --config.corpus=pydocs --only=corpsu
   unknown run 'corpsu' | did you mean corpus
-$TASKS --workdir=gs://bucket/study
-  --workdir=gs://bucket/study | share a folder, which must be on a disk
-$TASKS --workdir={run} --config.parallel=0
-  config.parallel=0 | at least 1
-$TASKS --workdir={run} --config.corpus=pydocs
-  run 's0-1-bm25' of the study: unknown set | config.questions | of the study: empty
 $SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.jsn
   run 's0-10-search' of the study: {folder}/squad.jsn: no such file | did you mean {folder}/squad.json
 """
 )
 
-POD = [
-    ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two': not a number", "such as 1")),
-    ({"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"}, ("JAX_PROCESS_ID='first': not a number", "such as 1")),
-]
-
-# In a process of their own, as people see them.
-WHOLE = mistakes(
-    r"""
---config=configs/ict.py:local --workdir={run} --config.trian.steps=5
-  did you mean config.train
---config=configs/ict.py:local --workdir={run} --multihost
-  --multihost: the hosts cannot be joined | JAX_COORDINATOR_ADDRESS
-"""
-)
 
 LOCK = REPOSITORY / "requirements.lock"
 
@@ -352,21 +200,15 @@ def inputs(tmp_path_factory):
         "empty": "",
         "text.txt": "Nothing but words.\n",
         "array.json": "[]",
-        "ids.tsv": "1\t2\t3\n",
-        "nq.jsonl": '{"question": "q", "answer": ["a"]}\n',
         "dpr.json": '[{"question": "q", "positive_ctxs": [{"text": "a"}]}]',
         "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
         "vocab.txt": "\n".join(lines),
         "raises.py": "def get_config():\n    return undefined\n",
-        "nothing.py": "def get_config():\n    config = {}\n",
         "half.py": config_file(r"config.corpus = 'caf\udce9'"),
         "typo.py": config_file("config.train.batchsize = 5"),
-        "lacks.py": config_file("del config.train.steps"),
-        "gone.py": config_file("config.latency = {'questions': 5}"),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:-9])
     write_sets(folder)
     write_bert(folder)
     write_runs(folder.parent, folder)
@@ -401,8 +243,6 @@ def write_bert(folder):
     """A folder of weights, and those with one mistake each."""
     bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
     (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
-    config = json.loads((bert / "config.json").read_text()) | {"position_embedding_type": "relative_key"}
-    (shutil.copytree(bert, folder / "bert_relative") / "config.json").write_text(json.dumps(config))
 
 
 def write_runs(root, folder):
@@ -415,8 +255,6 @@ def write_runs(root, folder):
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "untrained", words, "prepare")
     finished(root / "mixed", words, "prepare", "sets")
-    for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
-        finished(root / name, words, config="reqa", base=str(root / base))
     for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
         finished(root / name, words, "prepare", "sets")
         (root / name / "stages" / "prepare.json").write_text(json.dumps(record))
@@ -463,11 +301,11 @@ def answer(inputs, tmp_path, monkeypatch, capsys):
     def call(words, command=main, may_begin=False):
         if not may_begin:
             monkeypatch.setattr(runner, "run_stage", begins)
-            monkeypatch.setattr(study.Execution, "run", begins)
+            monkeypatch.setattr(study, "do_runs", begins)
         forget_flags()
         monkeypatch.setattr(sys, "argv", ["command", *words])
         with pytest.raises(SystemExit) as end:
-            command_line.run(command.main)
+            cli.run(command.main)
         return end.value.code, capsys.readouterr().err
 
     call.paths = inputs | {"run": tmp_path / "run"}
@@ -511,17 +349,7 @@ def test_in_a_study(mistake, answer):
     check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths)
 
 
-@pytest.mark.parametrize(("environment", "says"), POD)
-def test_in_a_pod(environment, says, answer, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_in_a_pod(answer, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    says = ("JAX_NUM_PROCESSES='two': not a number", "such as 1")
     check(Mistake("--multihost", says), *answer(typed("--multihost", answer.paths)), answer.paths)
-
-
-@pytest.mark.parametrize("mistake", WHOLE, ids=lambda mistake: mistake.typed)
-def test_in_a_process_of_its_own(mistake, inputs, tmp_path):
-    paths = inputs | {"run": tmp_path / "run"}
-    command = [sys.executable, "-m", "retrieval.main", *shlex.split(fill(mistake.typed, paths))]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    check(mistake, done.returncode, done.stderr, paths)

@@ -172,16 +172,16 @@ def test_other_settings_than_the_length_stay(whole_and_cut, tmp_path):
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})
-    monkeypatch.setattr(train.step_time, "measure", lambda *_: 7.5)
+    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: 7.5)
     with monkeypatch.context() as patch, caplog.at_level("INFO", logger="retrieval"):
         patch.setattr(train.loop, "train", functools.partial(_stopped, train.loop.train))
         with pytest.raises(PreemptedError):
             execute(run, "train")
     assert "a step takes 7.5 s here, so 8 of 50 steps are trained, in 1 minutes" in caplog.text
-    monkeypatch.setattr(train.step_time, "measure", lambda *_: pytest.fail("it is measured again"))
+    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: pytest.fail("it is measured again"))
     execute(run, "train")
     assert records.details(run, "train")["step"] == 8
-    monkeypatch.setattr(train.step_time, "measure", lambda *_: 10.0)
+    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: 10.0)
     for minutes, steps in ((1.5, 9), (0.0, 50)):
         run.config.train.minutes = minutes
         preflight.check(run, ["train"])
@@ -197,7 +197,11 @@ def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog
 def test_a_step_is_measured(inputs, prepared, tmp_path):
     run = tower_run(inputs, prepared, 3)
     mesh = make_mesh(run.config)
-    assert 0 < train.step_time.measure(run.config, len(run.load_vocabulary()), mesh.devices.flatten().tolist()) < 60
+    assert (
+        0
+        < train.training_time.measure_step(run.config, len(run.load_vocabulary()), mesh.devices.flatten().tolist())
+        < 60
+    )
 
 
 @pytest.mark.parametrize(

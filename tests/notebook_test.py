@@ -10,9 +10,8 @@ from support.command_flags import forget_flags
 from support.tiny import CHEAP, as_flags
 
 import retrieval
-from retrieval import main
+from retrieval import cli, main
 from retrieval.api.finished_run import FinishedRun
-from retrieval.cli import command_line
 
 NOTEBOOK = REPOSITORY / "docs" / "tutorials" / "search_your_notes.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
@@ -23,7 +22,7 @@ def run_here(config, workdir, overrides):
     forget_flags()
     fields = [f"--config.{name}={value}" for name, value in overrides.items()]
     tiny = as_flags(**CHEAP, **{"train.steps": 2, "loop.validate_every": 0, "train.epochs": 0})
-    main.main(command_line.parse_flags(["main", f"--config={config}", f"--workdir={workdir}", *fields, *tiny]))
+    main.main(cli.parse_flags(["main", f"--config={config}", f"--workdir={workdir}", *fields, *tiny]))
     return FinishedRun(Path(workdir))
 
 

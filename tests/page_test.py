@@ -16,7 +16,6 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from retrieval.api.document_index import Hit
-from retrieval.evaluation import report_page
 from retrieval.methods.reader.answering import Answer
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
@@ -99,13 +98,6 @@ def visit(browser, address):
         assert [text for text in wrong if "status of 400" not in text and GONE not in text] == []
 
 
-def test_the_page_asks_for_no_more_hits_than_may_be(visit):
-    page = visit()
-    with page.expect_response(lambda response: "/api/search" in response.url) as answer:
-        page.fill("#query", "owl")
-    assert answer.value.status == 200 and f"k={MOST}&" in answer.value.url
-
-
 def test_a_typed_query_shows_lists_side_by_side(visit):
     page = visit()
     page.wait_for_selector("#passages:has-text('4,321')")
@@ -152,129 +144,3 @@ def test_a_hit_leads_to_its_document(visit, address):
     assert page.evaluate("window.ran") is None and page.url.endswith("/?q=owl")
     page.locator("#system-dense a").first.click()
     page.wait_for_url("**/?q=stone")
-
-
-@pytest.mark.parametrize("keys", [("ArrowDown", "Enter"), ("Tab", "Tab", "Enter")])
-def test_a_document_is_reached_by_keys(visit, keys):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#answer a")
-    page.evaluate("document.getElementById('answer').remove()")  # its link would come first
-    page.focus("#query")
-    for key in keys:
-        page.keyboard.press(key)
-    page.wait_for_url("**/?q=stone")
-    page.go_back()
-    page.wait_for_selector("#system-dense a")
-    assert page.input_value("#query") == "owl"
-
-
-def test_hits_that_are_nearly_the_same_are_folded(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#system-dense li")
-    assert page.locator("#system-dense li").count() == 3
-    page.click("#system-dense summary")
-    assert "twin.md:0" in page.inner_text("#system-dense li:first-child details")
-
-
-def test_an_address_is_shared_and_the_way_back_works(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#system-dense li")
-    assert page.input_value("#query") == "owl"
-    page.fill("#query", "stone")
-    page.press("#query", "Enter")
-    page.wait_for_selector("text=No passage matches the query.")
-    page.go_back()
-    page.wait_for_selector("#system-dense mark")
-    assert page.input_value("#query") == "owl"
-
-
-def test_a_query_that_is_too_long_is_refused_and_shows_no_earlier_hits(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#system-dense mark")
-    page.fill("#query", "🦉" * 51)
-    page.press("#query", "Enter")
-    page.wait_for_selector("#status.wrong")
-    assert page.inner_text("#status") == "'query' has 51 characters, and at most 50 are read"
-    assert page.locator("main section").count() == 0 and page.url.endswith("/?q=owl")
-
-
-def test_a_server_that_is_gone_is_said_and_comes_back(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#status:has-text('ms to read')")  # nothing of this query is under way any more
-    page.route("**/api/*", lambda route: route.abort("connectionrefused"))
-    page.fill("#query", "an owl")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#status.wrong")
-    assert page.inner_text("#status").startswith("the server does not answer")
-    assert page.locator("main section").count() == 0
-    page.unroute("**/api/*")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#system-dense mark")
-
-
-def test_the_keyboard_is_enough(visit):
-    page = visit("/?q=owl")
-    page.wait_for_selector("#system-reranked li")
-
-    def place():
-        return page.evaluate("(document.activeElement.closest('section') || document.activeElement).id")
-
-    page.focus("#query")
-    for key, at in (
-        ("ArrowDown", "system-dense"), ("ArrowDown", "system-dense"), ("ArrowRight", "system-bm25"),
-        ("ArrowLeft", "system-dense"), ("ArrowUp", "system-dense"), ("ArrowUp", "query"), ("ArrowDown", "system-dense"),
-        ("/", "query"),
-    ):  # fmt: skip
-        page.keyboard.press(key)
-        assert place() == at, key
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Escape")
-    assert place() == "query" and page.input_value("#query") == "owl"
-
-
-def test_a_list_is_one_touch_away_on_a_phone(visit):
-    page = visit("/?q=owl", viewport={"width": 360, "height": 740})
-    page.wait_for_selector("#system-reranked li")
-    assert page.locator("#jumps button").all_inner_texts() == ["hybrid", "dense", "BM25", "reranked"]
-    assert page.locator("h2").all_inner_texts() == ["hybrid", "dense", "BM25", "reranked"]  # for readers aloud, too
-    page.click("#jumps button:has-text('BM25')")
-    place, bar = page.locator("#system-bm25").bounding_box(), page.locator("#jumps").bounding_box()
-    assert bar["y"] == 0 and bar["height"] <= place["y"] < 200
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_readable_on_a_phone_day_and_night(visit, scheme):
-    page = visit("/?q=owl", viewport={"width": 360, "height": 740}, color_scheme=scheme)
-    page.wait_for_selector("#system-hybrid li")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    boxes = [page.locator("section").nth(n).bounding_box() for n in range(3)]
-    assert boxes[0]["y"] < boxes[1]["y"] < boxes[2]["y"] and boxes[0]["width"] > 300
-    for element in ("body", "mark", ".place", "button"):
-        assert contrast(page, element) >= 4.5, element
-    page.fill("#query", "x" * 51)
-    page.wait_for_selector("#status.wrong")
-    assert contrast(page, "#status") >= 4.5
-
-
-def contrast(page, element):
-    """WCAG's ratio of the brightness of an element's text and of what is behind it."""
-    text = page.eval_on_selector(element, "e => getComputedStyle(e).color")
-    behind = page.eval_on_selector(element, "e => getComputedStyle(e).backgroundColor")
-    if behind == "rgba(0, 0, 0, 0)":
-        behind = page.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor")
-    bright, dark = sorted(map(brightness, (text, behind)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def brightness(colour):
-    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(", ")]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
-
-
-def test_a_number_of_a_report_and_its_p_value_stay_on_one_line(browser):
-    page, row = browser.new_page(viewport={"width": 800, "height": 600}), "| +14.29 (p = 1.000) " * 9
-    page.set_content(report_page.page("T", [f"{'| a ' * 9}|\n{'| ---: ' * 9}|\n{row}|"]))
-    assert page.locator("td").first.bounding_box()["height"] < 40
-    assert page.evaluate("document.documentElement.scrollWidth") <= 800  # the table scrolls, and not the page
-    page.close()

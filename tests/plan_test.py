@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import math
 import os
 import subprocess
 import sys
@@ -12,15 +11,10 @@ import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
-from retrieval.recipes import examples
-from retrieval.recipes.recipe import recipe_of
+from retrieval.pipeline import runner
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan
 from retrieval.training import chips, step_plan, work
@@ -97,21 +91,6 @@ def test_operations_are_what_xla_counts_without_loops():
     assert counts[0] == counts[1] == pytest.approx(xla, rel=0.02)
 
 
-def test_operations_of_a_device():
-    mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
-    x = jax.ShapeDtypeStruct((64, 32), np.float32, sharding=NamedSharding(mesh, P(("data", "fsdp"))))
-    w = jax.ShapeDtypeStruct((5, 32, 32), np.float32, sharding=NamedSharding(mesh, P(None, "fsdp")))
-
-    def f(w, x):
-        layer = jax.checkpoint(lambda x, w: (x @ jax.reshard(w, P()), None))
-        return jax.lax.scan(layer, x, w)[0]
-
-    with jax.set_mesh(mesh):
-        forward = work.flops(jax.jit(f).trace(w, x).jaxpr)
-        both = work.flops(jax.jit(lambda w, x: jax.vjp(f, w, x)[1](x)).trace(w, x).jaxpr)
-    assert forward == 5 * 2 * 64 * 32 * 32 / 8 and both == 3 * forward
-
-
 # As libtpu writes it, in short.
 PROGRAM = """HloModule jit_step
 
@@ -183,20 +162,6 @@ def test_a_topology_needs_a_known_chip_and_libtpu(monkeypatch):
         plan.devices_of("v3:4x8")
 
 
-def test_the_plans_vocabulary_is_the_runs(tmp_path):
-    """That of the base, where there is one; not what a config of its own would ask for."""
-    base = Run(make_config(), tmp_path / "base", LOCK)
-    config = make_config(stages=("train",), base=str(base.folder), **{"prepare.vocab_size": 77})
-    runner.open_run(base)
-    run = Run(config, tmp_path / "run", LOCK)
-    assert run.vocab_size == 200  # yet to be trained
-    base.corpus.mkdir()
-    WordPiece([*SPECIAL_TOKENS, "a", "b"]).save(base.corpus / "vocab.txt")
-    assert run.vocab_size == len(SPECIAL_TOKENS) + 2
-    with pytest.raises(UserError, match=r"vocab\.txt: no such file"):
-        _ = Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", LOCK).vocab_size
-
-
 def run_stage(folder, monkeypatch, result, **changes):
     """The stage in an empty work directory, with a plan that is made already."""
     monkeypatch.setattr(plan, "make_plan", lambda *_: result)
@@ -204,39 +169,6 @@ def run_stage(folder, monkeypatch, result, **changes):
     runner.open_run(run)
     runner.run_stage(run, "plan")
     return run
-
-
-def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, planned):
-    run = run_stage(tmp_path, monkeypatch, planned)
-    shown = capsys.readouterr().out
-    assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known
-    saved = json.loads((run.folder / "plan.json").read_text())
-    assert saved["parameters"] == records.details(run, "plan")["parameters"] and saved["fits"] is None
-    assert saved["least"] == planned.least > 0
-
-
-def test_what_the_data_decides_is_planned_where_the_data_is_there(tmp_path, monkeypatch, caplog, planned):
-    """Packed rows and the steps of epochs; of a run that will train nothing the log says so."""
-    run, seen = Run(make_config(**{"data.pack.auto": True, "train.epochs": 2.0}), tmp_path, LOCK), []
-    monkeypatch.setattr(
-        plan, "make_plan", lambda config, *_: seen.append((config.data.pack.document, config.train.steps)) or planned
-    )
-    plan.plan(run)
-    assert "config.data.pack.auto chooses rows by data that is not there" in caplog.text
-    assert "steps of config.train.epochs=2 are not known yet, so hours are of 1000 steps" in caplog.text
-    WordPiece([*SPECIAL_TOKENS, "a"]).save(tmp_path / "corpus" / "vocab.txt")
-
-    def packed(run, vocabulary, devices):
-        config = run.config.copy_and_resolve_references()
-        config.data.pack.document = 0.5
-        return dataclasses.replace(run, config=config)
-
-    monkeypatch.setattr(plan, "with_rows", packed)
-    monkeypatch.setattr(examples, "drawn", lambda *_: ({}, 330))
-    plan.plan(run)
-    assert seen == [(0.0, 1000), (0.5, math.ceil(2 * 330 / 32))] and "trains nothing" not in caplog.text
-    plan.plan(Run(make_config(stages=("index",)), tmp_path, LOCK))
-    assert "the run trains nothing" in caplog.text
 
 
 def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
@@ -247,13 +179,6 @@ def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, plann
     assert "fsdp" not in str(error.value)  # what is shared would not be enough
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["fits"] is False
     assert not json.loads((tmp_path / "run" / "stages" / "plan.json").read_text())["done"]
-
-
-def test_advice_where_no_setting_alone_is_enough(planned):
-    result = dataclasses.replace(toy(planned, state=8_000_000, peak=8_500_000), data=8, fsdp=1)
-    remat, fsdp, chunks, more = plan.advice(result, make_config(**{"model.remat": "none"}))
-    assert remat.startswith("config.model.remat=full") and more.startswith("10 times as many chips")
-    assert fsdp.startswith("config.mesh.fsdp=8: devices share parameters") and "chunk_size=8:" in chunks
 
 
 def refused(message):
@@ -276,37 +201,6 @@ def test_what_the_compiler_refuses_does_not_fit(tmp_path, monkeypatch, capsys, p
     assert "| a device: memory that a program may use | 15.75 GiB |" in shown
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         refused("INTERNAL: something else")
-
-
-def test_a_refusal_without_numbers_has_the_compilers_words_and_advice(tmp_path, monkeypatch, planned):
-    result = dataclasses.replace(planned, fsdp=1, data=8, step=refused("RESOURCE_EXHAUSTED: no room"))
-    with pytest.raises(UserError) as error:
-        run_stage(tmp_path, monkeypatch, result)
-    for said in ("RESOURCE_EXHAUSTED: no room", "mesh.fsdp=2", "chunk_size=16", "more chips", "train.batch_size"):
-        assert said in str(error.value)
-
-
-def test_a_local_device_tells_its_memory_limit(planned, monkeypatch):
-    class Device:
-        def memory_stats(self):
-            return {"bytes_limit": 2**19}
-
-    assert step_plan.program_limit(jax.devices()[0]) is None  # a CPU
-    device = Device()
-    monkeypatch.setattr(step_plan.jax, "local_devices", lambda: [device])
-    assert step_plan.program_limit(object()) is None  # of a topology
-    peak = 3 * 2**18  # less than the chip has
-    assert toy(planned, peak=peak, limit=step_plan.program_limit(device)).fits is False
-    assert toy(planned, peak=peak, limit=None).fits is True
-
-
-def test_packed_chunks_are_whole_lanes_per_device():
-    packed = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "train.batch_size": 64}
-    for size in (4, 8, 16):
-        message = rf"chunk_size={size} must be .* devices, 4 times the 8 examples that a lane packs: take 32$"
-        with pytest.raises(UserError, match=message):
-            recipe_of(make_config(**packed, **{"train.chunk_size": size})).check_chunks(4)
-    recipe_of(make_config(**packed, **{"train.chunk_size": 32})).check_chunks(4)
 
 
 @needs_libtpu

@@ -161,7 +161,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from retrieval.cli import command_line
+from retrieval import cli
 from retrieval.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
 from retrieval.stages import index, pod_search
@@ -187,7 +187,7 @@ def main(_):
     ending.leave(0)
 
 sys.argv.pop()
-command_line.run(main)
+cli.run(main)
 """
 
 

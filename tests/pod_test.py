@@ -165,7 +165,7 @@ def wait_for(path, process):
 
 WAITING = """
 import sys, time
-from retrieval.cli import command_line
+from retrieval import cli
 from retrieval.runtime import hosts
 from retrieval.errors import UserError
 
@@ -183,7 +183,7 @@ def main(_):
     hosts.on_first(work)
 
 task = sys.argv.pop(1)
-command_line.run(main)
+cli.run(main)
 """
 
 

@@ -110,28 +110,6 @@ def test_a_full_row_holds_every_masked_token():
         assert len(example["positions"]) == places[text - 5]
 
 
-def test_words_are_masked_whole():
-    """Odd ids go on with the word of the even one before them: words of one to three tokens."""
-    words = [(200,), (210, 211), (220, 221, 223), (230,), (240, 241), (250,), (260, 261, 263), (270, 271)]
-    ids = np.array(sum(words * 4, ()), np.int32)
-    continues = [bool(id % 2) for id in range(1000)]
-    share = collections.Counter()
-    for i in range(200):
-        record = {"ids": tf.constant(ids)}
-        seed = tf.constant([3, i])
-        example = mask(record, seed, {"text": 62}, SPECIALS, continues=continues)
-        positions = set(example["positions"].numpy() - 1)
-        room = 9 - len(positions)  # 15 % of 60
-        assert room >= 0
-        for begin in np.flatnonzero(ids % 2 == 0):
-            end = begin + 1 + next((n for n, id in enumerate(ids[begin + 1 :]) if id % 2 == 0), len(ids) - begin - 1)
-            masked = len(positions & set(range(begin, end)))
-            assert masked == end - begin or (masked == 0 and end - begin > room)
-        np.testing.assert_array_equal(example["labels"], ids[sorted(positions)])
-        share.update(positions)
-    assert min(share[i] for i in range(60)) > 8  # 30 expected, sd 5
-
-
 def test_log_q_is_the_probability_under_the_mixture():
     # Epochs of 10 ICT and 40 WLP pairs, mixed 1:3; the passage is drawn by ICT once and by WLP four times.
     value = corpus_tasks.log_q({"counts": tf.constant([1, 0, 4])}, {"ict": 0.25 / 10, "wlp": 0.75 / 40})

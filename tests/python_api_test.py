@@ -1,23 +1,19 @@
 """`import retrieval`: load a run, encode, index one's own documents, search, and run an experiment."""
 
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import types
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import tiny, toy_corpus, toy_store
+from support import tiny, toy_corpus
 from support.tiny import execute
 
 import retrieval
-from retrieval.api import loaded_model
-from retrieval.api.document_index import DocumentIndex
 from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -90,13 +86,6 @@ def test_a_run_whose_training_has_not_ended_is_refused(run, tmp_path):
         FinishedRun(begun.folder).load()
 
 
-def test_few_and_many_texts_give_the_same_vectors(model):
-    queries = [f"where is the {animal}" for animal in toy_corpus.ANIMALS]
-    together = model.encode_queries(queries)
-    np.testing.assert_allclose(together, np.concatenate([model.encode_queries([q]) for q in queries]), atol=1e-6)
-    assert model.encode_queries([]).shape == (0, together.shape[1])
-
-
 @pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
 def test_documents_of_ones_own_are_searched(model, kind):
     index = model.index(DOCUMENTS, kind=kind)
@@ -105,10 +94,6 @@ def test_documents_of_ones_own_are_searched(model, kind):
     assert hits[0].score >= hits[-1].score
     if kind != "exact":  # two steps teach the towers nothing
         assert hits[0][:3] == ("owl", "owls", "an owl sees at night")
-
-
-def test_a_query_that_matches_no_word_finds_nothing(model):
-    assert model.index(DOCUMENTS, kind="bm25").search("zebra") == []
 
 
 def test_the_runs_own_passages_are_the_default(run, model):
@@ -122,41 +107,6 @@ def test_a_folder_is_cut_into_passages(model, tmp_path):
     index = model.index(tmp_path, kind="bm25")
     hit = index.search("owl", k=1)[0]
     assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
-
-
-@pytest.mark.parametrize("name", ["docs [old]", "Smith, John.txt"])
-def test_a_path_may_have_brackets_and_commas(model, tmp_path, name):
-    place = tmp_path / name
-    if not place.suffix:
-        place.mkdir()
-    (place if place.suffix else place / "a.txt").write_text("An owl sees at night.")
-    assert len(model.index(place, kind="bm25")) == 1
-
-
-def test_a_path_may_begin_at_home(run, monkeypatch):
-    home = run.folder.parent
-    monkeypatch.setenv("HOME", str(home))
-    (home / "docs").mkdir()
-    (home / "docs" / "owl.md").write_text("# Owls\n\nAn owl sees at night.\n")
-    assert retrieval.load("~/run").index("~/docs", kind="bm25").search("owl")[0].title == "Owls"
-
-
-def test_what_a_folder_loses_is_told(model, tmp_path, caplog):
-    (tmp_path / "a b.txt").write_text("the red fox sleeps the red fox sleeps.")
-    (tmp_path / "short.txt").write_text("owl")
-    (tmp_path / "photo.png").write_text("no text")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    index = model.index(tmp_path, kind="bm25")
-    assert [hit.id for hit in index.search("fox")] == ["a b.txt:0"]
-    for told in ("files of other kinds: .png: 1", "not UTF-8: 1", "documents without a passage (too short): 1"):
-        assert told in caplog.messages[-1]
-    for name in ("c.jsonl", "d.jsonl"):
-        (tmp_path / name).write_text('{"id": 1, "text": "the red fox sleeps the red fox sleeps"}\n')
-    with pytest.raises(UserError, match="two documents have the id '1'"):
-        model.index(tmp_path)
-    (tmp_path / "report.pdf").write_bytes(b"%PDF")
-    with pytest.raises(UserError, match=r"or documents, whose names end in \.csv"):
-        model.index(tmp_path / "report.pdf")
 
 
 def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
@@ -180,40 +130,6 @@ def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
     assert hit.url == "https://a.example/tickets/n7"
     (own, *_) = of_run.index(kind="bm25").search("yak")
     assert own.url == f"https://a.example/tickets/{own.id}"  # passages of labelled examples are no parts of documents
-
-
-@pytest.mark.parametrize("pattern", ["docs/**.md", "docs/**/*.md", "d*/a.md", "docs/**"])
-def test_a_pattern_is_that_of_a_corpus(model, tmp_path, monkeypatch, pattern):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("An owl sees at night.")
-    monkeypatch.chdir(tmp_path)
-    assert len(model.index(pattern, kind="bm25")) == 1
-
-
-def test_a_record_without_an_id_has_its_place(model):
-    index = model.index([{"text": "owl", "id": None}, {"text": "fox", "_id": None}], kind="bm25")
-    assert [hit.id for hit in index.search("fox")] == ["1"]
-
-
-def test_hits_keep_the_address_of_a_record(model):
-    records = [{"text": "the owl sees", "url": "https://a.example/owl"}, {"text": "an owl", "metadata": {"url": "/b"}}]
-    records += [{"text": "owl owl", "url": "javascript:run()"}, {"text": "the owl", "url": math.nan}]
-    hits = model.index(records, kind="bm25").search("owl")
-    assert {hit.id: hit.url for hit in hits} == {"0": "https://a.example/owl", "1": "/b", "2": "", "3": ""}
-
-
-def test_empty_cells_of_pandas_are_no_words(model):
-    records = [
-        {"text": "owl", "id": math.nan, "title": type("NAType", (), {})()},
-        {"text": "fox", "id": "f", "title": None},
-    ]
-    assert [(hit.id, hit.title) for hit in model.index(records, kind="bm25").search("owl")] == [("0", "")]
-
-
-def test_queries_may_be_any_list(model):
-    index, queries = model.index(DOCUMENTS), ["the owl", "the fox"]
-    expected = index.search_batch(queries)
-    assert index.search_batch(np.array(queries)) == index.search_batch(query for query in queries) == expected
 
 
 def test_an_index_of_older_passages_is_refused(run, tmp_path):
@@ -248,43 +164,30 @@ def test_threads_get_what_one_gets(model):
     ("call", "message"),
     [
         (lambda m: m.encode_queries("one"), "takes a list of texts"),
-        (lambda m: m.index({"a": "one text"}), "this is one record"),
-        (lambda m: m.encode_documents([3]), "document 0: a text or a record with a 'text' is needed, not 3"),
-        (lambda m: m.index(types.SimpleNamespace(columns=["text"])), "this is a table; write documents.to_dict"),
+        (lambda m: m.index({"a": "one text"}), "a list of texts or records is needed, not dict"),
         (
             lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),
             "document 1: the id '1' is there twice",
         ),
-        (lambda m: m.index([]), "there is no document to index"),
         (lambda m: m.index(["a"], kind="exac"), "unknown kind of index 'exac': did you mean exact"),
-        (lambda m: m.index("no/such/folder"), "no/such/folder"),
-        (lambda m: m.index(["a"]).search(" "), "query 0 is empty"),
         (lambda m: m.index(["a"]).search("a", k=0), "k=0: a whole number of at least 1"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
         (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
-        (lambda m: m.index(5), "a list of texts or records is needed, not 5"),
         (
             lambda m: m.index("an owl sees at night. " * 99),
             r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",
         ),
-        (lambda m: m.index(["a"], kind="deepct"), "config.index.term_weights=: a file is needed"),
-        (lambda m: m.index("a.csv", fields={"body": "x"}), "unknown field of a document 'body'"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
         (
             lambda m: retrieval.run("dpr", "x", "train.steps=1"),
             "overrides='train.steps=1': fields and values are needed",
         ),
-        (lambda m: retrieval.run("dpr", "x\0"), r"workdir: 'x\\x00' has a NUL or half of a surrogate pair in it"),
+        (lambda m: retrieval.run("dpr", "x\0"), r"x\\x00' has a NUL or half of a surrogate pair in it"),
     ],
 )
 def test_mistakes_are_one_sentence(model, call, message):
     with pytest.raises(UserError, match=message):
         call(model)
-
-
-def test_its_errors_are_there_without_another_import():
-    program = "import retrieval; retrieval.errors.UserError, dir(retrieval).index('errors')"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
 
 
 def test_a_run_from_python_is_the_program(tmp_path, capfd):
@@ -300,75 +203,9 @@ def test_a_run_from_python_is_the_program(tmp_path, capfd):
         retrieval.run("bm25", tmp_path / "other", {"sets.bier": "x"}, quiet=True)
 
 
-def test_lines_that_are_not_utf8_pass(monkeypatch, capfd, tmp_path):
-    program, popen = r"import sys; sys.stderr.buffer.write(b'one\ncaf\xe9\n')", subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **options: popen([sys.executable, "-c", program], **options)
-    )
-    retrieval.run("bm25", tmp_path)
-    assert capfd.readouterr().out == "one\ncaf\ufffd\n"
-
-
-@pytest.fixture
-def command(monkeypatch, capfd):
-    """The arguments of the program that `retrieval.run` starts, which ends at once."""
-    popen, says = subprocess.Popen, "import json, sys; print(json.dumps(sys.argv[1:]))"
-
-    def arguments(*given, **named):
-        retrieval.run(*given, **named)
-        return json.loads(capfd.readouterr().out)
-
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **options: popen([sys.executable, "-c", says, *command[3:]], **options)
-    )
-    return arguments
-
-
-def test_one_stage_needs_no_list(command):
-    assert command("dpr", "run", stages="evaluate")[2:] == ["--stage=evaluate"]
-    assert command("dpr", "run", stages=["encode", "index"])[2:] == ["--stage=encode,index"]
-
-
-def test_overrides_of_numpy_are_plain_values(command):
-    values = {"a": np.int64(2), "b": [np.int64(2), np.str_("x")], "c": np.array([1, 2]), "d": np.float64(0.5), "e": "x"}
-    flags = [f"--config.{flag}" for flag in ("a=2", "b=(2, 'x')", "c=(1, 2)", "d=0.5", "e=x")]
-    assert command("dpr", "run", values)[2:] == flags
-
-
-@pytest.mark.parametrize("value", ["a\0b", "caf\udce9", "\ud800"])
-def test_what_no_command_can_hold_is_refused(value):
-    with pytest.raises(UserError, match=r"override 'corpus': .* has a NUL or half of a surrogate pair"):
-        retrieval.run("dpr", "run", {"corpus": value})
-
-
-def test_a_finished_run_is_read_from_its_store(tmp_path, monkeypatch, command):
-    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
-    bucket, url = toy_store.bucket(tmp_path / "bucket"), "toy://bucket/finished"
-    bucket.path("bucket/finished/config.json").write_text("{}")
-    done = FinishedRun(url)
-    assert (done.results, done.report) == ([], "") and command("dpr", url)[1] == f"--workdir={url}"
-    for value in (0.5, 0.75):  # the second time by another run
-        bucket.path("bucket/finished/results.json").write_text(json.dumps([{"value": value}]))
-        bucket.path("bucket/finished/report.md").write_text(f"RR@10: {value}")
-        assert done.results == [{"value": value}] and done.report == f"RR@10: {value}"
-    monkeypatch.setattr(loaded_model, "load", lambda path: path)
-    assert done.load() == url and repr(done) == f"FinishedRun({url})"
-    assert isinstance(retrieval.run("dpr", url).workdir, str)
-
-
 def toy_set(folder):
     (folder / "toy" / "qrels").mkdir(parents=True)
     for name, text in (("corpus", "the red fox"), ("queries", "red fox")):
         (folder / "toy" / f"{name}.jsonl").write_text(json.dumps({"_id": name[0], "text": text}) + "\n")
     (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tc\t1\n")
     return folder / "toy"
-
-
-def test_lists_that_are_not_full_end_where_they_end():
-    def search(queries, k):
-        return np.array([[2.0, -np.inf]] * len(queries)), np.array([[1, -1]] * len(queries))
-
-    from retrieval.data.sets.beir import Candidate
-
-    index = DocumentIndex([Candidate("a", "", "x"), Candidate("b", "", "y")], {"toy": search}, 0.5, 100)
-    assert [hit.id for hit in index.search("q")] == ["b"]

@@ -28,7 +28,7 @@ from retrieval.pipeline import preflight, records
 from retrieval.pipeline import stage as stages
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding
-from retrieval.serving.own_service import service_of
+from retrieval.serving.service import service_of
 
 pytest_plugins = ["support.machines_of_a_store"]
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")

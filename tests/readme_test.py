@@ -15,8 +15,7 @@ from support import children, toy_corpus
 from support.command_flags import forget_flags
 from support.tiny import CHEAP, as_flags
 
-from retrieval import main
-from retrieval.cli import command_line
+from retrieval import cli, main
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -130,7 +129,7 @@ def run(home, done, monkeypatch):
 
 def execute(arguments):
     forget_flags()
-    main.main(command_line.parse_flags(["main", *arguments]))
+    main.main(cli.parse_flags(["main", *arguments]))
 
 
 @pytest.mark.parametrize(

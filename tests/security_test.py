@@ -20,14 +20,10 @@ import seqio
 import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
-from ml_collections import ConfigDict
-from support import google_checkpoint, toy_corpus
-from support.nq_records import PEOPLE, city
-from support.nq_records import write as write_nq
+from support import toy_corpus
 
-from configs import ict_bfs_wlp
-from retrieval import files, main
-from retrieval.data.corpora import articles, sources, tfds_source, wikipedia
+from retrieval import files
+from retrieval.data.corpora import tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.features import Converter
@@ -35,21 +31,16 @@ from retrieval.data.examples.packing import PackedLane, Packing, rows_for
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import of_set
-from retrieval.data.sets import beir, natural_questions, reqa
+from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.shards import local_runner
-from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation.run_report import write_report
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
-from retrieval.pipeline import records
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
-from retrieval.stage_outputs import Run
-from retrieval.studies import study_results
 from retrieval.training.checkpoint import Checkpointer
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -122,18 +113,6 @@ class Loader(NamedTuple):
 def write_manifest(folder):
     (folder / "file").write_text("x")
     files.write_manifest(folder)
-
-
-def write_config(folder):
-    files.write_json(folder / "config.json", json.loads(ict_bfs_wlp.get_config("local").to_json()))
-
-
-def empty_run(folder):
-    return Run(ConfigDict({"stages": ["sets"]}), folder, Path("lock"))
-
-
-def write_record(folder):
-    records.write_record(empty_run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
 
 
 def write_embeddings(folder):
@@ -228,13 +207,8 @@ def read_shards(folder):
     return next(batches._Lane("lane", dataset, 2))
 
 
-def write_articles(folder):
-    (folder / "articles").mkdir()
-    (folder / "articles" / "0.jsonl").write_text(articles.to_json(toy_corpus.article(1)) + "\n")
-
-
-def write_weights(folder, name="bert"):
-    shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
+def write_weights(folder):
+    shutil.copytree(GOLDEN / "bert", folder, dirs_exist_ok=True)
     (folder / "expected.safetensors").unlink()
 
 
@@ -244,25 +218,12 @@ def read_weights(folder):
     return bert.encoder(nnx.to_pure_dict(nnx.state(encoder, nnx.Param)))
 
 
-def write_collection(folder, compressed=False):
+def write_collection(folder):
     beir.write_folder(folder / "set", labelled())
-    for path in (folder / "set").glob("*.jsonl") if compressed else ():
-        path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
 
 
 def read_collection(folder):
     return beir.read_folder(folder / "set"), beir.read_judged(folder / "set")
-
-
-def write_results(folder):
-    row = dict(system="dense", dataset="reqa", split="pair", metric="RR", value=0.5, queries=9, step=1)
-    files.write_json(folder / "run" / "results.json", [row])
-
-
-def write_metrics(folder):
-    (folder / "metrics").mkdir()
-    (folder / "metrics" / "train.jsonl").write_text('{"step": 1, "loss": 2}\n')
 
 
 # Orbax makes do without some of its files, and never looks at others where it is told what to restore.
@@ -273,11 +234,6 @@ LOADERS = {
         lambda folder: files.read_json(folder / "value.json"),
     ),
     "manifest": Loader(write_manifest, lambda folder: files.verify_manifest(folder, ""), "-", sealed=False),
-    "work directory": Loader(write_config, lambda folder: main._config_of(folder, str(folder))),
-    "base": Loader(
-        write_config, lambda folder: Run(ConfigDict({"base": str(folder), "stages": []}), folder, Path("lock")).base
-    ),
-    "record": Loader(write_record, lambda folder: records.details(empty_run(folder), "sets")),
     "embeddings": Loader(write_embeddings, lambda folder: encoding.load(folder, "candidates")),
     "bm25": Loader(write_bm25, lambda folder: Bm25Index.load(folder / "index")),
     "scann": Loader(write_scann, read_scann),
@@ -289,32 +245,16 @@ LOADERS = {
         lambda folder: local_runner.write_items(folder / "work" / "0.items", [("tag", "key", [1, 2])], 4),
         lambda folder: list(local_runner.read_items([folder / "work"], "tag")),
     ),
-    "articles": Loader(write_articles, lambda folder: list(sources.read_articles(folder / "articles" / "0.jsonl"))),
-    "vocabulary": Loader(
-        lambda folder: VOCABULARY.save(folder / "vocab.txt"), lambda folder: WordPiece.load(folder / "vocab.txt")
-    ),
-    "byte pairs": Loader(
-        lambda folder: shutil.copy(GOLDEN / "byte_pairs" / "tokenizer.json", folder), vocabularies.load
-    ),
     "weights": Loader(write_weights, read_weights),
-    "sharded weights": Loader(lambda folder: write_weights(folder, "bert_sharded"), read_weights),
-    "tensorflow's weights": Loader(lambda folder: google_checkpoint.write(GOLDEN / "bert", folder), read_weights),
     "collection": Loader(write_collection, read_collection),
-    "compressed collection": Loader(lambda folder: write_collection(folder, compressed=True), read_collection),
     "squad": Loader(
         lambda folder: toy_corpus.write_squad(folder / "squad.json"),
         lambda folder: reqa.read_squad([folder / "squad.json"]),
-    ),
-    "natural questions": Loader(
-        lambda folder: write_nq(folder / "nq.jsonl", city(PEOPLE)),
-        lambda folder: natural_questions.read_nq([folder / "nq.jsonl"]),
     ),
     "dump": Loader(
         lambda folder: toy_corpus.write_dump(folder / "dump.xml"),
         lambda folder: list(wikipedia.read_pages(folder / "dump.xml")),
     ),
-    "results": Loader(write_results, lambda folder: study_results.read_values(folder / "run")),
-    "metrics": Loader(write_metrics, lambda folder: write_report(folder, "title", []), r".*\.(png|md|html)"),
 }
 
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from retrieval import terminal
-from retrieval.cli import command_line
+from retrieval import cli, terminal
 from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
 
@@ -42,8 +41,8 @@ def test_text_of_any_kind_leaves_a_terminal_alone():
 
 def test_errors_and_the_log_leave_a_terminal_alone(capsys, monkeypatch):
     with pytest.raises(SystemExit):
-        command_line._fail(f"a: line 1: the _id '{NASTY}'")
-    command_line._set_up_logging()
+        cli._fail(f"a: line 1: the _id '{NASTY}'")
+    terminal.set_up_logging()
     logging.getLogger("retrieval.x").warning("skipped %s", NASTY)
     said = capsys.readouterr().err
     assert said.count(r"\x1b[31mred") == 2 and "\x1b" not in said and "\x9b" not in said and "\u202e" not in said

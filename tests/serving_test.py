@@ -1,6 +1,5 @@
 """The server's answers, asked of a made-up run: what it promises to programs, to browsers and about strangers."""
 
-import dataclasses
 import json
 import re
 import signal
@@ -8,11 +7,9 @@ import socket
 import threading
 import time
 import urllib.request
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from support import children
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
@@ -21,13 +18,10 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 from starlette.testclient import TestClient
 
 from retrieval.api.document_index import Hit
-from retrieval.api.document_texts import candidates
-from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.methods.reader.answering import Answer
 from retrieval.serving import app, guard, page, server
-from retrieval.serving.batching import Batcher, BusyError
-from retrieval.serving.own_service import service_of
+from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Current, Service
 
@@ -84,40 +78,12 @@ def test_several_queries_are_answered_at_once_and_in_order(asked):
     assert [each["systems"]["reranked"][0]["id"] for each in lists] == ["p19", "p19"]
 
 
-def test_of_several_queries_none_waits_where_not_all_may():
-    gate, answers = threading.Event(), []
-
-    def search(queries, k, systems):
-        gate.wait(10)
-        answers.extend(queries)
-        return found(queries, k, systems)
-
-    server = app._Server(lambda: made(search), SMALL._replace(waiting=2, batch=1, texts=9))
-    asking = TestClient(server.app(()), raise_server_exceptions=False)
-    answer = asking.post("/api/search", json={"queries": list("abcdefgh")})
-    assert answer.status_code == 503 and "try again" in answer.json()["error"]
-    gate.set()
-    assert asking.get("/api/search?q=z").status_code == 200 and len(answers) <= 2  # what was begun, and this one
-
-
 def test_systems_are_chosen_and_details_asked_for(asked):
     answer = asked.get("/api/search", params={"q": "owl", "k": 3, "systems": "bm25", "details": 1}).json()
     (hits,) = answer["systems"].values()
     assert [hit["alike"] for hit in hits] == [0, 1, 2]
     assert hits[0]["marked"]["text"] == [[f"0 {NASTY} the owl", True]]
     assert hits[0]["marked"]["title"] == [["Owls", False]]
-
-
-def test_what_several_lists_share_is_marked_once():
-    texts = []
-    service = dataclasses.replace(made(), marked=lambda query, given: texts.extend(given) or marked(query, given))
-    answer = client(service).get("/api/search", params={"q": "owl", "k": 3, "details": 1}).json()["systems"]
-    assert answer["dense"] == answer["bm25"] and answer["dense"][2]["marked"]["text"] == [[f"2 {NASTY} the owl", True]]
-    assert len(texts) == len(set(texts)) == 5  # three texts, a title and a section
-
-
-def test_a_query_that_matches_nothing_has_empty_lists(asked):
-    assert asked.get("/api/search?query=nothing").json()["systems"] == {"dense": [], "bm25": []}
 
 
 def test_texts_are_encoded(asked):
@@ -133,18 +99,6 @@ def test_hits_are_reranked_where_there_is_a_reranker():
     lists = with_reranker.get("/api/search?q=owl&k=2&systems=bm25,reranked").json()["systems"]
     assert [hit["id"] for hit in lists["bm25"]] == ["p0", "p1"]
     assert [hit["id"] for hit in lists["reranked"]] == ["p19", "p18"]
-
-
-def test_hits_are_taken_back_as_they_were_given():
-    given = []
-    service = made(rerank=lambda query, documents: given.extend(documents) or np.zeros(len(documents), np.float32))
-    asking = client(service, Limits())
-    lists = asking.get("/api/search?q=owl&k=2&systems=bm25,dense&details=1").json()["systems"]
-    hits = [*lists["bm25"], *lists["dense"]]  # the two have found the same
-    assert {"score", "marked", "alike"} < hits[0].keys()
-    assert len(asking.post("/api/rerank", json={"query": "owl", "documents": hits}).json()["results"]) == 4
-    assert [each.id for each in candidates(given)] == ["p0", "p1"] * 2
-    assert asking.post("/api/encode", json={"texts": hits, "kind": "document"}).json()["dimensions"] == 2
 
 
 def test_a_reader_answers_in_the_first_hits():
@@ -163,15 +117,6 @@ def test_a_reader_answers_in_the_first_hits():
     assert told["system"] == "dense" and len(with_reader.get("/api/answer?q=who&k=5").json()["answers"]) == 3
     assert with_reader.get("/api/answer?q=nothing").json()["answers"] == []
     assert with_reader.get("/api/health").json()["answer"] is True
-
-
-def test_a_service_answers_once_all_is_compiled():
-    compiled = []
-    own = SimpleNamespace(model=None, texts=["owl"] * 7, titles={"bm25": "BM25"}, search=found, words=None)
-    own.compile, reranker = compiled.append, SimpleNamespace(compile=compiled.append)
-    answerer = SimpleNamespace(compile=lambda: compiled.append("reader"), answers=lambda *_, **__: [], paragraphs=3)
-    service_of(own, reranker, answerer, 8)
-    assert compiled == [8, 7, "reader"]
 
 
 @pytest.mark.parametrize(
@@ -202,23 +147,6 @@ def test_what_cannot_be_answered_is_one_sentence(asked, path, body, status, mess
     assert "\n" not in answer.json()["error"] and "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-def test_only_the_head_of_an_answer_may_be_asked_for(asked):
-    answers = [asked.head(path) for path in ("/api/search?q=owl", "/api/health")]
-    assert [(answer.status_code, answer.content) for answer in answers] == [(200, b"")] * 2
-
-
-def test_an_address_gives_a_field_once(asked):
-    answer = asked.get("/api/search?query=owl&systems=bm25&systems=dense")
-    assert answer.status_code == 400 and "'systems' is there twice" in answer.json()["error"]
-    several = asked.get("/api/search?queries=owl")
-    assert several.status_code == 400 and "unknown field 'queries'" in several.json()["error"]
-
-
-def test_a_post_has_no_fields_in_its_address(asked):
-    answer = asked.post("/api/search?k=3", json={"query": "owl"})
-    assert answer.status_code == 400 and "'k' is in the address: a POST has its fields" in answer.json()["error"]
-
-
 def test_a_form_of_another_site_is_not_read(asked):
     """A browser sends such a body without asking first."""
     answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})
@@ -237,21 +165,6 @@ def test_pages_of_other_sites_read_answers_where_a_field_names_them():
     other = asking.get("/api/search?q=owl", headers=here | {"origin": "https://evil.example"})
     assert "access-control-allow-origin" not in other.headers
     assert client().options("/api/search", headers=wants).status_code == 405
-
-
-@pytest.mark.parametrize(
-    ("origins", "fits"),
-    [
-        (("https://a.example", "http://localhost:3000"), True),
-        (("*",), True),
-        (("https://a.example/",), False),
-        (("a.example",), False),
-        (("https://A.example",), False),
-        ("https://a.example", False),
-    ],
-)
-def test_origins_are_as_browsers_have_them(origins, fits):
-    assert declared()["serve.origins"].kind.fits(origins) is fits
 
 
 def fitting(value, schema, described):
@@ -274,25 +187,6 @@ def fitting(value, schema, described):
         several = schema.get("prefixItems") or [schema["items"]] * len(value)
         return all(map(fitting, value, several, [described] * len(value)))
     return True
-
-
-def test_the_description_is_of_the_routes_that_there_are(asked):
-    """Of their methods, fields and statuses, as requests and answers show them."""
-    served = app._Server(lambda: made(), SMALL)
-    described, pages = asked.get("/openapi.json").json(), page.files()
-    there = [route for route in served.app(())._app.routes if route.path not in pages]
-    assert {(route.path, way) for route in there for way in route.methods if way != "HEAD"} == {
-        (path, way.upper()) for path, ways in described["paths"].items() for way in ways
-    }
-    listed = asked.get("/api").json()["routes"]
-    assert {(each["path"], each["method"].lower()) for each in listed} == {
-        (path, way) for path, ways in described["paths"].items() for way in ways
-    }
-    assert described["openapi"].startswith("3.1.") and {"title", "version"} <= described["info"].keys()
-    operations = [each for ways in described["paths"].values() for each in ways.values()]
-    assert len({each["operationId"] for each in operations}) == len(operations)
-    for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(described)):
-        assert name in described["components"]["schemas"]
 
 
 ANSWERED = {
@@ -339,15 +233,6 @@ def test_answers_and_refusals_are_as_described():
         assert set(given or ()) <= set(names)
 
 
-def test_what_is_described_is_what_is_read(asked):
-    described = asked.get("/openapi.json").json()["paths"]["/api/search"]
-    schema = described["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
-    assert schema["k"] == {"type": "integer", "minimum": 1, "maximum": 5, "default": 5, "description": "hits of a list"}
-    assert schema["query"]["maxLength"] == 20 and schema["queries"]["maxItems"] == 2
-    assert schema["systems"]["items"]["enum"] == ["dense", "bm25"]
-    assert "queries" not in {each["name"] for each in described["get"]["parameters"]}
-
-
 @pytest.mark.parametrize(
     ("host", "status"),
     [("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)],
@@ -355,10 +240,6 @@ def test_what_is_described_is_what_is_read(asked):
 def test_other_names_of_this_machine_are_refused(host, status):
     asked = client(hosts=guard.local_names("127.0.0.1"))
     assert asked.get("/api/health", headers={"host": host}).status_code == status
-
-
-def test_names_are_open_where_others_reach_the_server():
-    assert guard.local_names("0.0.0.0") == guard.local_names("search.example.org") == ()
 
 
 def test_the_page_loads_nothing_and_sets_no_html(asked):
@@ -442,28 +323,6 @@ def test_one_call_that_fails_takes_no_other_with_it():
     batcher.close()
 
 
-def test_no_more_wait_than_may():
-    gate = Gate()
-    batcher = Batcher(gate, most=4, waiting=1)
-    batcher.submit(1)
-    while len(batcher):
-        time.sleep(0.001)
-    batcher.submit(2)
-    with pytest.raises(BusyError):
-        batcher.submit(3)
-    gate.open.set()
-    batcher.close()
-
-
-def test_too_many_requests_are_told_to_come_again(monkeypatch):
-    def refuse(self, item):
-        raise BusyError
-
-    monkeypatch.setattr(Batcher, "submit", refuse)
-    answer = client().get("/api/search?q=a")
-    assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
-
-
 def test_a_newer_state_takes_over_once_it_is_whole(caplog):
     versions, states = iter(["1", "1", None, "2", "2", "3", "3"]), iter([made(), made(passages=8)])
 
@@ -477,20 +336,6 @@ def test_a_newer_state_takes_over_once_it_is_whole(caplog):
     assert current.service.passages == 8
     assert [current.refresh() for _ in range(3)] == [False, False, False] and current.service.passages == 8
     assert sum("damaged" in record.message for record in caplog.records) <= 1
-
-
-def test_what_is_no_mistake_of_a_user_is_tried_again(caplog):
-    opened = iter([made(found), OSError(24, "too many open files"), made(found, passages=8)])
-
-    def open_next():
-        if isinstance(service := next(opened), OSError):
-            raise service
-        return service
-
-    versions = iter("abb")
-    current = Current(open_next, lambda: next(versions))
-    assert [current.refresh(), current.refresh()] == [False, True] and current.service.passages == 8
-    assert "too many open files" in caplog.text
 
 
 def test_a_port_that_is_taken_is_one_sentence():
@@ -581,11 +426,3 @@ def test_nobody_is_waited_for(capfd):
 def _metrics(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         return answer.read().decode()
-
-
-def test_the_page_ships_with_the_package():
-    assert {path.name for path in (REPOSITORY / "retrieval/serving/page").glob("page.*")} == {
-        "page.html",
-        "page.css",
-        "page.js",
-    }

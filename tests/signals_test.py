@@ -15,7 +15,7 @@ from retrieval.time_limit import TooSlowError, time_limit
 
 PROGRAM = """
 import gc, hashlib, os, sys, time
-from retrieval.cli import command_line
+from retrieval import cli
 
 PLACE, NUMBER = sys.argv[1], int(sys.argv[2])
 
@@ -53,7 +53,7 @@ def main(argv):
             print("clean")
     time.sleep(30)
 
-command_line.run(main, has_flags=False)
+cli.run(main, has_flags=False)
 """
 
 

@@ -1,6 +1,5 @@
 """What is imported before a command can answer: mistakes on the command line, and `--help`, take a second."""
 
-import os
 import subprocess
 import sys
 
@@ -37,13 +36,6 @@ def test_a_mistake_is_answered_without_heavy_imports(arguments, code, message):
     returned, text, modules = modules_of("-m", "retrieval.main", *arguments)
     assert returned == code and message in text
     assert not modules & HEAVY
-
-
-def test_help_ends_quietly_with_its_reader():
-    command = f"set -o pipefail; {sys.executable} -m retrieval.main --help | true"
-    environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    result = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_tables_load_without_tensorflow():

@@ -19,8 +19,7 @@ from support.tiny import CHEAP, fine_tuning, make_run
 from support.toy_store import URL, contents, dies_at
 
 import retrieval
-from retrieval import files, main
-from retrieval.cli import command_line
+from retrieval import cli, files, main, terminal
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.stage import STAGES
@@ -228,7 +227,7 @@ def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, mo
     sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
     stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
     monkeypatch.setattr(ending, "heed_signals", lambda: None)
-    monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
+    monkeypatch.setattr(terminal, "set_up_logging", lambda: None)
     monkeypatch.chdir(REPOSITORY)
     caplog.set_level(logging.INFO, "retrieval")
     turns = (
@@ -242,7 +241,7 @@ def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, mo
         monkeypatch.setenv("RETRIEVAL_SCRATCH", "")
         monkeypatch.setattr(sys, "argv", argv)
         with pytest.raises(SystemExit) as end:
-            command_line.run(main.main)
+            cli.run(main.main)
         assert not end.value.code
     forget_flags()
     up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}

@@ -100,7 +100,6 @@ def get_config(size: str = "local") -> ConfigDict:
     config.vocab = ""  # as in configs/ict_bfs_wlp.py; empty trains one
     config.questions = ""  # files of SQuAD, separated by commas
     config.open_questions = ""  # as config.sets.qa: 'corpus,' and a file of questions with answers; empty for none
-    config.parallel = 2  # runs at a time
     config.runs = _table(config, SIZES[size])
     config.report = _report(SIZES[size])
     return config

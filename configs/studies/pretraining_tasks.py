@@ -36,7 +36,6 @@ class Size(NamedTuple):
     Attributes:
       base: the size of the configs that its runs start from.
       seeds: of the rows of Tables 3 and 4.
-      parallel: runs at a time.
       layers: the fewer and the more of Table 5; the other tables have the more.
       embed_dims: emb-dim of Table 5; the other tables have the last.
       fields: what is changed in every run's config.
@@ -51,7 +50,6 @@ class Size(NamedTuple):
 
     base: str
     seeds: tuple[int, ...]
-    parallel: int
     layers: tuple[int, int]
     embed_dims: tuple[int, int, int]
     fields: dict[str, dict[str, Any]]
@@ -66,7 +64,6 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
-        parallel=1,
         layers=(4, 12),
         embed_dims=(128, 256, 512),
         fields={},
@@ -79,7 +76,6 @@ SIZES = {
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
-        parallel=1,
         layers=(2, 4),
         embed_dims=(64, 128, 256),
         fields=dict(
@@ -95,7 +91,6 @@ SIZES = {
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
-        parallel=2,
         layers=(1, 2),
         embed_dims=(32, 64, 128),
         fields=dict(
@@ -137,7 +132,6 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.vocab = ""  # as in configs/ict_bfs_wlp.py; empty trains one
     config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
-    config.parallel = SIZES[size].parallel  # runs at a time
     config.runs = _table(config, SIZES[size], dataset)
     config.report = _report(SIZES[size], dataset)
     return config

@@ -83,7 +83,6 @@ def get_config(size: str = "local") -> ConfigDict:
     config.gold = ""  # questions with their gold passages, a file named nq-open-oracle; '': no such set
     config.validation_set = "qa-validation"  # its name as a set: 'qa-' and the file's name up to the first dot
     config.clusters = retriever.get_config(size).cluster.count  # of paragraphs, before small ones are merged
-    config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_table(config, size))
     config.report = _report(size)
     return config

@@ -122,7 +122,6 @@ def get_config(size: str = "local") -> ConfigDict:
     config.corpus = ""  # documents to pre-train on, as in configs/bert.py
     config.vocab = ""  # empty trains one on the corpus
     config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
-    config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_table(config, SIZES[size], dataset))
     config.report = _report(dataset)
     return config

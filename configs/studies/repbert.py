@@ -49,7 +49,6 @@ def get_config(size: str = "local") -> ConfigDict:
     config.elsewhere = ""  # a BEIR folder that is a test alone, named nfcorpus
     config.dev_judgements, config.dl_judgements = "", ""  # queries and judgements of the published lists
     config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
-    config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_published(config) | _trained(config))
     config.report = _report()
     return config

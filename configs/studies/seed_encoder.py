@@ -62,7 +62,6 @@ class Size(NamedTuple):
       base: the size of the configs that its runs start from.
       seeds: each has a pre-training of each kind, and its own fine-tuning runs. One pre-training is one draw: that of
         MLM alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results/seed-encoder.md).
-      parallel: runs at a time.
       variations: pre-trainings of Figure 3.
       fields: what is changed in every run's config.
       pre_training: what is changed in config.train of pre-training; the steps are those of the weak decoder.
@@ -74,7 +73,6 @@ class Size(NamedTuple):
 
     base: str
     seeds: tuple[int, ...]
-    parallel: int
     variations: tuple[str, ...]
     fields: dict[str, dict[str, Any]]
     pre_training: dict[str, Any]
@@ -88,7 +86,6 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
-        parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(model=dict(tied=True), data=dict(query_length=64, document_length=512)),
         pre_training={},
@@ -106,7 +103,6 @@ SIZES = {
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
-        parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(
             prepare=dict(vocab_size=16_000, longest_passage=126, shortest_paragraph=126),
@@ -129,7 +125,6 @@ SIZES = {
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
-        parallel=2,
         variations=("weak", "strong"),
         fields=dict(
             prepare=dict(vocab_size=8000, longest_passage=62, shortest_paragraph=62, least_passage=16),
@@ -157,7 +152,6 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.questions = ""  # files of SQuAD, or MS MARCO's passages, queries and qrels, separated by commas
     config.transfer = ""  # BEIR folders, separated by commas
-    config.parallel = SIZES[size].parallel  # runs at a time
     config.runs = _table(config, SIZES[size], dataset)
     config.report = _Tables(SIZES[size], dataset).report()
     return config

@@ -2,11 +2,11 @@
 
 import functools
 import logging
-import numbers
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from retrieval.data.corpora import articles, corpus_kind, passages, sources, urls
 from retrieval.data.corpora.articles import Article
@@ -40,16 +40,11 @@ def check_list(documents: object) -> None:
     Raises:
       UserError: they are one text, one record, a table, or nothing to loop over.
     """
-    if isinstance(documents, str | Mapping):
-        one = "text" if isinstance(documents, str) else "record"
-        raise UserError(f"a list of texts or records is needed, and this is one {one}; write [{one}]")
-    if hasattr(documents, "columns"):
+    if not is_list(documents):
         raise UserError(
-            "a list of texts or records is needed, and this is a table; write documents.to_dict('records') with "
-            "pandas, to_dicts() with polars, to_pylist() with Arrow"
+            f"a list of texts or records is needed, not {type(documents).__name__}: write [document], or of a table "
+            "documents.to_dict('records')"
         )
-    if not isinstance(documents, Iterable):
-        raise UserError(f"a list of texts or records is needed, not {documents!r}"[:300])
 
 
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
@@ -182,16 +177,7 @@ def _candidate(document: Document, place: int) -> Candidate:
 
 def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:
     """The first of some fields of a record that is there, a text or a number; '' where none is."""
-    name = next((name for name in names if not _is_missing(document.get(name))), "")
-    value = document[name] if name else ""
-    if isinstance(value, bool) or not isinstance(value, str | numbers.Number):
-        raise UserError(f"document {place}: '{name}' is {value!r}, where a text belongs"[:300])
-    number: Any = getattr(value, "item", lambda: value)()  # of NumPy
-    is_whole = isinstance(number, float) and number.is_integer()  # as pandas writes integers beside a gap
-    return checked_text(str(int(number) if is_whole else number), f"document {place}: '{name}'")
-
-
-def _is_missing(value: object) -> bool:
-    """Whether a field of a record is empty: pandas has NaN there, which does not equal itself, or values of its own."""
-    is_nan = isinstance(value, numbers.Real) and value != value
-    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
+    value = next((document[name] for name in names if document.get(name) not in (None, "")), "")
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+        raise UserError(f"document {place}: '{names[0]}' is {value!r}, where a text belongs"[:300])
+    return checked_text(str(value), f"document {place}: '{names[0]}'")

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,12 @@ def run(
     if not isinstance(overrides or {}, Mapping):
         raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
     workdir = os.path.expanduser(workdir)
-    command = [sys.executable, "-m", "retrieval.main", _flag("config", config), _flag("workdir", workdir)]
-    command += [
-        _flag(f"config.{name}", _plain(value), f"override {name!r}") for name, value in (overrides or {}).items()
-    ]
-    command += [_flag("stage", _listed(stages), "stages")] if stages else []
+    names = [stages] if isinstance(stages, str) else list(stages)
+    flags = {"config": config, "workdir": workdir, **{f"config.{name}": of for name, of in (overrides or {}).items()}}
+    flags |= {"stage": ",".join(names)} if names else {}
+    command = [sys.executable, "-m", "retrieval.main", *(f"--{name}={value}" for name, value in flags.items())]
+    if unsayable := next((word for word in command if _UNSAYABLE.search(word)), ""):
+        raise UserError(f"{unsayable!r} has a NUL or half of a surrogate pair in it; leave that out")
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
@@ -117,37 +118,3 @@ def run(
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
     return FinishedRun(workdir if is_url(workdir) else Path(workdir))
-
-
-def _listed(stages: str | Iterable[str]) -> str:
-    """Stages as --stage takes them.
-
-    Raises:
-      UserError: they are no names.
-    """
-    names = [stages] if isinstance(stages, str) or not isinstance(stages, Iterable) else list(stages)
-    if not all(isinstance(name, str) for name in names):
-        raise UserError(f"stages={stages!r}: the names of stages are needed, such as ['encode', 'index']"[:300])
-    return ",".join(names)
-
-
-def _flag(name: str, value: Any, what: str = "") -> str:
-    """The argument that sets a flag, as the shell has it.
-
-    Args:
-      what: what the caller calls it, if not by its name.
-
-    Raises:
-      UserError: no command can hold it.
-    """
-    flag = f"--{name}={value}"
-    if _UNSAYABLE.search(flag):
-        raise UserError(f"{what or name}: {value!r} has a NUL or half of a surrogate pair in it; leave that out")
-    return flag
-
-
-def _plain(value: Any) -> Any:
-    """A value of Python itself; of NumPy's, the same without its type."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    return _plain(value.tolist()) if hasattr(value, "tolist") else value

@@ -260,7 +260,6 @@ declare(
     skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run"),
     # Options of tasks.
     ict_removal=Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9"),
-    whole_word=Field(False, SWITCH, "whether MLM masks all pieces of a word or none"),
     paragraphs=Field(5, whole(1), "paragraphs of a question that a reader is trained on"),
     draw=Field(
         "first",
@@ -317,11 +316,6 @@ declare(
         "cls",
         one_of("pooling", "retrieval.models.two_tower.POOLINGS"),
         "what an embedding is made of: [CLS], or the tokens' mean",
-    ),
-    pool_from=Field(
-        (0, 0),
-        whole_numbers("two whole numbers, such as (3, 3)", 0),
-        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
     ),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
     embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
@@ -721,7 +715,6 @@ declare(
 declare(
     "weigh",
     scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
-    square_root=Field(False, SWITCH, "whether the root of a weight counts: more words stay, for k1 18 and b 0.7"),
     batch_size=Field(64, whole(1), "passages of a batch"),
     shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

@@ -45,7 +45,6 @@ def write_tower(
     query_length: int | None = None,
     prompts: Mapping[str, str] = {},
     default_prompt: str = DOCUMENT,
-    include_prompt: bool = True,
     titles: str = "",
 ) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
@@ -53,7 +52,6 @@ def write_tower(
     Args:
       prompts: what stands before queries and before documents, where there is something.
       default_prompt: that of a text of which nobody says what it is.
-      include_prompt: whether the pooling takes the tokens of these.
       titles: how the title of a document was read, `data.titles`; our own loader looks for it.
       normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
@@ -63,8 +61,7 @@ def write_tower(
     write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
     files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
-    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling}
-    pooling["include_prompt"] = include_prompt
+    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", pooling)
     kinds = ["Transformer", "Pooling"]

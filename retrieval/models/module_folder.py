@@ -53,7 +53,7 @@ _POOLING_SWITCHES = {
 _POOLING = {
     "word_embedding_dimension": ANY,
     "embedding_dimension": ANY,
-    "include_prompt": _SWITCHES,
+    "include_prompt": (True,),  # the tokens of a prompt are pooled like others
     "pooling_mode": ANY,
     **dict.fromkeys(_POOLING_SWITCHES, _SWITCHES),
 }
@@ -98,7 +98,6 @@ class ModuleFolder:
     """One tower's folder.
 
     Attributes:
-      include_prompt: whether the pooling takes the tokens of a prompt.
       layers: what follows the pooling, but for a last normalisation; in `folders` those of their weights.
       normalize: whether the last module gives embeddings length 1.
       length, query_length: the tokens that documents and queries are cut to.
@@ -107,7 +106,6 @@ class ModuleFolder:
     path: Path
     bert: BertFolder
     pooling: str
-    include_prompt: bool
     layers: tuple[Layer, ...]
     folders: tuple[Path, ...]
     normalize: bool
@@ -130,13 +128,13 @@ class ModuleFolder:
             raise UserError(f"{path / MODULES}: not one Transformer with one Pooling behind it, as our towers are")
         bert = BertFolder.open(path)
         size = bert.sizes["hidden_size"]
-        pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
+        pooling = _pooling(modules[1].folder / _CONFIG, size)
         layers, folders = map(list, zip(*_layers(modules[2:], size), strict=True)) if modules[2:] else ([], [])
         normalize = layers[-1:] == [Layer(NORMALIZE)]
         query, document = _lengths(bert)
         kept = len(layers) - normalize
         chain = tuple(layers[:kept]), tuple(folders[:kept])
-        return cls(path, bert, pooling, include_prompt, *chain, normalize, document, query)
+        return cls(path, bert, pooling, *chain, normalize, document, query)
 
     def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the layers by the names of `tower_head.names`.
@@ -167,8 +165,8 @@ def settings(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _pooling(path: Path, size: int) -> tuple[str, bool]:
-    """How a text's tokens become a vector, and whether its prompt's are among them."""
+def _pooling(path: Path, size: int) -> str:
+    """How a text's tokens become a vector."""
     record = known_keys.read(path, _POOLING)
     for key in ("word_embedding_dimension", "embedding_dimension"):
         _check_size(path, record, key, size)
@@ -179,7 +177,7 @@ def _pooling(path: Path, size: int) -> tuple[str, bool]:
         raise UserError(
             f"{path}: it pools by {' and '.join(ways)[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
         )
-    return ways[0], record.get("include_prompt", True)
+    return ways[0]
 
 
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:

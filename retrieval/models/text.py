@@ -64,24 +64,18 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
     return table_VH.at[index].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False, out_sharding=out)
 
 
-def first(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
-    """The vector at each text's token number `start`, by default [CLS], [B, H]."""
+def first(x_RLH: jax.Array, text: Text) -> jax.Array:
+    """The vector of each text's first token, [CLS], [B, H]."""
     if text.starts_GC is None:
-        return x_RLH[:, start]
-    places_GC1 = text.starts_GC[:, :, None] + start
-    x_GCH = jnp.take_along_axis(by_group(x_RLH, len(text.starts_GC)), places_GC1, axis=1)
+        return x_RLH[:, 0]
+    x_GCH = jnp.take_along_axis(by_group(x_RLH, len(text.starts_GC)), text.starts_GC[:, :, None], axis=1)
     return reshape_rows(x_GCH, -1, x_RLH.shape[-1])
 
 
-def mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
-    """The mean over each text's tokens, [CLS] and [SEP] among them. It is float32 [B, H], zero for a row of padding.
-
-    Args:
-      start: the first token of a text that counts.
-    """
+def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
+    """The mean over each text's tokens, [CLS] and [SEP] among them. It is float32 [B, H], zero for a row of padding."""
     G, C = (len(x_RLH), 1) if text.starts_GC is None else text.starts_GC.shape
-    segments_RL = jnp.where(text.positions_RL < start, 0, text.segments_RL) if start else text.segments_RL
-    segments_GT = by_group(segments_RL, G)
+    segments_GT = by_group(text.segments_RL, G)
     # A product with the matrix of memberships: no scatter, and C products for a value of `x` are few.
     weight_GCT = (segments_GT[:, None] == jnp.arange(1, C + 1)[:, None]).astype(jnp.float32)
     total_GCH = jnp.einsum("gct,gth->gch", weight_GCT, by_group(x_RLH.astype(jnp.float32), G))

@@ -37,7 +37,6 @@ class TowerConfig:
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
       token_types: in `TOKEN_TYPES`.
-      pool_from: the first token of a query, and of a document, that the pooling takes.
     """
 
     encoder: str
@@ -49,7 +48,6 @@ class TowerConfig:
     normalize: bool = False
     tied: bool = False
     token_types: str = "texts"
-    pool_from: Sequence[int] = (0, 0)
 
 
 class Tower(nnx.Module):
@@ -84,14 +82,10 @@ class Tower(nnx.Module):
         layers = list(map(tower_head.layer_of, self.head))
         return list(zip(layers, tower_head.names(layers)))
 
-    def __call__(self, text: Text, *, dropout_key: jax.Array | None, pool_from: int = 0) -> jax.Array:
-        """Embeddings, float32 [B, E].
-
-        Args:
-          pool_from: the first token of a text that the pooling takes.
-        """
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]."""
         hidden_RLH = self.encoder(text, dropout_key=dropout_key)
-        embedding_BE = POOLINGS[self.pooling](hidden_RLH, text, pool_from).astype(jnp.float32)
+        embedding_BE = POOLINGS[self.pooling](hidden_RLH, text).astype(jnp.float32)
         for layer, name in self.layers():
             embedding_BE = tower_head.apply(layer, getattr(self, name) if name else None, embedding_BE)
         return embedding_BE
@@ -109,13 +103,11 @@ class TwoTower(nnx.Module):
         document_tower: Tower | BowMlp | None,
         normalize: bool,
         token_types: str = "texts",
-        pool_from: Sequence[int] = (0, 0),
     ):
         if token_types not in TOKEN_TYPES:
             raise unknown_name("use of token types", token_types, TOKEN_TYPES)
         self.normalize = normalize
         self.token_types = token_types
-        self.pool_from = tuple(pool_from)
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
@@ -124,22 +116,21 @@ class TwoTower(nnx.Module):
     def is_one(self) -> bool:
         """Whether queries and documents are embedded alike, by one tower."""
         is_tied = not hasattr(self, "document_tower")
-        return is_tied and self.token_types == "texts" and self.pool_from[0] == self.pool_from[1]
+        return is_tied and self.token_types == "texts"
 
     def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
-        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0), self.pool_from[0])
+        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0))
 
     def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
         if self.token_types == "sides":
             text = dataclasses.replace(text, types_RL=jnp.ones_like(text.types_RL))
         tower = getattr(self, "document_tower", self.query_tower)
-        return self._encode(tower, text, _fold_in(dropout_key, 1), self.pool_from[1])
+        return self._encode(tower, text, _fold_in(dropout_key, 1))
 
-    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
-        options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
-        embedding_BE = tower(text, dropout_key=dropout_key, **options)
+    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        embedding_BE = tower(text, dropout_key=dropout_key)
         return tower_head.apply(Layer(NORMALIZE), None, embedding_BE) if self.normalize else embedding_BE
 
 
@@ -154,7 +145,7 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
     rngs = Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
     second = None if config.tied else towers[1]
-    return TwoTower(towers[0], second, config.normalize, config.token_types, config.pool_from)
+    return TwoTower(towers[0], second, config.normalize, config.token_types)
 
 
 def head_of(embed_dim: int, embed_norm: bool, head: Sequence[str]) -> list[Layer]:

@@ -234,11 +234,6 @@ def _lacking(config: ConfigDict, folder: BertFolder, towers: Sequence[str]) -> l
     for name, prompt, tower in sides:
         if prompt and not config.data[name] and tower in towers:
             config.data[name] = wanted[f"data.{name}"] = prompt
-    places = (0, 0) if modules.include_prompt else module_fields.behind_prefixes(config, vocabulary_of(folder))
-    theirs_or_ours = zip(places, model.pool_from, _TOWERS, strict=True)
-    places = tuple(place if tower in towers else ours for place, ours, tower in theirs_or_ours)
-    if places != tuple(model.pool_from):
-        wanted["model.pool_from"] = places
     return [f"--config.{name}={_quoted(str(value))}" for name, value in wanted.items()]
 
 

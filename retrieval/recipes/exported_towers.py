@@ -60,7 +60,4 @@ def set_sizes(folder: Path, config: ConfigDict) -> tuple[ModuleFolder, ModuleFol
     config.data.update(query_length=query.query_length, document_length=document.length)
     config.data.query_prefix, config.data.document_prefix = module_fields.prompts(folder, settings)
     config.data.titles = module_fields.titles(folder, settings)
-    config.model.pool_from = (0, 0)
-    if not query.include_prompt:
-        config.model.pool_from = module_fields.behind_prefixes(config, bert_weights.vocabulary_of(document.bert))
     return query, document

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
-from retrieval.models.bert_kinds import CONFIGS
+from retrieval.models.bert_kinds import CONFIG
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
@@ -48,7 +48,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
     if weights := bert_weights.inputs(run.config):
         return weights
     place = store_copy.local(folder)
-    if not any((place / name).exists() for name in CONFIGS):
+    if not (place / CONFIG).exists():
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "

@@ -4,13 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from retrieval import files, model_folder
 from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
-from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import two_tower
@@ -43,7 +39,7 @@ def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
 
 
 def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `config.model` that say what a folder does, but for the positions and what is pooled of prompts.
+    """The fields of `config.model` that say what a folder does, but for the positions.
 
     Args:
       settings: as `module_folder.settings` gives them: embeddings that are compared by cosines have length 1 here.
@@ -57,13 +53,6 @@ def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any
     else:
         head = {"embed_dim": 0, "embed_norm": False, "head": tuple(map(str, tower.layers))}
     return sizes | head | {"pooling": tower.pooling, "normalize": tower.normalize or is_cosine}
-
-
-def behind_prefixes(config: ConfigDict, vocabulary: Vocabulary) -> tuple[int, int]:
-    """The `model.pool_from` that leaves out [CLS] and the prefix of queries, and of documents, where there is one."""
-    of_sides = Prefixes.of(config.data, vocabulary)
-    query, document = (1 + len(ids) if ids else 0 for ids in (of_sides.query, of_sides.document))
-    return query, document
 
 
 def prompts(folder: Path, settings: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     sizes = encoder_sizes(config, vocab_size)
     if model.encoder == "bow_mlp":
         sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
-    names = ("embed_dim", "embed_norm", "pooling", "normalize", "tied", "token_types", "head", "pool_from")
+    names = ("embed_dim", "embed_norm", "pooling", "normalize", "tied", "token_types", "head")
     of_towers = {name: model[name] for name in names}
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.api.document_index import Hit
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader.answering import system_that_is_read
 from retrieval.search.near_duplicates import first_duplicates
 from retrieval.search.side_by_side import DENSE, HYBRID
@@ -106,19 +106,18 @@ class _Server:
     def _operations(self) -> tuple[Operation, ...]:
         """All that programs may ask for: what is read, what `/api` lists and what `/openapi.json` describes."""
         limits = self._limits
-        query = requests.text(limits.characters)
-        k = requests.whole(limits.k)
-        document = requests.document(limits.body)
-        documents = functools.partial(requests.several, document, limits.texts, "texts, or records with a 'text'")
+        query, k = requests.text(limits.characters), {"type": "integer", "minimum": 1, "maximum": limits.k}
+        documents = requests.several(requests.document(limits.body), limits.texts)
         asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
         search = (
             *asked,
             Field("k", k, "hits of a list", min(_HITS, limits.k)),
-            Field("systems", requests.names(lambda: self._systems(self._service())), "whose lists; by default all"),
-            Field("details", requests.switch(), "whether to mark what matches, and what is nearly the same", False),
+            Field("systems", {"type": "array", "items": query}, "whose lists, as /api/health names them; or all", ()),
+            Field("details", {"type": "boolean"}, "whether to mark what matches, and what is nearly the same", False),
         )
-        queries = Field("queries", requests.several(query, limits.texts, "texts"), "several queries at once")
-        side = Field("kind", requests.name_of(_SIDES), "'document' reads titles, and texts as documents", _SIDES[0])
+        queries = Field("queries", requests.several(query, limits.texts), "several queries at once")
+        kinds = {"type": "string", "enum": list(_SIDES)}
+        side = Field("kind", kinds, "'document' reads titles, and texts as documents", _SIDES[0])
         answer = (*asked, Field("k", k, "answers", 1))
         one = ("query", "q")
         found, answered, reader = "the hits of each system", "the best answers, each with its passage", "reader"
@@ -134,7 +133,7 @@ class _Server:
                 "an embedding of each text",
                 self._encode,
                 "Encoded",
-                (Field("texts", documents(), "texts, or records with a 'text' and a 'title'", is_needed=True), side),
+                (Field("texts", documents, "texts, or records with a 'text' and a 'title'", is_needed=True), side),
                 lacks="towers",
             ),
             Operation(
@@ -145,7 +144,7 @@ class _Server:
                 "Reranked",
                 (
                     Field("query", query, "a query", is_needed=True),
-                    Field("documents", documents(), "texts, or hits", is_needed=True),
+                    Field("documents", documents, "texts, or hits", is_needed=True),
                 ),
                 lacks="reranker",
             ),
@@ -165,7 +164,10 @@ class _Server:
         return _json(_written(openapi.description(self._operations)))
 
     async def _search(self, given: Given) -> Response:
-        systems, came = given["systems"] or tuple(self._systems(self._service())), time.perf_counter()
+        known, came = tuple(self._systems(self._service())), time.perf_counter()
+        if others := set(given["systems"]) - {*known}:
+            raise unknown_name("systems", min(others)[:100], known)
+        systems = tuple(name for name in known if name in (given["systems"] or known))
         several: Sequence[str] | None = given.get("queries")
         queries = [
             _Query(text, given["k"], systems, given["details"], came)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
-from retrieval.serving.requests import Field, Limits, Operation
+from retrieval.serving.requests import Limits, Operation
 
 _TYPES = {str: "string", float: "number", int: "integer"}
 
@@ -81,7 +81,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     elif operation.fields:
         described["parameters"] = [
             {"name": field.name, "in": "query", "style": "form", "explode": False, "description": field.what}
-            | {"required": field.is_needed, "schema": _schema(field)}
+            | {"required": field.is_needed, "schema": field.schema}
             for field in operation.fields
         ]
     return described | {"responses": {"200": _answer(operation)} | _errors(operation)}
@@ -90,15 +90,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
 def _body(operation: Operation) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "properties": {field.name: _schema(field) | {"description": field.what} for field in operation.fields},
+        "properties": {field.name: field.schema | {"description": field.what} for field in operation.fields},
         "required": [field.name for field in operation.fields if field.is_needed],
         "additionalProperties": False,
     }
     return schema | ({"oneOf": [{"required": [name]} for name in operation.one_of]} if operation.one_of else {})
-
-
-def _schema(field: Field) -> dict[str, Any]:
-    return field.kind.schema() | ({} if field.default is None else {"default": field.default})
 
 
 def _answer(operation: Operation) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,7 +12,7 @@ from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 
 _JSON = "application/json"
-_READ = ("id", "_id", "title", "section", "text", "url")  # of a record; a hit has more, such as its score
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 
 class Limits(NamedTuple):
@@ -46,29 +46,17 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Kind(NamedTuple):
-    """A kind of value.
-
-    Attributes:
-      read: gives the value of a field by its name: in an address it is a text, in a body as JSON has it. It raises a
-        UserError where it is of another kind.
-      schema: the same in JSON Schema, as it is now.
-    """
-
-    read: Callable[[Any, str], Any]
-    schema: Callable[[], dict[str, Any]]
-
-
 class Field(NamedTuple):
     """A field of a request.
 
     Attributes:
+      schema: what it may be, in as much of JSON Schema as `_read` knows.
       default: its value where a request does not have it.
       is_needed: whether every request has it.
     """
 
     name: str
-    kind: Kind
+    schema: dict[str, Any]
     what: str
     default: Any = None
     is_needed: bool = False
@@ -110,16 +98,18 @@ class Operation(NamedTuple):
         fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
         if is_post and (name := next(iter(request.query_params), "")):
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
-        given = await _body(request, longest) if is_post else _of_address(request)
+        given: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
         for name in given:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)
+        if not is_post:
+            given = {name: _typed(fields[name].schema, value) for name, value in given.items()}
         chosen = [name for name in self.one_of if name in given]
         if len(chosen) > 1:
             raise UserError(f"'{chosen[0]}' and '{chosen[1]}' are both there: leave one out")
         needed = {name for name, field in fields.items() if field.is_needed} | set(() if chosen else self.one_of[:1])
         return {
-            name: field.kind.read(given.get(name), name) if name in given or name in needed else field.default
+            name: _read(field.schema, given.get(name), name) if name in given or name in needed else field.default
             for name, field in fields.items()
         }
 
@@ -154,97 +144,60 @@ async def _body(request: Request, longest: int) -> dict[str, Any]:
     return value
 
 
-def text(longest: int) -> Kind:
+def text(longest: int) -> dict[str, Any]:
     """A text that is not blank, of so many characters at most."""
+    return {"type": "string", "pattern": r"\S", "maxLength": longest}
 
-    def read(value: Any, name: str) -> str:
+
+def document(longest: int) -> dict[str, Any]:
+    """A text, or a record with a 'text', such as a hit."""
+    return {"anyOf": [text(longest), {"$ref": "#/components/schemas/Document"}]}
+
+
+def several(of: dict[str, Any], most: int) -> dict[str, Any]:
+    """A list of at least one and at most so many."""
+    return {"type": "array", "minItems": 1, "maxItems": most, "items": of}
+
+
+def _typed(schema: dict[str, Any], value: str) -> Any:
+    """A value of an address as JSON has it; what is none of its kind stays a text."""
+    if schema["type"] == "array":
+        return value.split(",")
+    is_whole = schema["type"] == "integer" and value.isascii() and value.isdigit() and len(value) < 10
+    return int(value) if is_whole else _SWITCHES.get(value, value) if schema["type"] == "boolean" else value
+
+
+def _read(schema: dict[str, Any], value: Any, name: str) -> Any:
+    """A value, if it is as its schema says.
+
+    Raises:
+      UserError: it is not.
+    """
+    if "anyOf" in schema:  # a text, or a record, whose other parts are checked where it is used
+        is_record = isinstance(value, dict)
+        _read(schema["anyOf"][0], value.get("text") if is_record else value, f"{name}.text")
+    elif "enum" in schema:
+        if value not in schema["enum"]:
+            raise unknown_name(name, str(value)[:100], schema["enum"])
+    elif schema["type"] == "string":
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"'{name}' is missing or no text")
-        if len(value) > longest:
-            raise UserError(f"'{name}' has {len(value)} characters, and at most {longest} are read")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(f"'{name}' has half of a surrogate pair in it, which is no character") from error
-        return value
-
-    return Kind(read, lambda: {"type": "string", "pattern": r"\S", "maxLength": longest})
-
-
-def whole(most: int) -> Kind:
-    """A number from 1 to `most`; in an address, its digits."""
-
-    def read(value: Any, name: str) -> int:
-        is_written = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-        number = int(value) if is_written else value
-        if type(number) is not int or not 1 <= number <= most:
-            raise UserError(f"'{name}' is {value!r}: a whole number from 1 to {most} is needed"[:300])
-        return number
-
-    return Kind(read, lambda: {"type": "integer", "minimum": 1, "maximum": most})
-
-
-def switch() -> Kind:
-    """A truth value; in an address also 1 or 0."""
-
-    def read(value: Any, name: str) -> bool:
-        if value in ("0", "1", "false", "true") or isinstance(value, bool):
-            return value in ("1", "true", True)
-        raise UserError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
-
-    return Kind(read, lambda: {"type": "boolean"})
-
-
-def name_of(known: Collection[str]) -> Kind:
-    """One of some names."""
-
-    def read(value: Any, name: str) -> str:
-        if value not in list(known):
-            raise unknown_name(name, str(value)[:100], known)
-        return value
-
-    return Kind(read, lambda: {"type": "string", "enum": list(known)})
-
-
-def names(known: Callable[[], Collection[str]]) -> Kind:
-    """Some of the names that are known now, or all; in an address with commas between them."""
-
-    def read(value: Any, name: str) -> tuple[str, ...]:
-        given = value.split(",") if isinstance(value, str) and value else value or list(known())
-        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-            raise UserError(f"'{name}' is no list of names; known: {', '.join(known())}")
-        for each in given:
-            if each not in known():
-                raise unknown_name(name, each[:100], known())
-        return tuple(each for each in known() if each in given)
-
-    return Kind(read, lambda: {"type": "array", "items": {"type": "string", "enum": list(known())}})
-
-
-def document(longest: int) -> Kind:
-    """A text, or a record with a 'text', such as a hit."""
-    of_text = text(longest)
-
-    def read(value: Any, name: str) -> Any:
-        parts = value if isinstance(value, dict) else {"text": value}
-        for part in _READ:
-            content = parts.get(part)
-            if content or part == "text":
-                of_text.read(str(content) if part in ("id", "_id") else content, f"{name}.{part}")
-        return value
-
-    return Kind(read, lambda: {"anyOf": [of_text.schema(), {"$ref": "#/components/schemas/Document"}]})
-
-
-def several(kind: Kind, most: int, needed: str) -> Kind:
-    """A list of at least one and at most so many; `needed` says of what."""
-
-    def read(value: Any, name: str) -> list[Any]:
-        if not isinstance(value, list) or not value:
-            raise UserError(f"'{name}' is missing or no list: send {needed}")
-        if len(value) > most:
-            raise UserError(f"'{name}' has {len(value)} texts, and at most {most} are read at a time")
-        return [kind.read(each, f"{name}[{place}]") for place, each in enumerate(value)]
-
-    schema = {"type": "array", "minItems": 1, "maxItems": most}
-    return Kind(read, lambda: schema | {"items": kind.schema()})
+        if len(value) > schema["maxLength"]:
+            raise UserError(f"'{name}' has {len(value)} characters, and at most {schema['maxLength']} are read")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise UserError(f"'{name}' has half of a surrogate pair in it, which is no character")
+    elif schema["type"] == "integer":
+        if type(value) is not int or not schema["minimum"] <= value <= schema["maximum"]:
+            needed = f"from {schema['minimum']} to {schema['maximum']}"
+            raise UserError(f"'{name}' is {value!r}: a whole number {needed} is needed"[:300])
+    elif schema["type"] == "boolean":
+        if not isinstance(value, bool):
+            raise UserError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
+    elif not isinstance(value, list) or len(value) < schema.get("minItems", 0):
+        raise UserError(f"'{name}' is missing or no list: send a list of at least one")
+    elif len(value) > schema.get("maxItems", len(value)):
+        raise UserError(f"'{name}' has {len(value)} texts, and at most {schema['maxItems']} are read at a time")
+    else:
+        for place, each in enumerate(value):
+            _read(schema["items"], each, f"{name}[{place}]")
+    return value

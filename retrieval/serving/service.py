@@ -1,6 +1,7 @@
 """What a server answers with: functions over one state of a run, and the place where the next state takes over."""
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -10,9 +11,14 @@ from typing import Any
 import numpy as np
 
 from retrieval.api.document_index import Hit
+from retrieval.api.document_texts import Document, candidates
+from retrieval.api.own_search import OwnSearch
 from retrieval.errors import UserError
-from retrieval.methods.reader.answering import Answer
+from retrieval.methods.reader.answering import Answer, Answerer, system_that_is_read
+from retrieval.methods.reranker.reranking import PairReranker
+from retrieval.search.marks import marked
 
+_WORD = "warm"
 RERANKED_DEPTH = 20  # hits of another list that are put in the order of the reranker's scores, at least
 
 _log = logging.getLogger(__name__)
@@ -43,6 +49,34 @@ class Service:
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
     opened: float = dataclasses.field(default_factory=time.time)
+
+
+def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer | None, batch: int) -> Service:
+    """The service, with all compiled that queries need.
+
+    Args:
+      batch: queries that are searched at once, at most.
+    """
+
+    def marked_pieces(query: str, texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
+        wanted = {word for words in own.words.of([query]) for word in words}
+        return marked(texts, wanted, own.words)
+
+    def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
+        assert reranker, "otherwise nobody asks"
+        return reranker.scores(query, candidates(documents))
+
+    encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
+    own.compile(batch)
+    parts: dict[str, Any] = {"rerank": scores if reranker else None}
+    if reranker:
+        reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
+    if answerer:
+        answerer.compile()
+        answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
+        answer(_WORD, [Hit("", "", _WORD, 0.0)])
+        parts |= {"answer": answer, "paragraphs": answerer.paragraphs}
+    return Service(own.titles, len(own.texts), own.search, marked_pieces, encode, **parts)
 
 
 class Current:

@@ -21,7 +21,7 @@ from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import examples, module_fields
+from retrieval.recipes import examples
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts, hub
@@ -54,7 +54,6 @@ def export(run: Run) -> dict[str, Any]:
             query_length=config.data.query_length,
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
-            include_prompt=_includes_prompts(config, vocabulary),
             titles=config.data.titles,
         )
         kind = {"tied": config.model.tied}
@@ -141,15 +140,7 @@ def results(run: Run) -> list[Path]:
 def _evaluated(run: Run, step: int) -> list[dict[str, Any]]:
     """The rows of `results.json`, if they are of the model after `step`, and not of the one before it went on."""
     rows = files.read_json(run.holder("evaluate").folder / "results.json")
-    if others := sorted({row["step"] for row in rows} - {None, step}):
-        _log.warning(
-            "export: the results of the stage 'evaluate' are of step %s, and the model is of step %d: its card says "
-            "that it has not been evaluated; --stage=encode,index,evaluate,export adds its results",
-            others[0],
-            step,
-        )
-        return []
-    return rows
+    return rows if {row["step"] for row in rows} <= {None, step} else []
 
 
 def _write(workdir: Path, write_model: Callable[[Path], None], model_card: str) -> None:
@@ -171,10 +162,9 @@ def _write_towers(
     query_length: int,
     document_length: int,
     prompts: Mapping[str, str],
-    include_prompt: bool,
     titles: str,
 ) -> None:
-    alike = {"normalize": towers.normalize, "prompts": prompts, "include_prompt": include_prompt, "titles": titles}
+    alike = {"normalize": towers.normalize, "prompts": prompts, "titles": titles}
     write = functools.partial(folders.write_tower, **alike)
     query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
@@ -197,21 +187,6 @@ def _prompts(data: ConfigDict) -> dict[str, str]:
     """What stands before queries and before documents."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
     return {side: text for side, name in of_sides if (text := data[name])}
-
-
-def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
-    """Whether the pooling takes the tokens of prefixes.
-
-    Raises:
-      UserError: it begins at places that those libraries do not have.
-    """
-    places = tuple(config.model.pool_from)
-    if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
-        raise UserError(
-            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
-            f"behind the prefixes, which is {behind} here: train with one of these"
-        )
-    return not any(places)
 
 
 def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:

@@ -18,9 +18,9 @@ from retrieval.evaluation import display
 from retrieval.pipeline import records
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, labelled_groups
+from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
-from retrieval.stages.findings import Finding, cut_off
+from retrieval.stages.data_warnings import DataCount, cut_off
 from retrieval.stages.seen_queries import SeenQueries
 from retrieval.stages.text_sizes import TextSizes
 
@@ -58,16 +58,16 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     if tasks:
         seen.see_corpus(run.corpus, tasks, config.data.held_out)
     statistics = records.details(run, "prepare") if run.prepares else None
-    noted = [
-        *findings.of_corpus(statistics, texts, sizes, config.seed),
+    counts = [
+        *data_warnings.of_corpus(statistics, texts, sizes),
         *seen.of_corpus(),
-        *(findings.of_labelled(learnt.first, sizes) if learnt.first else ()),
+        *(data_warnings.of_labelled(learnt.first, sizes) if learnt.first else ()),
         *itertools.chain.from_iterable(_set(value, run.sets, learnt, seen, sizes) for value in sets.values()),
     ]
     header = ["about", "what", "number", "of", "%", "", "such as, or why"]
-    print(display.markdown(header, [_row(finding) for finding in noted], left=2))
-    findings.warn("inspect", noted)
-    rows = [finding._asdict() for finding in noted]
+    print(display.markdown(header, [_row(count) for count in counts], left=2))
+    data_warnings.warn("inspect", counts)
+    rows = [count._asdict() for count in counts]
     files.write_json(run.folder / _NAME, rows)
     return rows
 
@@ -85,7 +85,9 @@ def _learnt(opened: Callable[[Path], Any], most: int, seen: SeenQueries) -> _Lea
     return _Learnt(first, positives)
 
 
-def _set(value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes: TextSizes | None) -> Iterator[Finding]:
+def _set(
+    value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes: TextSizes | None
+) -> Iterator[DataCount]:
     """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
     about, queries = f"set {value.name}", list(value.queries.values())
     if sizes:
@@ -96,21 +98,21 @@ def _set(value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes:
     relevant = {id for qrels in value.qrels.values() for grades in qrels.values() for id, g in grades.items() if g > 0}
     candidates = beir.read_candidates(folder / value.name / "corpus.jsonl")
     known = sum(text.id in relevant and grouping.digest(text) in learnt.positives for text in candidates)
-    yield Finding(about, "relevant passages that are positives of training", known, len(relevant))
+    yield DataCount(about, "relevant passages that are positives of training", known, len(relevant))
 
 
-def _row(finding: Finding) -> list[Any]:
-    share = f"{100 * finding.count / finding.of:.1f}" if finding.of else ""
-    warning = "look" if finding.is_warning else ""
-    of = finding.of if finding.of is not None else ""
-    return [finding.about, finding.what, finding.count, of, share, warning, finding.example]
+def _row(count: DataCount) -> list[Any]:
+    share = f"{100 * count.count / count.of:.1f}" if count.of else ""
+    warning = "look" if count.is_warning else ""
+    of = count.of if count.of is not None else ""
+    return [count.about, count.what, count.count, of, share, warning, count.example]
 
 
 STAGES.register(
     "inspect",
     Stage(
         inspect,
-        uses=("inspect", "seed", "data", "pairs", "split"),
+        uses=("inspect", "data", "pairs", "split"),
         reads=("prepare", "sets", Read("mine", loose=True), Read("pairs", loose=True)),
         files=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
         leaves=(_NAME,),

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -35,42 +34,17 @@ _SHOWN = {
 }
 
 
-class Writer(Protocol):
-    """Takes the metrics of a step."""
+class Writer:
+    """JSON lines, TensorBoard and the log; the hosts of a pod but the first write nothing.
 
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes them."""
-
-    def close(self) -> None:
-        """After the last step."""
-
-
-def open_writer(folder: Path, after: int) -> Writer:
-    """The writer of a work directory; the hosts of a pod but the first write nothing.
-
-    Args:
-      after: the step that training goes on from; what a run that was cut off wrote for later ones is dropped.
-    """
-    return _Files(folder / "metrics", after) if hosts.is_first() else _Nowhere()
-
-
-class _Nowhere:
-    """Drops the metrics."""
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Files:
-    """JSON lines, TensorBoard and the log; what a cut-off run wrote after `after` is dropped first.
-
+    What a run that was cut off wrote after the step `after`, which training goes on from, is dropped first.
     TensorBoard's events are written anew from the lines that are kept: of a step that is there twice it shows both.
     """
 
     def __init__(self, folder: Path, after: int):
+        self._writes = hosts.is_first()
+        if not self._writes:
+            return
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, path = folder, folder / "train.jsonl"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
@@ -86,6 +60,9 @@ class _Files:
                 self._tensorboard.write_scalars(step, finite)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        """Writes the metrics of a step."""
+        if not self._writes:
+            return
         finite = {name: value if np.isfinite(value) else None for name, value in metrics.items()}
         with files.naming_failures(self._folder):
             self._lines.write(json.dumps({"step": step, **finite}) + "\n")
@@ -96,6 +73,9 @@ class _Files:
             _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
+        """After the last step."""
+        if not self._writes:
+            return
         with files.naming_failures(self._folder):
             self._lines.close()
             self._tensorboard.close()

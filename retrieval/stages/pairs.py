@@ -19,7 +19,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, labelled_groups
+from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
         queries = counts.queries  # of the whole pass: a shorter one counts anew
-        looked_at = list(itertools.islice(groups, findings.IN_A_RUN))
-        findings.warn("pairs", findings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
+        looked_at = list(itertools.islice(groups, data_warnings.IN_A_RUN))
+        data_warnings.warn("pairs", data_warnings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
         held_out = 0 if split_set else splits.held_out(queries, config.split.validation)
         if held_out:
             validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)

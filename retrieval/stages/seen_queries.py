@@ -8,7 +8,7 @@ from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.occurrences import LEAST, Occurrences, Words, words
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.stages.findings import Finding
+from retrieval.stages.data_warnings import DataCount
 
 _LONG = f"queries of {LEAST} words or more"
 
@@ -48,13 +48,13 @@ class SeenQueries:
                     self._left_out += record["sentences"] - len(record["lengths"])
                     self._sentences += record["sentences"]
 
-    def of_corpus(self) -> Iterator[Finding]:
+    def of_corpus(self) -> Iterator[DataCount]:
         """What the corpus lost to what is held out."""
         if self._left_out:
             what = "sentences that are not trained on, for what is held out has them too"
-            yield Finding("corpus", what, self._left_out, self._sentences)
+            yield DataCount("corpus", what, self._left_out, self._sentences)
 
-    def of_set(self, about: str, queries: Sequence[str], is_labelled: bool) -> Iterator[Finding]:
+    def of_set(self, about: str, queries: Sequence[str], is_labelled: bool) -> Iterator[DataCount]:
         """What training reads of the queries of a set.
 
         Args:
@@ -71,5 +71,5 @@ class SeenQueries:
             yield _seen(about, what, inside, len(queries), is_warning=True)
 
 
-def _seen(about: str, what: str, seen: Sequence[str], number: int, is_warning: bool) -> Finding:
-    return Finding(about, what, len(seen), number, is_warning and bool(seen), seen[0] if seen else "")
+def _seen(about: str, what: str, seen: Sequence[str], number: int, is_warning: bool) -> DataCount:
+    return DataCount(about, what, len(seen), number, is_warning and bool(seen), seen[0] if seen else "")

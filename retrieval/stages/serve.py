@@ -60,9 +60,8 @@ def serve(run: Run) -> None:
       UserError: the port is taken, or the corpus has not been indexed.
     """
     from retrieval.serving import app, guard, server
-    from retrieval.serving.own_service import service_of
     from retrieval.serving.requests import Limits
-    from retrieval.serving.service import Current, Service
+    from retrieval.serving.service import Current, Service, service_of
 
     fields = run.config.serve
     listening = server.listen(fields.host, fields.port)

@@ -31,13 +31,12 @@ from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
 from retrieval.stages import (
-    findings,
+    data_warnings,
     labelled_groups,
     metric_writers,
     mine,
     prepare,
     refresh,
-    step_time,
     training_steps,
     training_time,
     versions,
@@ -89,12 +88,14 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
-        measure = functools.partial(step_time.measure, config, len(vocabulary), mesh.devices.flatten().tolist())
+        measure = functools.partial(
+            training_time.measure_step, config, len(vocabulary), mesh.devices.flatten().tolist()
+        )
         config = training_steps.planned(run, config, checkpointer.latest_step(), measure)
         if (tasks := unlabelled(config)) and not resumed:
             passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
             statistics = run.corpus / "stats.json"
-            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, config.seed, tasks))
+            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = question_tower.starter(run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
@@ -105,7 +106,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
             begins = int(state.step) if resumed else -1  # the line of step 0 is written again
-            writer = metric_writers.open_writer(run.folder, begins)
+            writer = metric_writers.Writer(run.folder / "metrics", begins)
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:
@@ -180,17 +181,15 @@ def _draws(run: Run) -> bool:
     return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))
 
 
-def _warn_of_corpus(
-    statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, seed: int, tasks: Sequence[str]
-) -> None:
+def _warn_of_corpus(statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, tasks: Sequence[str]) -> None:
     """Tells the log what is likely to be a mistake in the passages that training is about to read.
 
     Args:
       tasks: those that draw from the passages.
     """
-    texts = list(itertools.islice(passages, findings.IN_A_RUN))
+    texts = list(itertools.islice(passages, data_warnings.IN_A_RUN))
     counts = files.read_json(statistics)
-    findings.warn("train", findings.of_corpus(counts, texts, sizes, seed, tasks))
+    data_warnings.warn("train", data_warnings.of_corpus(counts, texts, sizes, tasks))
 
 
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:

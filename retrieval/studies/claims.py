@@ -27,12 +27,6 @@ class Cell:
     metric: str
     over: "Cell | None" = None
 
-    def __post_init__(self):
-        if not self.runs or len(set(self.runs)) < len(self.runs):
-            raise UserError(f"cell {self}: runs are {list(self.runs)}; name at least one run, and each once")
-        if self.over and len(self.over.runs) != len(self.runs):
-            raise UserError(f"cell {self}: {len(self.runs)} runs over {len(self.over.runs)}; name one for each seed")
-
     def __str__(self) -> str:
         return ", ".join(self.key)
 
@@ -58,8 +52,7 @@ class Row(NamedTuple):
     paper: Sequence[float | None] = ()
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of numbers.
 
     Attributes:
@@ -71,14 +64,6 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Row]
     notes: str = ""
-
-    def __post_init__(self):
-        for row in self.rows:
-            if len(row.labels) + len(row.cells) != len(self.header) or len(row.paper) > len(row.cells):
-                raise UserError(
-                    f"table '{self.title}', row {', '.join(row.labels)}: {len(row.labels)} labels, {len(row.cells)} "
-                    f"cells and {len(row.paper)} numbers of the paper do not fit the {len(self.header)} columns"
-                )
 
 
 class Claim(NamedTuple):
@@ -104,13 +89,21 @@ class Report(NamedTuple):
         cells += [cell for claim in self.claims for cell in (claim.better, claim.worse)]
         return [one for cell in cells for one in (cell, cell.over) if one]
 
-    def check_runs(self, known: Collection[str]) -> None:
-        """Checks that cells name runs of the study.
+    def check(self, known: Collection[str]) -> None:
+        """Checks that cells name runs of the study, each once, and that tables are whole.
 
         Raises:
-          UserError: one names another.
+          UserError: they do not.
         """
         for cell in self.cells:
             for name in cell.runs:
                 if name not in known:
                     raise unknown_name(f"run in cell {cell} of the report", name, known)
+            if not cell.runs or len(set(cell.runs)) < len(cell.runs):
+                raise UserError(f"cell {cell}: runs are {list(cell.runs)}; name at least one run, and each once")
+            if cell.over and len(cell.over.runs) != len(cell.runs):
+                raise UserError(f"cell {cell}: {len(cell.runs)} runs over {len(cell.over.runs)}; name one for each")
+        for table in self.tables:
+            for row in table.rows:
+                if len(row.labels) + len(row.cells) != len(table.header) or len(row.paper) > len(row.cells):
+                    raise UserError(f"table '{table.title}', row {', '.join(row.labels)}: not of its columns")

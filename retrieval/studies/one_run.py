@@ -3,10 +3,10 @@
 Its standard input is a pipe from the study.
 """
 
-from retrieval.cli import command_line
+from retrieval import cli
 from retrieval.main import main
 from retrieval.runtime import ending
 
 if __name__ == "__main__":
     ending.end_with_input()
-    command_line.run(main, computes=True)
+    cli.run(main, computes=True)

@@ -13,20 +13,19 @@ from retrieval.config import fields
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
 from retrieval.evaluation.metrics import is_share
-from retrieval.evaluation.report_page import Plot
-from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline import preflight, records
 from retrieval.runtime import store_copy
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
 # What is read of a run on a store.
-_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "metrics", "stages")
+_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "stages")
 _NOTE = (
     "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
     "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "
     "out otherwise."
 )
+_NOT_TESTED = "**Not tested**: no question and system in common with the first run, or all values are the same."
 
 
 class FinishedRun(NamedTuple):
@@ -63,22 +62,11 @@ class Difference(NamedTuple):
     p_value: float
 
 
-class Untested(NamedTuple):
-    """Two runs of which a set gives no difference, and why."""
-
-    dataset: str
-    split: str
-    run: str
-    over: str
-    reason: str
-
-
 class Comparison(NamedTuple):
-    """Runs, their differences, and what has none."""
+    """Runs, and their differences."""
 
     runs: Sequence[FinishedRun]
     differences: Sequence[Difference]
-    untested: Sequence[Untested]
 
 
 def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
@@ -107,7 +95,7 @@ def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
     for run, system in zip(runs, systems):
         if system not in (measured := {row["system"] for row in run.rows}):
             raise unknown_name(f"system in {run.name}", system, measured)
-    return Comparison(runs, *_tests(runs, systems))
+    return Comparison(runs, _tests(runs, systems))
 
 
 def tables(comparison: Comparison) -> list[str]:
@@ -117,11 +105,7 @@ def tables(comparison: Comparison) -> list[str]:
     for dataset, split in _shared(runs):
         shown += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(runs, dataset, split)]
         of_set = [each for each in comparison.differences if (each.dataset, each.split) == (dataset, split)]
-        if of_set:
-            shown += [_differences_table(of_set), _NOTE]
-        for each in comparison.untested:
-            if (each.dataset, each.split) == (dataset, split):
-                shown.append(f"**Not tested**: {display.inline(f'{each.run} over {each.over}: {each.reason}')}.")
+        shown += [_differences_table(of_set), _NOTE] if of_set else [_NOT_TESTED]
         sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
@@ -138,18 +122,6 @@ def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
     names = dict.fromkeys(name for run in runs for name in run.fields)
     values = {name: [run.fields.get(name, "") for run in runs] for name in sorted(names)}
     return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
-
-
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON values."""
-    runs = comparison.runs
-    return {
-        "runs": [{"name": run.name, "folder": str(run.folder)} for run in runs],
-        "results": [{"run": run.name, **row} for run in runs for row in run.rows],
-        "differences": [each._asdict() for each in comparison.differences],
-        "untested": [each._asdict() for each in comparison.untested],
-        "settings": {name: dict(zip([run.name for run in runs], of)) for name, of in differing_fields(runs).items()},
-    }
 
 
 def _read(place: str, name: str) -> FinishedRun:
@@ -209,22 +181,16 @@ def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str
     return display.markdown(["Run", "System", "Step", "Queries", *metrics], rows, left=2)
 
 
-def _tests(runs: Sequence[FinishedRun], systems: Sequence[str]) -> tuple[list[Difference], list[Untested]]:
+def _tests(runs: Sequence[FinishedRun], systems: Sequence[str]) -> list[Difference]:
     """Each later run against the first; p-values are corrected over those of a set and rule."""
     first, *others = runs
     named = [(system, systems[0]) for system in systems[1:]] or [None] * len(others)
-    differences, untested = [], []
+    differences: list[Difference] = []
     for dataset, split in _shared(runs):
-        tested: list[Difference] = []
-        for other, names in zip(others, named):
-            if found := list(_tested(other, first, dataset, split, names)):
-                tested += found
-            else:
-                reason = _why_untested(other, first, dataset, split, names)
-                untested.append(Untested(dataset, split, other.name, first.name, reason))
+        tested = [each for other, names in zip(others, named) for each in _tested(other, first, dataset, split, names)]
         corrected = significance.holm([each.p_value for each in tested])
         differences += (each._replace(p_value=p_value) for each, p_value in zip(tested, corrected))
-    return differences, untested
+    return differences
 
 
 def _tested(
@@ -245,24 +211,6 @@ def _tested(
                     mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
                     of = (dataset, split, metric, run.name, system, over.name, other)
                     yield Difference(*of, len(differences_Q), mean, p_value)
-
-
-def _why_untested(run: FinishedRun, over: FinishedRun, dataset: str, split: str, names: tuple[str, str] | None) -> str:
-    """Why `_tested` gives nothing: the first thing that a run lacks, or that the two have not in common."""
-    of_runs = []
-    for each, name in zip((run, over), names or ("", "")):
-        systems = {row["system"] for row in each.rows if (row["dataset"], row["split"]) == (dataset, split)}
-        if not systems or (name and name not in systems):
-            return f"{each.name} has no results of {name or 'this set'}"
-        read = result_files.of_queries(each.folder, dataset, split)
-        of_runs.append([values for values in read if not name or name in values.systems])
-        if not of_runs[-1]:
-            return f"{each.name} has no values of single questions; evaluate it again"
-    for what, kind in (("question", "queries"), ("metric", "metrics"), *([] if names else [("system", "systems")])):
-        a, b = ({name for values in read for name in getattr(values, kind)} for read in of_runs)
-        if not a & b:
-            return f"no {what} in common"
-    return "all values are the same"
 
 
 def _paired(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> np.ndarray:
@@ -292,18 +240,3 @@ def _cost(runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
         yield [f"{stage}, seconds", *(of.get("seconds") for of in details)]
     peaks = [max((record["peak_memory_mb"] for record in run.records.values()), default=None) for run in runs]
     yield ["peak memory (MB)", *peaks]
-
-
-def curves(runs: Sequence[FinishedRun]) -> Iterator[str | Plot]:
-    """A heading, and a plot of each value of validation and of the loss that two runs or more have."""
-    of_names: dict[str, dict[str, dict[int, float]]] = {}
-    for run in runs:
-        for step, record in read_training(run.folder / "metrics" / "train.jsonl"):
-            for name, value in record.items():
-                if isinstance(value, int | float) and (name == "loss" or name.startswith("validation/")):
-                    of_names.setdefault(name, {}).setdefault(run.name, {})[step] = value
-    shown = {name: of_runs for name, of_runs in of_names.items() if len(of_runs) > 1}
-    if shown:
-        yield "## Training"
-    for name, of_runs in shown.items():
-        yield Plot(display.file_name(name), run_report.curves_figure(name, name, of_runs))

@@ -1,13 +1,14 @@
-"""study.md and study.json: the results of many runs beside those of the paper, and what becomes of its claims."""
+"""study.md: the results of many runs beside those of the paper, and what becomes of its claims."""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.errors import UserError
 from retrieval.evaluation import display, significance
-from retrieval.files import write_json, write_text
-from retrieval.studies.claims import Cell, Claim, Report, Table
+from retrieval.files import write_text
+from retrieval.studies.claims import Cell, Claim, Report
 from retrieval.studies.study_results import Comparison, Results, compare
 
 _LEGEND = (
@@ -24,17 +25,27 @@ _OUTCOMES = (
 )
 
 
-def write_study(folder: Path, report: Report, results: Results) -> None:
-    """Writes `study.md` and `study.json`; the same input gives the same bytes.
+def report_of(config: Any) -> Report:
+    """What the study's config says to show.
 
-    A run that is not done, or without a number that a cell asks for, is listed under 'Missing'. study.json has an
-    object for every cell of the tables, with its values in the order of the runs, and one for every claim.
+    Raises:
+      UserError: it says nothing.
+    """
+    if not isinstance(report := config.get("report"), Report):
+        raise UserError("config.report is missing: give the study a Report of retrieval.studies.claims")
+    return report
+
+
+def write_study(folder: Path, report: Report, results: Results) -> None:
+    """Writes `study.md`; the same input gives the same bytes.
+
+    A run that is not done, or without a number that a cell asks for, is listed under 'Missing'.
 
     Raises:
       UserError: a file of a run is damaged, or a value cannot be shown.
     """
     compared = [compare(results, claim.better, claim.worse) for claim in report.claims]
-    claims = list(_judged(report.claims, compared))
+    claims = list(zip(report.claims, compared, _corrected(compared)))
     parts = [f"# {report.title}", report.notes, _LEGEND]
     for table in report.tables:
         rows = [[*row.labels, *_texts(row.cells, row.paper, results)] for row in table.rows]
@@ -42,11 +53,10 @@ def write_study(folder: Path, report: Report, results: Results) -> None:
         parts += [f"## {table.title}", display.markdown(table.header, rows, left), *filter(None, [table.notes])]
     if claims:
         header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "n", "p", "p (Holm)", "Outcome"]
-        rows = [_claim_row(claim, judged, results) for claim, judged in zip(report.claims, claims)]
+        rows = [_claim_row(*claim, results) for claim in claims]
         parts += ["## Claims", display.markdown(header, rows), _OUTCOMES]
     if missing := "\n".join(_missing(report.cells, results)):
         parts += ["## Missing", missing]
-    write_json(folder / "study.json", {"cells": list(_records(report.tables, results)), "claims": claims})
     write_text(folder / "study.md", "\n\n".join(parts) + "\n")
 
 
@@ -61,8 +71,8 @@ def _texts(cells: Sequence[Cell], paper: Sequence[float | None], results: Result
         yield display.Markup(text if theirs is None else f"{text} ({theirs:.2f})")
 
 
-def _judged(claims: Sequence[Claim], compared: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
-    """What becomes of each claim. Holm corrects p-values over pre-trainings, and by themselves those over questions."""
+def _corrected(compared: Sequence[Comparison]) -> list[float | None]:
+    """Holm's correction of the p-values over pre-trainings, and by itself of those over questions."""
     corrected: dict[int, float] = {}
     for over_questions in (False, True):
         family = {
@@ -71,9 +81,7 @@ def _judged(claims: Sequence[Claim], compared: Sequence[Comparison]) -> Iterator
             if comparison.p_value is not None and bool(comparison.questions) == over_questions
         }
         corrected.update(zip(family, significance.holm(list(family.values()))))
-    for number, (claim, comparison) in enumerate(zip(claims, compared)):
-        outcome = _outcome(comparison, corrected.get(number))
-        yield {"claim": claim.text, **comparison._asdict(), "p_holm": corrected.get(number), "outcome": outcome}
+    return [corrected.get(number) for number in range(len(compared))]
 
 
 def _outcome(compared: Comparison, corrected: float | None) -> str:
@@ -87,12 +95,12 @@ def _outcome(compared: Comparison, corrected: float | None) -> str:
     return "holds" if compared.difference > 0 else "does not hold"
 
 
-def _claim_row(claim: Claim, judged: dict[str, Any], results: Results) -> list[Any]:
-    difference, margin = judged["difference"], judged["margin"]
+def _claim_row(claim: Claim, compared: Comparison, corrected: float | None, results: Results) -> list[Any]:
+    difference, margin = compared.difference, compared.margin
     text = "–" if difference is None else f"{difference:+.2f}" + ("" if margin is None else f" ± {margin:.2f}")
-    tests = ["–" if judged[name] is None else f"{judged[name]:.4f}" for name in ("p_value", "p_holm")]
+    tests = ["–" if p_value is None else f"{p_value:.4f}" for p_value in (compared.p_value, corrected)]
     means = _texts((claim.better, claim.worse), (), results)
-    return [claim.text, *means, text, judged["pretrainings"], *tests, judged["outcome"]]
+    return [claim.text, *means, text, compared.pretrainings, *tests, _outcome(compared, corrected)]
 
 
 def _missing(cells: Sequence[Cell], results: Results) -> Iterator[str]:
@@ -104,19 +112,3 @@ def _missing(cells: Sequence[Cell], results: Results) -> Iterator[str]:
     for name, keys in lacks.items():
         more = f", and {len(keys) - 1} more" if keys[1:] else ""
         yield f"- {name}: no {keys[0]}{more}" if results.of_run(name) else f"- {name}: not done"
-
-
-def _records(tables: Sequence[Table], results: Results) -> Iterator[dict[str, Any]]:
-    for table in tables:
-        for row in table.rows:
-            columns = table.header[len(row.labels) :]
-            for place, (column, cell) in enumerate(zip(columns, row.cells)):
-                values = results.values(cell)
-                present = [value for value in values if value is not None]
-                yield {
-                    **{"table": table.title, "labels": row.labels, "column": column},
-                    **dict(zip(("system", "dataset", "split", "metric"), cell.key), runs=cell.runs, values=values),
-                    "mean": statistics.mean(present) if present else None,
-                    "standard_deviation": statistics.stdev(present) if len(present) > 1 else None,
-                    "paper": row.paper[place] if place < len(row.paper) else None,
-                }

@@ -59,8 +59,7 @@ def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: 
     if folder:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-    from retrieval import main
-    from retrieval.cli import command_line
+    from retrieval import cli, main
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
@@ -69,7 +68,7 @@ def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: 
     if strike:
         threading.Thread(target=_strike, args=strike, daemon=True).start()
     sys.argv[1:] = arguments
-    command_line.run(main.main)
+    cli.run(main.main)
 
 
 def _strike(landmarks: Sequence[Path], after: float, signal_number: int) -> None:

@@ -2,8 +2,7 @@
 
 import sys
 
-from retrieval import main
-from retrieval.cli import command_line
+from retrieval import cli, main
 from retrieval.runtime import lease
 from support import toy_store
 
@@ -11,4 +10,4 @@ if __name__ == "__main__":
     toy_store.bucket()
     lease._A_MOMENT = lease._VALID = 0
     sys.argv[0] = "retrieval.main"
-    command_line.run(main.main)
+    cli.run(main.main)

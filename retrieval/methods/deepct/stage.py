@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.deepct.model import DeepCT
-from retrieval.methods.deepct.term_weigher import Scale, TermWeigher
+from retrieval.methods.deepct.term_weigher import TermWeigher
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.runtime import platforms
@@ -50,7 +50,7 @@ def _lines(passages: Sequence[Candidate], weigher: Callable[[], TermWeigher]) ->
 def _weigher(trained: Trained, fields: ConfigDict) -> TermWeigher:
     """What weighs words with a trained model, as `config.weigh` says."""
     assert isinstance(trained.model, DeepCT), "the stage's check refuses others"
-    return TermWeigher(*trained, Scale(fields.scale, fields.square_root), fields.batch_size)
+    return TermWeigher(*trained, fields.scale, fields.batch_size)
 
 
 STAGES.register(

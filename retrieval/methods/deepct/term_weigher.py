@@ -1,7 +1,6 @@
 """A trained DeepCT as what weighs the words of passages."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -16,17 +15,10 @@ from retrieval.search.encoding import batches
 from retrieval.search.words import paired
 
 
-class Scale(NamedTuple):
-    """How weights become frequencies: as `term_frequencies` has it."""
-
-    scale: int = 100
-    square_root: bool = False
-
-
 class TermWeigher:
     """Passages to the frequencies of their words, on this host's devices."""
 
-    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, scale: Scale, batch_size: int):
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, scale: int, batch_size: int):
         """Args are the config that the model was trained with, and the passages of a batch."""
         mesh = local_mesh(config)
         self._length, self._vocabulary, self._scale = config.data.document_length, vocabulary, scale
@@ -46,6 +38,6 @@ class TermWeigher:
             for place, weights_L in zip(places, self._weigh(ids_RL)):
                 pieces = [self._vocabulary.tokens[id] for id in rows[place]]
                 frequencies[place] = term_frequencies(
-                    pieces, weights_L[: len(pieces)].tolist(), **self._scale._asdict(), indexed=paired
+                    pieces, weights_L[: len(pieces)].tolist(), scale=self._scale, indexed=paired
                 )
         return frequencies

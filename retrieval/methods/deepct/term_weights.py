@@ -4,7 +4,6 @@ A word is one or more word pieces of BERT: its first piece carries its weight, a
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
@@ -20,7 +19,6 @@ def term_frequencies(
     weights: Sequence[float],
     *,
     scale: int = 100,
-    square_root: bool = False,
     indexed: Indexed = iter,
 ) -> dict[str, int]:
     """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
@@ -30,7 +28,6 @@ def term_frequencies(
 
     Args:
       weights: of each piece; of those with ## they are not looked at.
-      square_root: whether the root of a weight counts, so that more words stay (the authors' second index).
       indexed: gets the words between two special tokens, each with its weight.
     """
     if len(pieces) != len(weights):
@@ -39,7 +36,7 @@ def term_frequencies(
     parts = list(itertools.accumulate(piece in SPECIAL_TOKENS for piece in pieces))
     for _, part in itertools.groupby(words(pieces), lambda found: parts[found[0]]):
         for word, weight in indexed((word, max(weights[place], 0.0)) for place, word in part):
-            frequency = round(scale * (math.sqrt(weight) if square_root else weight))
+            frequency = round(scale * weight)
             if frequency > frequencies.get(word, 0):
                 frequencies[word] = frequency
     return frequencies

@@ -6,7 +6,7 @@ Half of the time the second text follows the first in its passage. Else it is fr
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from retrieval.data.examples.corpus_tasks import ICT, CorpusTask
@@ -14,7 +14,7 @@ from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.libraries import tf
-from retrieval.methods.mlm.mlm_task import MASKED, continuing, mask_row
+from retrieval.methods.mlm.mlm_task import MASKED, mask_row
 
 _log = logging.getLogger(__name__)
 
@@ -78,17 +78,10 @@ class NextSentences(CorpusTask):
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""
-        continues = continuing(given.vocabulary) if given.options.get("whole_word") else None
-        return lambda record, seed, lengths: make_pair(record, seed, lengths, given.specials, continues)
+        return lambda record, seed, lengths: make_pair(record, seed, lengths, given.specials)
 
 
-def make_pair(
-    record: Record,
-    seed: tf.Tensor,
-    lengths: Mapping[str, int],
-    specials: Specials,
-    continues: Sequence[bool] | None = None,
-) -> Record:
+def make_pair(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
     """`[CLS] first [SEP] second [SEP]`, masked, and whether the second text is a random one.
 
     A passage is cut between two of its sentences. What is too long loses the beginning of the first text and the end of
@@ -115,7 +108,7 @@ def make_pair(
     row = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
     between = tf.size(first) + 1
     places = tf.concat([tf.range(1, between), tf.range(between + 1, tf.size(row) - 1)], 0)
-    masked = mask_row(row, places, mask_seed, specials, continues)
+    masked = mask_row(row, places, mask_seed, specials)
     return {**masked, "is_random": tf.cast(is_random, tf.int32)[None]}
 
 

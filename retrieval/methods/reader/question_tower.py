@@ -26,7 +26,7 @@ from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 
 _START = "config.train.init_from"
-_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "pool_from", "normalize", "token_types")
+_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types")
 
 
 def build(config: ConfigDict, vocab_size: int) -> TwoTower:

@@ -1,8 +1,7 @@
-"""What is found in texts that are to be trained on. What is likely to be a mistake is told in the log."""
+"""Counts of texts that are to be trained on, and warnings of those that are likely to be mistakes."""
 
 import logging
 import textwrap
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 IN_A_RUN = 2000  # texts that a run looks at before it trains: some tenths of a second
 _SHOWN = 60  # characters of an example
-_CUT, _ALIKE, _FEW = 0.1, 0.05, 0.5  # shares from which on something is told as a warning
+_CUT, _SAME, _FEW = 0.1, 0.05, 0.5  # shares from which on there is a warning
 
 
-class Finding(NamedTuple):
+class DataCount(NamedTuple):
     """One line of the table.
 
     Attributes:
@@ -39,22 +38,21 @@ class Finding(NamedTuple):
     example: str = ""
 
 
-def warn(stage: str, findings: Iterable[Finding]) -> None:
-    """Tells the log of those that are likely to be a mistake."""
-    for finding in findings:
-        if finding.is_warning:
-            share = f" of {finding.of:,}" if finding.of else ""
-            example = f" ({finding.example})" if finding.example else ""
-            _log.warning("%s: %s: %s: %s%s%s", stage, finding.about, finding.what, f"{finding.count:,}", share, example)
+def warn(stage: str, counts: Iterable[DataCount]) -> None:
+    """Warns in the log of those that are likely to be a mistake."""
+    for count in counts:
+        if count.is_warning:
+            share = f" of {count.of:,}" if count.of else ""
+            example = f" ({count.example})" if count.example else ""
+            _log.warning("%s: %s: %s: %s%s%s", stage, count.about, count.what, f"{count.count:,}", share, example)
 
 
 def of_corpus(
     statistics: Mapping[str, Any] | None,
     texts: Sequence[Candidate],
     sizes: TextSizes | None,
-    seed: int,
     tasks: Collection[str] = (),
-) -> Iterator[Finding]:
+) -> Iterator[DataCount]:
     """Of a prepared corpus.
 
     Args:
@@ -63,62 +61,44 @@ def of_corpus(
       sizes: counts their tokens; None where there is no vocabulary.
       tasks: whose pairs are counted; all where there are none.
     """
-    yield from _prepared(statistics, tasks)
-    yield from _texts("passages", texts, seed)
+    if statistics:
+        yield from _prepared(statistics, tasks)
+    if texts:
+        yield from _texts(texts)
     if sizes:
         yield from cut_off("passages", sizes.of_documents(texts), sizes.document_length, [text.id for text in texts])
 
 
-def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> Iterator[Finding]:
-    """What was left out, pairs by task, what passages without one lack, and what the cutting into passages lost."""
-    if not statistics:
-        return
+def _prepared(statistics: Mapping[str, Any], tasks: Collection[str]) -> Iterator[DataCount]:
+    """Pairs by task, with what passages without one mostly lack, and what the cutting into passages lost."""
     counts = statistics["counts"]
     passages = counts.get("passages", 0)
-    for what, example in statistics.get("examples", {}).items():
-        yield Finding("corpus", what, counts[what], counts["pages read"], example=example)
     for task, of_task in statistics["tasks"].items():
         if tasks and task not in tasks:
             continue
-        what = f"pairs of {task.upper()}, of {passages:,} passages"
         is_few = of_task["pairs"] < _FEW * passages
         reasons = [name for name in counts if name.startswith(f"{WITHOUT_PAIR} of {task.upper()}: ")]
         most = max(reasons, key=lambda name: counts[name], default="").partition(": ")[2]
         reason = f"fewer than {_FEW:.0%}" + f", mostly {most}" * bool(most) if is_few else ""
-        yield Finding("corpus", what, of_task["pairs"], None, is_few, reason)
-    for what in sorted(counts):
-        if what.startswith(WITHOUT_PAIR):
-            yield Finding("corpus", what, counts[what], passages)
-        elif what.startswith("tokens lost"):
-            is_much = counts[what] > _CUT * counts["tokens"]
-            yield Finding("corpus", what, counts[what], counts["tokens"], is_much, f"more than {_CUT:.0%}" * is_much)
+        yield DataCount("corpus", f"pairs of {task.upper()}", of_task["pairs"], passages, is_few, reason)
+    for what in sorted(name for name in counts if name.startswith("tokens lost")):
+        is_much = counts[what] > _CUT * counts["tokens"]
+        yield DataCount("corpus", what, counts[what], counts["tokens"], is_much, f"more than {_CUT:.0%}" * is_much)
 
 
-def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Finding]:
-    """Empty texts, and those that are there twice."""
-    if not texts:
-        return
-    number, ids = len(texts), [text.id for text in texts]
-    yield Finding(about, "looked at", number)
+def _texts(texts: Sequence[Candidate]) -> Iterator[DataCount]:
+    """Empty passages, and those that are there twice."""
+    number, first = len(texts), dict[bytes, str]()
+    yield DataCount("passages", "looked at", number)
     empty = [text.id for text in texts if not text.text.strip()]
-    yield Finding(about, "empty", len(empty), number, bool(empty), next(iter(empty), ""))
-    places: dict[bytes, int] = {}
-    same = [(place, places.setdefault(grouping.digest(text), place)) for place, text in enumerate(texts)]
-    same = [pair for pair in same if len(set(pair)) == 2]
-    yield Finding(about, "the same as an earlier one", len(same), number, len(same) > _ALIKE * number, _pair(same, ids))
+    yield DataCount("passages", "empty", len(empty), number, bool(empty), next(iter(empty), ""))
+    pairs = [(text.id, first.setdefault(grouping.digest(text), text.id)) for text in texts]
+    same = [f"{id}, as {other}" for id, other in pairs if id != other]
+    is_much = len(same) > _SAME * number
+    yield DataCount("passages", "the same as an earlier one", len(same), number, is_much, next(iter(same), ""))
 
 
-def _pair(pairs: Sequence[tuple[int, int]], ids: Sequence[str]) -> str:
-    """Two texts that are alike, of the document that has the most such texts."""
-    if not pairs:
-        return ""
-    documents = [ids[place].rpartition(":")[0] for place, _ in pairs]
-    ((document, count),) = Counter(documents).most_common(1)
-    place, first = pairs[documents.index(document)]
-    return f"{ids[place]}, as {ids[first]}" + (f" ({count:,} of {document})" if document and count > 1 else "")
-
-
-def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[str]) -> Iterator[Finding]:
+def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[str]) -> Iterator[DataCount]:
     """How many texts of these many tokens are cut to a length, and how many tokens that loses.
 
     Args:
@@ -129,15 +109,15 @@ def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[s
     cut, lost = sum(size > longest for size in sizes), sum(max(0, size - longest) for size in sizes)
     most = max(range(len(sizes)), key=sizes.__getitem__)
     example = f"{_short(examples[most])}: {sizes[most]:,} tokens" if cut else ""
-    yield Finding(about, f"cut to {longest} tokens", cut, len(sizes), cut > _CUT * len(sizes), example)
-    yield Finding(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes), example)
+    yield DataCount(about, f"cut to {longest} tokens", cut, len(sizes), cut > _CUT * len(sizes), example)
+    yield DataCount(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes), example)
 
 
 def _short(text: str) -> str:
     return textwrap.shorten(text, _SHOWN, placeholder=" …") if len(text) > _SHOWN else text
 
 
-def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterator[Finding]:
+def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterator[DataCount]:
     """Labelled queries, their texts, and negatives that are likely to be positives.
 
     Args:
@@ -146,14 +126,14 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
     about, queries = "labelled examples", [example.query for example in examples]
     positives = sum(len(example.positives) for example in examples)
     negatives = sum(len(example.negatives) for example in examples)
-    yield Finding(about, "queries looked at", len(examples))
-    yield Finding(about, "pairs of a query and a positive", positives)
-    yield Finding(about, "hard negatives", negatives)
+    yield DataCount(about, "queries looked at", len(examples))
+    yield DataCount(about, "pairs of a query and a positive", positives)
+    yield DataCount(about, "hard negatives", negatives)
     if negatives:
         likely = list(map(_likely_positives, examples))
         example = next((_short(example.query) for example, count in zip(examples, likely) if count), "")
         what = "hard negatives nearly the same as a positive of their query: likely no negatives"
-        yield Finding(about, what, sum(likely), negatives, any(likely), example)
+        yield DataCount(about, what, sum(likely), negatives, any(likely), example)
     if sizes:
         yield from cut_off("labelled queries", sizes.of_queries(queries), sizes.query_length, queries)
         documents = [text for example in examples for text in example.positives]

@@ -1,34 +1,82 @@
-"""The reference pages of the documentation, from what the code declares and registers.
+"""What --help says, and the reference pages of the documentation, from what the code declares and registers.
 
-python -m retrieval.cli.reference writes them to docs/reference/.
+python -m retrieval.reference writes the pages to docs/reference/.
 """
 
 import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from absl import flags
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY, files
-from retrieval.cli import command_line, config_files
+from retrieval import REPOSITORY, __version__, cli, files
 from retrieval.config import experiment, fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
-from retrieval.pipeline.stage import STAGES, in_order, readers_of, reads_of
-from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
 _COMMANDS = ("main", "study", "compare")  # modules of this package, which import this one
 
+_FIRST = """\
+retrieval {version}: trains embedding models for search, and measures them
+
+A published model over your own documents, a search among them, and a page with an API:
+  {retrieval} --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
+  {retrieval} search --workdir=runs/own --query='how do I reset my password'
+  {retrieval} serve --workdir=runs/own
+A published model on a BEIR folder, beside BM25:
+  {retrieval} --config=published:hf:NAME --workdir=runs/published --config.sets.beir=DATA/nfcorpus
+Finished runs side by side:
+  {retrieval} compare runs/one runs/two
+
+{experiments}
+
+A run that was cut off goes on with the same command, or with --workdir alone. Every stage is a word, as search is.
+
+  {retrieval} --help         stages, experiments, formats and all fields
+  {retrieval} --help=WORD    what of that has the word
+  {retrieval} --version"""
+
+
+def first(retrieval: str) -> str:
+    """The first commands, a screen of them; `retrieval` is how the program is called."""
+    names = [path.removeprefix("configs/").removesuffix(".py") for path in cli.described()]
+    listed = f"Experiments (NAME, or NAME:local for a laptop): {', '.join(n for n in names if '/' not in n)}"
+    return _FIRST.format(version=__version__, retrieval=retrieval, experiments=textwrap.fill(listed, 100))
+
+
+def manual(introduction: str, word: str = "") -> str:
+    """What --help says, after an introduction; --help=WORD the entries that have the word."""
+    sections = {
+        "Experiments (--config)": list(cli.described().items()),
+        "Corpora (--config.corpus)": [(kind.what, kind.setting) for kind in CORPORA.values()],
+        "Evaluation sets": [(form.what, form.setting) for form in all_sets()],
+        "Files of open-domain questions": [(form.what, form.setting) for form in QUESTIONS.values()],
+        "Labelled examples (config.pairs.format)": [
+            (f"{name}: {form.what}", form.setting) for name, form in LABELLED.items()
+        ],
+        "Fields (--config.FIELD=VALUE)": [
+            (f"config.{path}={field.default!r}", field.help) for path, field in sorted(fields.declared().items())
+        ],
+        "Flags": [(f"--{flag.name}", flag.help) for _, of_module in cli.our_flags() for flag in of_module],
+    }
+    shown = [] if word else [introduction.strip()]
+    for title, entries in sections.items():
+        if found := [f"  {name}\n      {what}" for name, what in entries if word.lower() in f"{name} {what}".lower()]:
+            shown.append("\n".join([f"{title}:", *found]))
+    return "\n\n".join(shown) or f"nothing about {word!r}"
+
 
 def fields_page() -> str:
     """Every field of a config."""
+    from retrieval.pipeline.stage import readers_of
+
     rows = (
         (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
         for path, field in sorted(fields.declared().items())
@@ -43,6 +91,8 @@ def fields_page() -> str:
 
 def stages_page() -> str:
     """Every stage."""
+    from retrieval.pipeline.stage import STAGES, in_order
+
     config = experiment.defaults()
     rows = ((f"`{name}`", *_stage_row(name, config)) for name in in_order(STAGES, config))
     return _page(
@@ -54,6 +104,8 @@ def stages_page() -> str:
 
 
 def _stage_row(name: str, config: ConfigDict) -> tuple[str, str, str]:
+    from retrieval.pipeline.stage import STAGES, reads_of
+
     stage = STAGES[name]
     what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
     written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
@@ -62,7 +114,7 @@ def _stage_row(name: str, config: ConfigDict) -> tuple[str, str, str]:
 
 def experiments_page() -> str:
     """Every file of `configs/` that is an experiment."""
-    rows = ((f"`{name}`", what) for name, what in config_files.described().items())
+    rows = ((f"`{name}`", what) for name, what in cli.described().items())
     return _page(
         "Experiments",
         "`--config=NAME` takes `configs/NAME.py`. `--config=NAME:local` takes its size for a laptop.",
@@ -84,18 +136,26 @@ def formats_page() -> str:
             ((form.what, " ".join(form.suffixes), f"`{form.example}`") for form in DOCUMENTS.values()),
         ),
         "\n## Evaluation sets\n",
-        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in all_sets())),
+        _table(head, _formats(all_sets())),
         "\n## Open-domain questions\n",
-        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in QUESTIONS.values())),
+        _table(head, _formats(QUESTIONS.values())),
         "\n## Labelled examples\n",
-        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in LABELLED.values())),
+        _table(head, _formats(LABELLED.values())),
     )
 
 
 def losses_page() -> str:
     """Every loss."""
+    from retrieval.training.loss_kind import LOSSES
+
     rows = (
-        (f"`{name}`", loss.help, loss.compares, _needs(loss), ", ".join(f"`{option}`" for option in loss.options))
+        (
+            f"`{name}`",
+            loss.help,
+            loss.compares,
+            ", ".join(["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher),
+            ", ".join(f"`{option}`" for option in loss.options),
+        )
         for name, loss in sorted(LOSSES.items())
     )
     return _page(
@@ -116,13 +176,12 @@ def commands_page() -> str:
         of_module = flags.FLAGS.flags_by_module_dict().get(module.__name__, [])
         if of_module:
             parts += [_table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module)), ""]
-    shared = flags.FLAGS.flags_by_module_dict()[command_line.__name__]
-    rows = ((f"`--{flag.name}`", flag.help) for flag in shared if "." not in flag.name)
+    shared = flags.FLAGS.flags_by_module_dict()[cli.__name__]
     return _page(
         "Commands",
         "`retrieval` is `python -m retrieval.main`, and `retrieval compare` is `python -m retrieval.compare`.",
         "## Flags of retrieval.main and retrieval.study\n",
-        _table(("flag", "what it is"), rows),
+        _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in shared)),
         "",
         "\n".join(parts).strip(),
     )
@@ -144,8 +203,12 @@ def _fenced(block: re.Match[str]) -> str:
 
 
 def _page(title: str, introduction: str, *parts: str) -> str:
-    made = "`python -m retrieval.cli.reference` makes this page from the code."
+    made = "`python -m retrieval.reference` makes this page from the code."
     return "\n".join([f"# {title}\n", f"{introduction} {made}\n", *parts, ""])
+
+
+def _formats(formats: Iterable) -> Iterator[tuple[str, str, str]]:
+    return ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in formats)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -162,10 +225,6 @@ def _needed(kind: fields.Kind) -> str:
         return kind.needed
     nothing = ["''"] if kind.fits("") else []
     return ", ".join([*nothing, *sorted(kind.names())])
-
-
-def _needs(loss: Loss) -> str:
-    return ", ".join(["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,374 @@
+"""The command line: flags, the config that they name, and errors in the words of people who type them.
+
+`--config=NAME:ARGUMENT` takes `configs/NAME.py`, or a file; `--config.FIELD=VALUE` sets a field of that config, or of
+the one that a work directory keeps.
+"""
+
+import ast
+import contextlib
+import difflib
+import errno
+import functools
+import importlib.machinery
+import importlib.util
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import app, flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags.tuple_parser import TupleParser
+
+from retrieval import configs, terminal
+from retrieval.config import experiment, fields, removed_fields
+from retrieval.errors import UserError, listed, near, unknown_name
+from retrieval.runtime import ending, hosts, large_pages, platforms, signals, store_copy
+
+CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
+)
+_SCRATCH = flags.DEFINE_string(
+    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
+)
+FOLDER = Path(configs.__path__[0])
+
+_OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
+_HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
+_ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
+_EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
+_REMEDIES = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    "name a path that is there and may be read, and a --workdir that may be written to",
+)
+
+# What `parse_flags` has made of --config and its fields.
+_config: ConfigDict | None = None
+_set_fields: list[str] = []
+
+
+def config() -> Any:
+    """The config that the flags name, with the fields that they set; None where they name none."""
+    return _config
+
+
+def overridden() -> list[str]:
+    """The fields of the config that were set in the shell."""
+    return list(_set_fields)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the flags, and returns what is none. Without --config, fields are set in the work directory's config.
+
+    Raises:
+      UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
+    """
+    global _config, _set_fields
+    words = _with_values(argv)
+    overrides = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
+    plain = [word for word in words if not _OVERRIDE.fullmatch(word)]
+    _refuse_twice(plain, _ONCE)
+    _refuse_twice(words, [f"config.{override[2]}" for override in overrides])
+    _config, _set_fields = None, [override[2] for override in overrides]
+    rest = _parse(plain, [word for word in words if word.startswith("-")])
+    if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
+        raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
+    if _SCRATCH.value:
+        store_copy.set_scratch(Path(_SCRATCH.value))
+    if CONFIG.value is not None:
+        _config = load_config(CONFIG.value)
+    elif overrides:
+        _config = _kept(overrides[0][0])
+    if _config is not None and overrides:
+        for override in [each for each in overrides if each[2] == "plugins"]:
+            set_field(_config, override)
+        if "plugins" in _config:  # which the config of a study has not
+            _add_plugins(_config)
+        for override in overrides:
+            set_field(_config, override)
+    return rest
+
+
+def load_config(value: str) -> ConfigDict:
+    """The config that --config=value names.
+
+    Raises:
+      UserError: there is no such file, or it returns no config.
+    """
+    name, colon, argument = expanded(value).partition(":")
+    path, flag = Path(name), f"--config={value}"
+    if not path.is_file():
+        names = {Path(file).stem: file for file in reversed(list(described()))}
+        meant = [names[each] for each in near(path.stem, names)]
+        hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
+        raise UserError(f"{flag}: no such file; {hint}known: {listed(described())}")
+    loader = importlib.machinery.SourceFileLoader("config_file", name)
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec
+    sys.modules[loader.name] = module = importlib.util.module_from_spec(spec)
+    try:
+        loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
+        made = module.get_config(*[argument] * bool(colon))
+    except UserError:
+        raise
+    except Exception as error:  # whatever a file raises
+        raise UserError(f"{flag}: {_where(error)}; mend that file, or take another") from error
+    if not isinstance(made, ConfigDict) or not made:
+        raise UserError(f"{flag}: get_config() returned {made!r:.50}; return a ConfigDict with all fields")
+    made.lock()
+    return made
+
+
+def set_field(config: ConfigDict, override: re.Match[str]) -> None:
+    """Sets a field as a match of `_OVERRIDE` says.
+
+    Raises:
+      UserError: there is no such field, or the value is of another type.
+    """
+    typed, (negated, path, text) = override[0], override.groups()
+    group: Any = config
+    *parents, name = path.split(".")
+    for each in (*parents, name):
+        if not isinstance(group, ConfigDict) or each not in group:
+            raise _unknown_field(config, path)
+        parent, group = group, group[each]
+    value = group
+    if isinstance(value, ConfigDict):
+        raise UserError(f"config.{path} is a group of fields; set one of {_listed(path, value)}")
+    if text is None:
+        if not isinstance(value, bool):
+            raise UserError(f"{typed} has no value: write --config.{path}=VALUE")
+        text = str(not negated)
+    try:
+        parent[name] = _value(text, value)
+    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+        kinds = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+        needed = kinds.get(type(value), "a tuple")
+        raise UserError(f"--config.{path}={text}: {needed} is needed, such as {value!r}") from error
+
+
+def _value(text: str, now: Any) -> Any:
+    """A text as a value of the type that a field has now."""
+    if isinstance(now, bool):
+        return _SWITCH[text.lower()]
+    if isinstance(now, int | float | str):
+        return type(now)(text)
+    return TupleParser().parse(text) if isinstance(now, tuple | list) else ast.literal_eval(text)
+
+
+def _add_plugins(config: ConfigDict) -> None:
+    """Imports the plugins of a config: the fields that they declare can be set like any other."""
+    before = fields.defaults()
+    experiment.load_plugins(config.plugins)
+    if added := {path: value for path, value in fields.defaults().items() if path not in before}:
+        with config.unlocked():
+            config.update(ConfigDict(fields.nested(added)))
+
+
+def _kept(override: str) -> ConfigDict:
+    """The config that the work directory keeps."""
+    from retrieval.pipeline import preflight  # takes a second
+
+    folder = store_copy.local(WORKDIR.value) if WORKDIR.value else None
+    if not folder or not (folder / store_copy.CONFIG).exists():
+        raise UserError(
+            f"{override}: --config is missing, the experiment whose field is to be set, such as "
+            "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
+        )
+    return preflight.read_config(folder)
+
+
+def described() -> dict[str, str]:
+    """The experiments of `configs/`, and what each says of itself first; a file without `get_config` is a helper."""
+    experiments = {}
+    for path in sorted(FOLDER.rglob("*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "get_config" for node in module.body):
+            what = (ast.get_docstring(module) or "").partition("\n\n")[0]
+            experiments[path.relative_to(FOLDER.parent).as_posix()] = " ".join(what.split())
+    return experiments
+
+
+def expanded(value: str) -> str:
+    """The value of --config with the file that a name stands for: 'dpr:local' is configs/dpr.py with 'local'.
+
+    So is 'configs/dpr.py:local', in any folder. What is a file already, or names none of `configs/`, stays as it is.
+    """
+    name, colon, argument = value.partition(":")
+    path = FOLDER / f"{name.removeprefix('configs/').removesuffix('.py')}.py"
+    is_name = bool(name) and not Path(name).is_file() and path.is_file() and FOLDER in path.resolve().parents
+    return f"{path}{colon}{argument}" if is_name else value
+
+
+def refuse_arguments(argv: Sequence[str]) -> None:
+    """Everything is a flag.
+
+    Raises:
+      UserError: there is an argument that is none.
+    """
+    if len(argv) > 1:
+        raise UserError(
+            f"unexpected argument '{argv[1]}'; stages come before all flags, as in `retrieval search --workdir=X`, and "
+            "every setting is a flag such as --config.train.steps=100"
+        )
+
+
+def our_flags() -> Iterator[tuple[str, list[flags.Flag]]]:
+    """The flags of each of our modules."""
+    yield from ((name, of) for name, of in flags.FLAGS.flags_by_module_dict().items() if "retrieval" in name)
+
+
+def run(
+    main: Callable[[Sequence[str]], int | None],
+    manual: Callable[[str], str] | None = None,
+    has_flags: bool = True,
+    computes: bool = False,
+) -> None:
+    """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
+
+    Args:
+      manual: what --help=WORD says, where that is more than the flags; without a word everything.
+      has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
+      computes: whether it is to have large pages of memory.
+    """
+
+    def parse(argv: list[str]) -> list[str]:
+        rest = parse_flags(argv) if has_flags else _as_they_are(argv)
+        if computes:  # after an error in the flags
+            large_pages.restart_with()
+        return rest
+
+    asked = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
+    if manual and asked:
+        with terminal.while_read():
+            print(manual(asked[0]), flush=True)
+        return
+    terminal.set_up_logging()
+    try:
+        ending.heed_signals()
+        app.run(main, flags_parser=parse)
+    except SystemExit as end:
+        ending.leave(int(end.code or 0))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or signals.received():  # what else goes wrong then is no news
+            _stop(error)
+        if isinstance(error, UserError):
+            _fail(str(error))
+        if isinstance(error, OSError):
+            _fail(_explain(error))
+        if advice := platforms.explained(error):
+            _fail(advice)
+        if hosts.is_alone() or not isinstance(error, Exception):
+            raise
+        ending.leave_after(error)
+
+
+def _as_they_are(argv: list[str]) -> list[str]:
+    flags.FLAGS.mark_as_parsed()
+    return argv
+
+
+def _stop(error: BaseException) -> NoReturn:
+    """Ends the process after a signal, with what is said about it."""
+    is_notice = isinstance(error, signals.PreemptedError)
+    why = str(error) if is_notice else signals.INTERRUPTED
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        print(terminal.printable(why), file=sys.stderr, flush=True)
+    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received() or signal.SIGINT], why)
+
+
+def _fail(message: str) -> NoReturn:
+    print(terminal.printable(f"error: {message}"), file=sys.stderr, flush=True)
+    ending.leave(2, message)
+
+
+def _explain(error: OSError) -> str:
+    where = error.filename2 or error.filename or "a file"  # the first of two is what a copy was to be of
+    if error.errno == errno.ENOSPC:
+        return f"{where}: the disk is full; free some space and start again, what was finished is kept"
+    remedy = _REMEDIES.get(error.errno or 0, "mend that and start again, what was finished is kept")
+    return f"{where}: {error.strerror or error}; {remedy}"
+
+
+def _with_values(argv: Sequence[str]) -> list[str]:
+    """The arguments with `=` between a field and its value."""
+    words: list[str] = []
+    for word in argv:
+        before = words and _OVERRIDE.fullmatch(words[-1])
+        if before and before[3] is None and not before[1] and not word.startswith("-"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _refuse_twice(argv: Sequence[str], names: Sequence[str]) -> None:
+    """The flag library would take the last of two and say nothing."""
+    for name in names:
+        flag = re.compile(rf"--?(no)?{re.escape(name)}(=.*)?", re.DOTALL)
+        places = [place for place, word in enumerate(argv) if flag.fullmatch(word)]
+        if len(places) > 1:
+            first, last = (
+                argv[place] if "=" in argv[place] else " ".join(argv[place : place + 2])
+                for place in (places[0], places[-1])
+            )
+            raise UserError(f"--{name} is there twice, {first} and {last}: leave one out")
+
+
+def _parse(argv: Sequence[str], flag_words: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown_flag(error.flagname, flag_words) from error
+    except flags.Error as error:
+        message = str(error).partition("\n")[0].removeprefix("flag ")
+        message = re.sub(r"\('Non-boolean.*", "True or False is needed", message)
+        if missing := re.match(r"Missing value for flag (\S+)", message):
+            message = f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
+        raise UserError(message) from error
+
+
+def _unknown_flag(name: str, flag_words: Sequence[str]) -> UserError:
+    """For a flag that there is not, which may have been meant for a field of the config."""
+    ours = sorted(flag.name for _, of_module in our_flags() for flag in of_module)
+    meant = near(name, ours)[:1]
+    if any(word.startswith(("--config", "-config")) for word in flag_words):
+        meant += [f"config.{field}" for field in fields.declared() if field.endswith(f".{name}")][:2]
+    if not meant:
+        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in ours])
+    return UserError(
+        f"unknown flag '--{name}': did you mean {' or '.join(f'--{flag}' for flag in meant)}? "
+        f"known: {', '.join(f'--{flag}' for flag in ours)}, and --config.FIELD for every field of the config"
+    )
+
+
+def _unknown_field(config: ConfigDict, path: str) -> UserError:
+    """For a field that there is not: it may be gone, in another group, or spelled otherwise."""
+    if message := removed_fields.explained(path):
+        return UserError(message)
+    known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
+    alike = {each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))}
+    likeness = functools.partial(difflib.SequenceMatcher, None, path)
+    meant = sorted({*alike, *near(path, known)}, key=lambda each: -likeness(each).ratio())[:3]
+    hint = f"did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else "see --help"
+    return UserError(f"unknown field 'config.{path}': {hint}")
+
+
+def _listed(path: str, group: ConfigDict) -> str:
+    return listed(f"config.{path}.{name}" for name in group)
+
+
+def _where(error: Exception) -> str:
+    """What an exception says, and the line that it comes from."""
+    if isinstance(error, SyntaxError | OSError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {message} ({frame.filename}, line {frame.lineno})"
