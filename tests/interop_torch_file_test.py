@@ -68,9 +68,7 @@ def test_a_program_that_calls_is_refused_and_not_run(tmp_path, wrap, zipped):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([torch.zeros(2)], "no dict of tensors"),
         ({1: torch.zeros(2)}, "no dict of tensors"),
-        ({"a": 1}, "'a' is no plain tensor"),
         ({"a": torch.eye(2).to_sparse()}, "'a' is no plain tensor"),
     ],
 )

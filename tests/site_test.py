@@ -13,10 +13,8 @@ from launch import docs_hook
 @pytest.mark.parametrize(
     ("page", "text", "expected"),
     [
-        ("index.md", "[a](docs/guides/bert.md)", "[a](guides/bert.md)"),
         ("index.md", "[a](SECURITY.md), [b](benchmarks/README.md)", "[a](security.md), [b](benchmarks.md)"),
         ("guides/launch.md", "[`pod_test.py`](../../tests/pod_test.py)", "`pod_test.py`"),
-        ("reliability.md", "[Security](../SECURITY.md)", "[Security](security.md)"),
         ("scale.md", "`x[0](a.md)`\n```\n[a](b.md)\n```", "`x[0](a.md)`\n```\n[a](b.md)\n```"),
     ],
 )
