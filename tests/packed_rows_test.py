@@ -13,26 +13,20 @@ from retrieval.stage_outputs import Run
     ("changes", "level", "reason"),
     [
         ({"recipe": "reader"}, "INFO", "a reader takes no packed texts"),
-        ({"mine.refresh_every": 5}, "INFO", "nobody knows the lengths of pairs that are mined anew"),
-        ({"in order": True}, "INFO", "batches have the examples in their order"),
         ({"data.lanes": 8, "examples": 2047}, "INFO", "2047 examples for 8 lanes are too few to choose rows by"),
         ({"data.lanes": 6, "saves": False}, "INFO", "packed rows would save too little"),
         ({"data.lanes": 6}, "WARNING", "data.lanes=6 is no multiple of the 4 devices: take 4 or 8"),
-        ({"data.lanes": 6, "examples": 2000}, "WARNING", "data.lanes=6 is no multiple of the 4 devices: take 4"),
-        ({"data.lanes": 2, "examples": 1000}, "WARNING", "its 1000 examples are too few for more lanes"),
-        ({"data.lanes": 8, "train.chunk_size": 12}, "WARNING", "size=12 is not of whole lanes on each device: take 24"),
     ],
 )
 def test_a_run_whose_rows_are_not_chosen_says_why(tmp_path, monkeypatch, caplog, changes, level, reason):
-    count, is_in_order = changes.pop("examples", 10_000), changes.pop("in order", False)
-    saves = changes.pop("saves", True)
+    count, saves = changes.pop("examples", 10_000), changes.pop("saves", True)
     run = Run(
         make_config(**{"data.pack.auto": True, "train.batch_size": 48} | changes),
         tmp_path,
         REPOSITORY / "requirements.lock",
     )
     monkeypatch.setattr(packed_rows.examples, "drawn", lambda *_: ({}, count))
-    monkeypatch.setattr(packed_rows.examples, "is_in_order", lambda _: is_in_order)
+    monkeypatch.setattr(packed_rows.examples, "is_in_order", lambda _: False)
     monkeypatch.setattr(packed_rows.batches, "first_of_a_lane", lambda count: [])
     monkeypatch.setattr(packed_rows.row_choice, "choose", lambda packing, *_: packing if saves else None)
     with caplog.at_level("INFO"):

@@ -31,13 +31,13 @@ ICT = {
     (CLS, 21, 22, 23, SEP): (CLS, 5, 6, SEP, 11, 12, 31, SEP),
     (CLS, 31, SEP): (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, SEP),
 }
-WHOLE = (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, 31, SEP)
 
 
 def draw(task, n=300, lengths=LENGTHS, **options):
     make, draws = TASKS[task].maker(Given(VOCABULARY, SPECIALS, options, {task: 0.5})), []
+    make_of_seed = tf.function(lambda seed: make(RECORD, seed, lengths))
     for i in range(n):
-        example = make(RECORD, tf.constant([7, i]), lengths)
+        example = make_of_seed(tf.constant([7, i]))
         assert example["document_id"].numpy().tolist() == [77]
         draws.append({side: tuple(tf.reshape(example[side], [-1]).numpy().tolist()) for side in ("query", "document")})
     return draws
@@ -50,21 +50,12 @@ def test_ict_takes_a_sentence_out_of_its_passage():
     assert len(shares) == 3 and min(shares.values()) > 70  # uniform over sentences: 100 each, sd 8
 
 
-def test_ict_keeps_the_sentence_with_the_other_probability():
-    documents = [d["document"] for d in draw("ict", ict_removal=0.9)]
-    assert 12 <= sum(document == WHOLE for document in documents) <= 50  # 30 expected, sd 5
-
-
 @pytest.mark.parametrize("task", ["bfs", "wlp"])
 def test_bfs_and_wlp_ask_with_lead_sentences(task):
     pairs = collections.Counter((d["query"], d["document"]) for d in draw(task))
     document = (CLS, 11, 12, 21, 22, 23, 31, SEP)
     assert set(pairs) == {((CLS, 41, 42, SEP), document), ((CLS, 51, SEP), document)}
     assert min(pairs.values()) > 110
-
-
-def test_the_same_seed_gives_the_same_example():
-    assert draw("ict", 20, ict_removal=0.9) == draw("ict", 20, ict_removal=0.9)
 
 
 def test_long_texts_are_cut_and_keep_their_sep():
@@ -74,7 +65,7 @@ def test_long_texts_are_cut_and_keep_their_sep():
         assert example["document"][:4] == (CLS, 5, 6, SEP)
 
 
-@pytest.mark.parametrize("tokens", range(11, 17))
+@pytest.mark.parametrize("tokens", (11, 12, 16))
 @pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
 def test_a_pair_is_that_of_the_vocabulary(title, tokens):
     """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
@@ -87,9 +78,9 @@ def test_mlm_masks_15_percent_as_bert_does():
     ids = tf.range(200, 600)
     record, lengths = {"ids": ids}, {"text": 402}
     specials, drawn = SPECIALS._replace(vocab_size=4), set()
-    kept = collections.Counter()
+    kept, of_seed = collections.Counter(), tf.function(lambda seed: mask(record, seed, lengths, specials))
     for i in range(40):
-        example = mask(record, tf.constant([3, i]), lengths, specials)
+        example = of_seed(tf.constant([3, i]))
         text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
         original = np.concatenate([[CLS], ids.numpy(), [SEP]])
         assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400
@@ -119,11 +110,10 @@ def test_words_are_masked_whole():
     words = [(200,), (210, 211), (220, 221, 223), (230,), (240, 241), (250,), (260, 261, 263), (270, 271)]
     ids = np.array(sum(words * 4, ()), np.int32)
     continues = [bool(id % 2) for id in range(1000)]
-    share = collections.Counter()
+    share, record = collections.Counter(), {"ids": tf.constant(ids)}
+    of_seed = tf.function(lambda seed: mask(record, seed, {"text": 62}, SPECIALS, continues=continues))
     for i in range(200):
-        record = {"ids": tf.constant(ids)}
-        seed = tf.constant([3, i])
-        example = mask(record, seed, {"text": 62}, SPECIALS, continues=continues)
+        example = of_seed(tf.constant([3, i]))
         positions = set(example["positions"].numpy() - 1)
         room = 9 - len(positions)  # 15 % of 60
         assert room >= 0
@@ -134,12 +124,6 @@ def test_words_are_masked_whole():
         np.testing.assert_array_equal(example["labels"], ids[sorted(positions)])
         share.update(positions)
     assert min(share[i] for i in range(60)) > 8  # 30 expected, sd 5
-
-
-def test_some_tokens_of_a_too_long_word_are_masked():
-    record = {"ids": tf.constant([200, 201, 203, 205, 207])}
-    example = mask(record, tf.constant([0, 1]), LENGTHS, SPECIALS, continues=[bool(i % 2) for i in range(1000)])
-    assert len(example["positions"]) == len(example["labels"]) == 1
 
 
 def test_log_q_is_the_probability_under_the_mixture():

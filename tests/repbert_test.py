@@ -14,16 +14,12 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import labelled_format, pair_shards
-from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.examples import is_in_order
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
-from retrieval.stages import pairs
 from retrieval.training.objectives.margins import NO_DOCUMENT
 
 B, L = 8, 6
@@ -96,44 +92,25 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     assert 0 < np.mean(active) < 1
 
 
-def test_token_types_tell_queries_from_documents(model):
-    ids = texts(4)
-    zeros = np.zeros_like(ids)
-    for encode, is_document in ((model.encode_queries, False), (model.encode_documents, True)):
-        np.testing.assert_allclose(
-            encode(Text.from_ids(ids, zeros), None), embedded(model, ids, is_document), atol=1e-5
-        )
-    assert np.abs(embedded(model, ids, True) - embedded(model, ids, False)).max() > 0.1
-
-
-def test_a_model_with_one_token_type_cannot_tell_sides():
-    config = tiny_config()
-    config.model.type_vocab_size = 1
-    with pytest.raises(UserError, match=r"token_types=sides .* set .*type_vocab_size=2"):
-        recipe_of(config).check()
-
-
 WORDS = [f"w{number}" for number in range(40)]
 
 
 @pytest.fixture(scope="module")
 def triples(tmp_path_factory):
-    """Triples in an order that is that of no hash, of texts and of ids; query 2 has two positives."""
+    """Triples of ids in an order that is that of no hash; query 2 has two positives."""
     folder = tmp_path_factory.mktemp("triples")
     rows = [(row % 7, row % 7 if row != 9 else 30, 10 + row) for row in range(24)]
-    (folder / "texts.tsv").write_text("".join(f"q w{q}\tp w{p}\tp w{n}\n" for q, p, n in rows))
     (folder / "ids.tsv").write_text("".join(f"{q}\t{p}\t{n}\n" for q, p, n in rows))
     (folder / "queries.tsv").write_text("".join(f"{q}\tq w{q}\n" for q in range(7)))
     (folder / "collection.tsv").write_text("".join(f"{p}\tp w{p}\n" for p in range(40)))
     return folder, rows
 
 
-@pytest.mark.parametrize("kind", ["texts", "ids"])
-def test_batches_have_triples_in_the_order_of_the_file(triples, kind, tmp_path):
+def test_batches_have_triples_in_the_order_of_the_file(triples, tmp_path):
     folder, rows = triples
     vocabulary = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q", "p", *WORDS])
-    ids = (str(folder / "queries.tsv"), str(folder / "collection.tsv")) if kind == "ids" else ("", "")
-    settings, paths = Settings("", *ids, 0), [folder / f"{kind}.tsv"]
+    settings = Settings("", str(folder / "queries.tsv"), str(folder / "collection.tsv"), 0)
+    paths = [folder / "ids.tsv"]
     with labelled_format.grouped(paths, settings, tmp_path, 100) as (groups, _):
         read = lambda: labelled_format.in_order(paths, settings, tmp_path)  # noqa: E731
         statistics = pair_shards.write_pairs(groups.after(1), vocabulary, tmp_path, 4, in_order=read)
@@ -149,14 +126,6 @@ def test_batches_have_triples_in_the_order_of_the_file(triples, kind, tmp_path):
     assert found[:5] == expected
 
 
-def test_a_query_that_is_held_out_is_not_trained_on_however_it_is_spelled(tmp_path):
-    """Its wording is that of one that is trained on, which knows its positive."""
-    examples = [Example(query, (Candidate("", "", f"p w{at}"),)) for at, query in enumerate(("q w1", "Q  W1", "q w2"))]
-    vocabulary = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q", "p", *WORDS])
-    statistics = pair_shards.write_pairs(examples[::2], vocabulary, tmp_path, 1, in_order=lambda: examples)
-    assert statistics["pairs"] == 2
-
-
 def batches_of(folder, vocabulary, count):
     stored = Stored(folder, {"tasks": {}}, folder)
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
@@ -166,13 +135,3 @@ def batches_of(folder, vocabulary, count):
         name, feature_lengths.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding
     )
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [(("reqa", 0), r"in order are .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
-)
-def test_pairs_in_order_refuse_other_orders(given, message):
-    pairs.check_by_query("in order are", "", 0)
-    with pytest.raises(UserError, match=message):
-        pairs.check_by_query("in order are", *given)

@@ -79,21 +79,15 @@ def test_losses_of_candidates_are_those_of_the_loops(name, K):
     assert 0 < hits.mean() < 1
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_candidate_losses_and_gradients_are_equal_on_any_mesh(name):
+def test_candidate_losses_and_gradients_are_equal_on_any_mesh():
+    """All in one program."""
+
     def loss(scale, batch):
         score, teacher, ids = batch
-        values, metrics = LOSSES[name](score * scale, teacher, ids)
-        return values.mean(), (values, metrics)
+        found = [of(score * scale, teacher, ids) for of in LOSSES.values()]
+        return sum(values.mean() for values, _ in found), found
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.float32(0.7), batch())
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_large_scores_overflow_nowhere(name):
-    score, teacher, ids = batch()
-    loss, grad = jax.value_and_grad(lambda x: LOSSES[name](x * 1e4, teacher * 1e4, ids)[0].sum())(score)
-    assert np.isfinite(loss) and np.isfinite(grad).all()
 
 
 @pytest.mark.parametrize("name", ["margin_mse", "kl"])
