@@ -14,11 +14,9 @@ from safetensors.numpy import load_file
 from support.modules import spread
 from support.tiny import execute, make_run
 
-from retrieval.data.examples.features import NextSentenceConverter
-from retrieval.data.examples.task_kind import TASKS, Stored
+from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.tasks.next_sentence_task import make_pair
 from retrieval.data.examples.token_rows import Specials
-from retrieval.errors import UserError
 from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.next_sentence import NextSentenceModel
@@ -85,42 +83,11 @@ def test_the_second_text_follows_or_is_another_articles():
     assert sum(is_random for *_, is_random in drawn) == pytest.approx(200, abs=40)
 
 
-def test_without_another_article_before_it_the_next_text_follows():
-    first, second = streamed([(9, 3), (9, 2)])
-    assert not any(is_random for record in (first, second) for *_, is_random in pairs(record, 40, 30))
-
-
 def test_long_pairs_lose_their_two_ends():
     *_, record = streamed([(9, 30)])
     for first, second, _ in pairs(record, 15, 30):
         assert len(first) + len(second) == 12 and min(len(first), len(second)) >= 2
         assert first + second == list(range(first[0], first[0] + 12))  # what lies at the cut stays
-
-
-def test_rows_have_the_types_of_two_texts():
-    example = {"text": [CLS, 4, SEP, 7, SEP], "positions": [3], "labels": [8], "is_random": [1]}
-    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 2, "labels": 2, "is_random": 1})
-    assert row["text_types"].numpy().tolist() == [0, 0, 0, 1, 1, 0, 0]
-    assert row["is_random"].numpy().tolist() == [1] and row["weights"].numpy().tolist() == [1, 0]
-
-
-def test_a_sep_at_random_in_place_of_a_word_parts_nothing():
-    example = {"text": [CLS, SEP, 5, SEP, 7, SEP], "positions": [1, 2], "labels": [4, 5], "is_random": [1]}
-    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 3, "labels": 3, "is_random": 1})
-    assert row["text_types"].numpy().tolist() == [0, 0, 0, 0, 1, 1, 0]
-    assert row["text"].numpy().tolist() == [CLS, SEP, 5, SEP, 7, SEP, 0]
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"), [((0, 5, 2), "no passage of two sentences"), ((3, 5, 1), "the corpus has one article")]
-)
-def test_a_corpus_without_pairs_is_refused(counts, message):
-    pairs, passages, articles = counts
-    statistics = {"tasks": {"ict": {"pairs": pairs}}, "counts": {"passages": passages, "articles": articles}}
-    with pytest.raises(UserError, match=message):
-        TASKS["next_sentence"].epoch(Stored(REPOSITORY, statistics), 0)
 
 
 def test_both_losses_are_those_of_the_formula():
@@ -184,10 +151,6 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     for name, value in by_numpy(trained(), next_sentence_validation.held_out(run, vocabulary)).items():
         assert best[f"validation/{name}"] == pytest.approx(value, rel=1e-4)
     whole = parameters_of(trained())
-    shutil.rmtree(folder / "checkpoints" / "4")
-    (folder / "stages" / "train.json").unlink()
-    execute(run, "train")
-    jax.tree.map(np.testing.assert_array_equal, parameters_of(trained()), whole)
     for name in ("ict", "mlm"):
         towers = make_run(name, inputs, tmp_path / name, **{"train.init_from": str(folder)})
         initial_parameters.check_start(towers)

@@ -1,12 +1,8 @@
 """Question generation: proposed answers, what is left out, and its files as labelled pairs."""
 
-import importlib.util
 import json
 
-import numpy as np
 import pytest
-from support.tiny import execute, make_config, make_run
-from support.toy_squad import SQUAD
 
 from retrieval import expansions
 from retrieval.data.answer_makers.answer_maker import MAKERS, Span, chosen
@@ -14,7 +10,6 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
 from retrieval.recipes.writer import WrittenText
 from retrieval.stages import generate
 
@@ -53,12 +48,6 @@ def test_a_few_answers_are_drawn_by_the_seed():
     assert all(draw == [answer for answer in ANSWERS if answer in draw] and len(draw) == 3 for draw in draws)
 
 
-def test_the_longest_of_overlapping_answers_stays():
-    text = "ab cd ab CD"
-    assert chosen(text, [Span(0, 2), Span(0, 5), Span(6, 8)], 9, 0) == ["ab cd", "ab"]
-    assert chosen(text, [Span(0, 5), Span(6, 11)], 9, 0) == ["ab cd"]
-
-
 def test_the_best_answers_come_before_others():
     text = "ab cd ef gh AB ij"
     others = [Span(0, 2), Span(6, 8), Span(9, 11), Span(15, 17)]
@@ -68,27 +57,9 @@ def test_the_best_answers_come_before_others():
     assert drawn == {("ab", "cd ef"), ("cd ef", "gh"), ("cd ef", "ij")}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("spacy") is not None, reason="spaCy is installed")
-def test_spacy_that_is_missing_is_one_sentence():
-    with pytest.raises(UserError, match=r"answers=spacy needs the package spacy, which is not installed: pip install"):
-        MAKERS["spacy"].check()
-
-
 def examples(path, **settings):
     with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
         return {group.query: group.positives for group in groups}
-
-
-def test_squads_answers_stand_in_the_place_of_titles(tmp_path):
-    path = tmp_path / "squad.json"
-    path.write_text(json.dumps(SQUAD))
-    found = examples(path, format="squad_answers")
-    for paragraph in (p for article in SQUAD["data"] for p in article["paragraphs"]):
-        for question in paragraph["qas"]:
-            if question["question"] in found and len(found[question["question"]]) == 1:
-                (source,) = found[question["question"]]
-                assert source.title == question["answers"][0]["text"] and source.text == paragraph["context"]
-    assert found
 
 
 class Fields:
@@ -137,28 +108,6 @@ def test_generated_questions_find_their_passages(tmp_path):
         examples(path, format="generated")
 
 
-@pytest.mark.long
-def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
-    """From SQuAD to questions of the corpus, and from these to towers."""
-    changes = {"base": str(prepared), "corpus": "", "sets.reqa": "", "loop.validate_every": 0}
-    asks = changes | {"pairs.files": str(inputs / "squad.json"), "generate.least_words": 3, "generate.way": "sample"}
-    asks |= {"generate.collections": ("corpus",), "train.steps": 1}
-    writer = make_run("question_generation", inputs, tmp_path / "questions", **asks)
-    preflight.check(writer, writer.config.stages)
-    execute(writer)
-    counts = records.details(writer, "generate")["corpus"]
-    assert counts[generate.PROPOSED] >= counts[generate.KEPT] > 16
-    pairs = changes | {"pairs.files": str(writer.folder / "generated" / "corpus.jsonl"), "cluster.count": 2}
-    pairs |= {"pairs.collection": str(prepared / "corpus"), "train.batch_size": 8, "mine.refresh_every": 2}
-    run = make_run("proqa", inputs, tmp_path / "run", **pairs)
-    preflight.check(run, ["sets", "pairs", "train"])
-    execute(run, "sets", "pairs", "train")
-    written = records.details(run, "pairs")
-    # A tenth validates; a question that was written of two passages is one query with two positives.
-    assert 0.8 * counts[generate.KEPT] < written["pairs"] < counts[generate.KEPT]
-    assert (run.folder / "refreshed" / "00001").exists()
-
-
 def kept_questions(*answers):
     passage = Candidate("a", "", "p")
     kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
@@ -177,36 +126,3 @@ def test_a_reader_has_to_find_the_answer_again():
         (["q Rome", "q Paris", "q x"], ["p"] * 3)
     ]
     assert (counts[generate.LOST], counts[generate.KEPT]) == (2, 1)
-
-
-def test_a_reranker_scores_what_is_written(tmp_path):
-    judges = generate.Judges(scores=lambda queries, passages: np.array([0.25, -1.5], np.float32))
-    lines, _ = generate._judged(kept_questions("a", "b"), judges)
-    (tmp_path / "file").write_text("".join(lines))
-    assert [line.score for line in expansions.read(tmp_path / "file")] == [0.25, -1.5]
-    (tmp_path / "file").write_text('{"_id": "a", "text": "b", "score": NaN}')
-    with pytest.raises(UserError, match=r"line 1: not valid JSON \(NaN is no number of JSON\)"):
-        list(expansions.read(tmp_path / "file"))
-
-
-@pytest.mark.parametrize("field", ["reader", "proposer"])
-def test_a_reader_needs_answers(field):
-    config = make_config("doc2query", **{f"generate.{field}": "runs/reader"})
-    with pytest.raises(UserError, match=rf"generate\.{field}=runs/reader is for the answers of questions"):
-        preflight.check_settings(config, ["generate"])
-
-
-def test_proposed_answers_are_asked_for():
-    class Proposer:
-        def spans(self, passages):
-            return [[Span(passage.text.index("won"), passage.text.index("won") + 3)] for passage in passages]
-
-    fields = make_config("question_generation", **{"generate.queries": 1}).generate
-    asked = []
-
-    def write(sources):
-        asked.extend(source.title for source in sources)
-        return [[WrittenText("who?", -1.0, False)] for _ in sources]
-
-    generate._questions([Candidate("a", "", TEXT)], write, fields, 0, Proposer())
-    assert asked == ["won"]

@@ -1,14 +1,10 @@
 """How long training will take is said before it begins, where that is days."""
 
-import dataclasses
-
-import jax
 import pytest
 
 from configs import ict_bfs_wlp
 from retrieval.recipes.placement import make_mesh
 from retrieval.stages import training_time
-from retrieval.training import chips
 
 
 @pytest.fixture
@@ -35,25 +31,3 @@ def test_days_of_training_are_told_before_it_begins(config, caplog, monkeypatch)
         monkeypatch.setattr(training_time, "operations_per_second", lambda _: operations / (days * 24 * 3600))  # noqa: B023
         text = told(config, caplog)
         assert ("train: 1000 steps are" in text and ": 3 days or more; " in text) if days == 3 else text == ""
-
-
-def test_packing_that_the_data_decides_may_take_less(config, caplog, monkeypatch):
-    monkeypatch.setattr(training_time, "_FEW", 0)
-    monkeypatch.setattr(training_time, "operations_per_second", lambda _: 1.0)
-    config.data.pack.auto = True
-    assert "days or more (less where config.data.pack.auto packs short texts); " in told(config, caplog)
-    config.data.update(lanes=8)
-    config.data.pack.update(query=0.5, document=0.5)
-    assert "days or more; " in told(config, caplog)
-
-
-def test_of_a_few_tokens_nothing_is_computed(config, caplog, monkeypatch):
-    monkeypatch.setattr(training_time, "step_operations", lambda *_: pytest.fail("it is"))
-    assert told(config, caplog) == ""
-
-
-def test_operations_in_a_second_are_the_makers_or_measured():
-    assert 1e8 < training_time.operations_per_second(jax.devices()) < 1e15
-    v3 = next(chip for chip in chips.CHIPS if chip.name == "v3")
-    core = dataclasses.make_dataclass("Core", ["device_kind"])(v3.kind)
-    assert training_time.operations_per_second([core] * 4) == 4 * v3.peak_flops / v3.cores
