@@ -13,7 +13,7 @@ from support.modules import one_text_per_row, spread
 from support.numpy_layers import attend, dense, layers, mlp, norm, parameters
 
 from retrieval.errors import UserError
-from retrieval.models.autoencoder import (
+from retrieval.methods.seed_encoder.model import (
     Autoencoder,
     Bottleneck,
     Decoder,

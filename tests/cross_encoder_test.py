@@ -12,7 +12,7 @@ from support.numpy_layers import dense, parameters
 from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder, relevance
+from retrieval.methods.reranker.model import CrossEncoder, relevance
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.warm_start import copy_encoder

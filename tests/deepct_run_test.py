@@ -9,9 +9,9 @@ import tensorflow as tf
 from support import tiny
 
 from retrieval import files
-from retrieval.data.examples.tasks import deepct_task
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.methods.deepct import task
 from retrieval.pipeline import preflight
 from retrieval.search.words import Words
 
@@ -48,8 +48,8 @@ def label(vocabulary, text, query):
     """The targets and counts of token ids, stemmed by Porter."""
     continues = [token.startswith("##") for token in vocabulary.tokens]
     special = [vocabulary.tokens.index(token) for token in SPECIAL_TOKENS]
-    stems = deepct_task.stem_numbers(vocabulary, "porter")
-    return deepct_task.label(tf.constant(text), tf.constant(query), continues, stems, special)
+    stems = task.stem_numbers(vocabulary, "porter")
+    return task.label(tf.constant(text), tf.constant(query), continues, stems, special)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from support.devices import assert_same_on_any_mesh
 from support.refreshed_runs import outcome
 from support.tiny import execute, make_run
 
-from retrieval.data.labelled import span_shards
 from retrieval.data.sets import answers, beir, qa
+from retrieval.methods.reader import question_tower, span_shards
+from retrieval.methods.reader.readers import open_reader
 from retrieval.pipeline import preflight
-from retrieval.recipes import examples, initial_parameters, question_tower
+from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.readers import open_reader
 from retrieval.search import encoding
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.recipes.published_writer import PublishedWriter
-from retrieval.recipes.writer import BEAM, GREEDY, SAMPLE, Decoding
+from retrieval.methods.writer.published_writer import PublishedWriter
+from retrieval.methods.writer.writer import BEAM, GREEDY, SAMPLE, Decoding
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package

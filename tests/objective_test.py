@@ -9,6 +9,7 @@ import pytest
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
+from retrieval.methods.quadruplets.loss import quadruplet
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
@@ -16,7 +17,6 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.objectives.distillation import kl_divergence
 from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, PUSHED, in_batch_softmax
 from retrieval.training.objectives.margins import multi_label_margin, triplet
-from retrieval.training.objectives.quadruplets import quadruplet
 
 RANDOM = np.random.default_rng(0)
 TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)

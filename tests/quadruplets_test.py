@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.training.objectives.quadruplets import distance, quadruplet
+from retrieval.methods.quadruplets.loss import distance, quadruplet
 
 CASES = [
     dict(margin=0.3),

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from retrieval import expansions
-from retrieval.data.answer_makers.answer_maker import MAKERS, Span, chosen
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.recipes.writer import WrittenText
-from retrieval.stages import generate
+from retrieval.methods.writer import expansions, stage
+from retrieval.methods.writer.answer_maker import MAKERS, Span, chosen
+from retrieval.methods.writer.writer import WrittenText
 
 TEXT = (
     "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
@@ -75,14 +74,14 @@ def test_short_passages_and_told_answers_are_left_out():
         asked.extend(sources)
         return [[WrittenText(texts[source.title], -1.0, False)] for source in sources]
 
-    found = generate._questions(passages, write, Fields, 0)
-    lines, counts = generate._judged(found, generate.Judges())
+    found = stage._questions(passages, write, Fields, 0)
+    lines, counts = stage._judged(found, stage.Judges())
     assert [json.loads(line) for line in lines] == [
         {"_id": "a", "text": "when was it?", "answer": "1066", "log_probability": -1.0}
     ]
     assert [(source.title, source.text) for source in asked] == [(answer, passages[0].text) for answer in texts]
-    told = {name: counts[name] for name in (generate.SHORT, generate.PROPOSED, generate.TOLD, generate.DUPLICATES)}
-    assert list(told.values()) == [1, 3, 1, 1] and counts[generate.KEPT] == 1
+    told = {name: counts[name] for name in (stage.SHORT, stage.PROPOSED, stage.TOLD, stage.DUPLICATES)}
+    assert list(told.values()) == [1, 3, 1, 1] and counts[stage.KEPT] == 1
 
 
 def write_file(path, *documents, answer="p"):
@@ -111,7 +110,7 @@ def test_generated_questions_find_their_passages(tmp_path):
 def kept_questions(*answers):
     passage = Candidate("a", "", "p")
     kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
-    return generate.Found(kept, generate.Counter({generate.KEPT: len(kept)}), [False] * len(kept))
+    return stage.Found(kept, stage.Counter({stage.KEPT: len(kept)}), [False] * len(kept))
 
 
 def test_a_reader_has_to_find_the_answer_again():
@@ -121,8 +120,8 @@ def test_a_reader_has_to_find_the_answer_again():
         asked.append((list(questions), [passage.text for passage in passages]))
         return ["The Rome", "Bern", ""]
 
-    lines, counts = generate._judged(kept_questions("Rome", "Paris", "x"), generate.Judges(answers))
+    lines, counts = stage._judged(kept_questions("Rome", "Paris", "x"), stage.Judges(answers))
     assert [json.loads(line)["answer"] for line in lines] == ["Rome"] and asked == [
         (["q Rome", "q Paris", "q x"], ["p"] * 3)
     ]
-    assert (counts[generate.LOST], counts[generate.KEPT]) == (2, 1)
+    assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)

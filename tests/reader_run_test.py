@@ -13,13 +13,13 @@ from support.tiny import execute, make_run
 
 import retrieval
 from retrieval import files
-from retrieval.data.answer_makers.answer_maker import chosen
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
+from retrieval.methods.reader import readers
+from retrieval.methods.writer.answer_maker import chosen
+from retrieval.methods.writer.answer_proposer import AnswerProposer
 from retrieval.pipeline import preflight
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes import readers
-from retrieval.recipes.answer_proposer import AnswerProposer
 from retrieval.search import encoding
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")

@@ -19,8 +19,8 @@ from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import runs
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import write_cross_encoder
+from retrieval.methods.reranker.export_folder import write_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records

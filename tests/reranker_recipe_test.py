@@ -12,7 +12,7 @@ from retrieval.data.examples import feature_lengths, features
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.search.encoding import encode_rows

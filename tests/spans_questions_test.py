@@ -6,7 +6,7 @@ import pytest
 
 from retrieval.data.sets import orqa_split, set_format
 from retrieval.errors import UserError
-from retrieval.stages import spans
+from retrieval.methods.reader import spans_stage
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
     for name, rows in records.items():
         lines = (json.dumps({"question": question, "answer": found}) + "\n" for question, found in rows)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    found, counts = spans._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
+    found, counts = spans_stage._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
     assert {each.text: each.answers.values for each in found} == {
         "who wrote it": ("Bob", "x", "Robert"),
         "who read it": ("y",),
@@ -46,7 +46,7 @@ def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
         lines = (json.dumps({"question": question, "answer": [name]}) + "\n" for question in part)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     paths = [tmp_path / "a.train.jsonl", tmp_path / "b.jsonl"]
-    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 1))
+    trained, counts = spans_stage._of_files(",".join(map(str, paths)), False, ("qa", 1))
     value = held_out(paths, tmp_path)
     dev, train = set(value.queries.values()), {each.text for each in trained}
     assert dev and train and not dev & train and dev | train == set(questions)
@@ -62,7 +62,7 @@ def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
 
 def test_web_questions_are_held_out_as_published(shared_data, tmp_path):
     paths = [shared_data / "qa" / "webquestions" / f"{name}.json" for name in ("trainmodel", "val", "devtest")]
-    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 2032))
+    trained, counts = spans_stage._of_files(",".join(map(str, paths)), False, ("qa", 2032))
     published = orqa_split.PUBLISHED["WebQuestions"]
     assert (len(trained), len(held_out(paths, tmp_path).queries), 2032) == published
     assert counts["division"]["published"] == {"WebQuestions": published._asdict()}
@@ -74,4 +74,4 @@ def test_texts_and_patterns_of_one_question_are_refused(tmp_path):
     with pytest.raises(
         UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
     ):
-        spans._of_files(f"{tmp_path / 'trec.tsv'},{tmp_path / 'nq.jsonl'}", False, ("qa", 3610))
+        spans_stage._of_files(f"{tmp_path / 'trec.tsv'},{tmp_path / 'nq.jsonl'}", False, ("qa", 3610))
