@@ -42,7 +42,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
-        *("exact", "kmeans", "loop", "mistakes", "on_mesh", "packed_rows", "packing", "plan"),
+        *("exact", "kmeans", "loop", "mistakes", "on_mesh", "packing", "plan"),
         *("pod", "pod_search", "pod_store", "refresh", "scann", "scann_shards", "sharding", "tasks"),
         "training_time",
     )

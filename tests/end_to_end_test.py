@@ -50,25 +50,6 @@ def test_from_the_shards_to_the_report(name, request):
     assert [line["step"] for line in lines] == [2, 4] and all(np.isfinite(line["loss"]) for line in lines)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
-def test_packed_texts_train_towers_and_an_mlm(name, inputs, prepared, tmp_path):
-    """In rows that are too few for the texts, the run says what to raise."""
-    pack = {"query": 0.9, "query_row": 32, "document": 0.9, "document_row": 96}
-    changes = {"data.lanes": 2, "train.batch_size": 32, **{f"data.pack.{key}": value for key, value in pack.items()}}
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    execute(make_run(name, inputs, folder, **changes), "train")
-    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(line["loss"]) and line["examples"] == 32 for line in lines)
-    assert all(8 < line["tokens"] < 16 + 48 for line in lines)
-    short = make_run(name, inputs, shutil.copytree(prepared, tmp_path / "short"), **changes)
-    short.config.data.pack.document = 0.3
-    with pytest.raises(
-        UserError, match=r"lane-0000\d: \d+ examples wait for room; .* raise config\.data\.pack\.document"
-    ):
-        execute(short, "train")
-
-
 def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path):
     changes = {"base": str(finished.folder), "stages": ("sets", "encode", "index", "evaluate", "report")}
     run = make_run("ict_bfs_wlp", inputs, tmp_path, **changes, **{"sets.distractors": 100})

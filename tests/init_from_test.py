@@ -10,7 +10,6 @@ import pytest
 from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file, save_file
-from support.bert_folders import with_modules
 
 from configs import ict, mlm, seed_encoder
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -142,37 +141,6 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
     run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
     with pytest.raises(UserError, match=re.escape(fill(says))):
         initial_parameters.check_start(run)
-
-
-PLAIN = {"model.embed_dim": 0, "model.pooling": "mean", "model.normalize": False}
-
-
-@pytest.mark.parametrize(
-    ("modules", "changes", "flags"),
-    [
-        ({}, {"model.pooling": "cls"}, "--config.model.pooling=mean"),
-        ({"layers": ["Dense", "Dropout"]}, {"model.embed_dim": 8}, "--config.model.embed_dim=6"),
-        (
-            {"layers": ["Normalize", "Normalize"]},
-            {"model.hidden_size": 32},
-            "--config.model.hidden_size=16 --config.model.normalize=True --config.model.head=\"('normalize',)\"",
-        ),
-        (
-            {"prompts": {"passage": "w1 w2 "}, "include_prompt": False},
-            {},
-            "--config.data.document_prefix='w1 w2 ' --config.model.pool_from='(0, 3)'",
-        ),
-    ],
-)
-def test_what_modules_do_and_the_config_lacks_is_said_with_its_flags(tmp_path, bert, modules, changes, flags):
-    with_modules(bert, **modules)
-    run = make_run(tmp_path, bert, **PLAIN | changes)
-    message = rf"set\n  {re.escape(flags)}\nor name a copy without modules\.json, for its encoder alone"
-    with pytest.raises(UserError, match=message):
-        initial_parameters.check_start(run)
-    (bert / "modules.json").unlink()
-    run.config.model.hidden_size, run.config.train.init_from = 16, str(bert)
-    initial_parameters.check_start(run)
 
 
 @pytest.mark.parametrize(

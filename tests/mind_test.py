@@ -19,11 +19,10 @@ from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import describe
 from retrieval.methods.mind import impressions, mind_set
-from retrieval.methods.mind.stage import _in_percent, check
 from retrieval.methods.mind.stage import _predictions as predictions
 from retrieval.methods.mind.stage import _read as read_pages
+from retrieval.methods.mind.stage import check
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.stage import STAGES
 from retrieval.stage_outputs import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
@@ -103,22 +102,11 @@ def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
             assert mind_set.is_before(impression, split) != mind_set.is_of_set(impression, split)
 
 
-def test_a_special_token_parts_a_historys_titles():
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "fox", "owl"])
-    assert vocabulary.encode(f"fox {SEPARATOR} owl") == [5, vocabulary.sep_id, 6]
-    assert vocabulary.encode_batch([SEPARATOR, "fox"]) == [[vocabulary.sep_id], [5]]
-    assert vocabulary.sep_id not in vocabulary.encode("[SEP] fox")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (("7", "U", "11/14/2019 9:00:00 AM", "N1", ""), "line 7: no news was shown"),
         (("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"), "line 7: 'N2' does not say whether it was clicked"),
         (("7", "U", "2019-11-14", "N1", "N2-1"), "line 7: the time '2019-11-14' is not written as"),
-        (("7", "U", "N1", "N2-1"), "line 7: 4 columns, and behaviors.tsv of MIND has 5"),
-        (("1", "U", "11/14/2019 9:00:00 AM", "N1", "N2-1"), "line 7: the impression id '1' is there twice"),
-        (("", "U", "11/14/2019 9:00:00 AM", "N1", "N2-1"), "line 7: the impression id '' is empty"),
     ],
 )
 def test_broken_impressions_end_with_file_and_line(files, tmp_path, row, message):
@@ -128,18 +116,10 @@ def test_broken_impressions_end_with_file_and_line(files, tmp_path, row, message
         read_set(files, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("N0\ta\tb\tt\t\tu\t[]\t[]", "line 9: the news id 'N0' is there twice"),
-        ("N9\ta\tb\t\t\tu\t[]\t[]", "line 9: the news 'N9' has no title"),
-        ("N9\ta", "line 9: 2 columns, and news.tsv of MIND has 8"),
-    ],
-)
-def test_broken_news_end_with_file_and_line(files, tmp_path, line, message):
+def test_broken_news_end_with_file_and_line(files, tmp_path):
     with files[0].open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(UserError, match=message):
+        file.write("N9\ta\n")
+    with pytest.raises(UserError, match=r"line 9: 2 columns, and news\.tsv of MIND has 8"):
         read_set(files, tmp_path)
 
 
@@ -157,12 +137,6 @@ def test_pages_with_hidden_clicks_are_asked_and_not_judged(files, tmp_path, capl
         file.write("\t".join(("7", *ROWS[0][1:])) + "\n")
     with pytest.raises(UserError, match=r"line 7: 'N2-1' says whether it was clicked, and the first line does not"):
         read_set(files, tmp_path)
-
-
-def test_what_is_left_out_says_where_the_first_stands(files, tmp_path, caplog):
-    read_set(files, tmp_path)
-    assert f"1 unknown news on pages, the first at {files[1]}, line 2" in caplog.text
-    assert f"1 clicks of histories on unknown news, the first at {files[1]}, line 2" in caplog.text
 
 
 def test_a_prediction_file_has_each_page_and_all_news_on_it():
@@ -222,9 +196,8 @@ def test_metrics_equal_the_official_formulas():
 @pytest.mark.parametrize(
     "scores", [[1, 1, 1, 1, 1, 1, 1], [2, 0, 2, 0, 0, 2, 1], [-np.inf, 3, -np.inf, 3, 3, -np.inf, 3]]
 )
-@pytest.mark.parametrize("count", [1, 3, 6])
-def test_equal_scores_have_the_mean_over_all_their_orders(scores, count):
-    scores, clicked = np.array(scores, float), np.arange(7) < count  # on a page that has the clicked ones first
+def test_equal_scores_have_the_mean_over_all_their_orders(scores):
+    scores, clicked = np.array(scores, float), np.arange(7) < 3  # on a page that has the clicked ones first
     orders = {
         tuple(np.argsort(np.lexsort((order, -scores))) + 1) for order in map(list, itertools.permutations(range(7)))
     }
@@ -234,26 +207,11 @@ def test_equal_scores_have_the_mean_over_all_their_orders(scores, count):
     assert len(set(scores)) > 1 or expected["AUC"] == 0.5
 
 
-def test_a_single_impression_has_no_interval():
-    assert impressions.mean_with_interval([0.5]) == (0.5, None)
-    assert _in_percent(0.5, None) == "50.00" and _in_percent(0.5, 0.125) == "50.00 ± 12.50"
-
-
 def test_predictions_of_equal_scores_do_not_go_by_the_page():
     scores, names = np.array([0.0, 2.0, 0.0, -np.inf]), ["p N1", "p N2", "p N3", "p N4"]
     assert sorted(impressions.ranks(scores, names)[[0, 2]]) == [2, 3]
     first = [impressions.ranks(np.zeros(2), [f"{page} N1", f"{page} N2"])[0] for page in range(100)]
     assert 30 < first.count(1) < 70
-
-
-def test_impressions_without_ids_are_counted(files, tmp_path):
-    files[1].write_text("".join("\t".join(row[1:]) + "\n" for row in ROWS))
-    assert mind_set.is_behavior(files[1].read_text().partition("\n")[0])
-    assert list(read_set(files, tmp_path).queries) == ["4", "5"]
-    with files[1].open("a") as file:
-        file.write("\t".join(ROWS[0]) + "\n")
-    with pytest.raises(UserError, match="line 7: 6 columns"):
-        read_set(files, tmp_path)
 
 
 def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
@@ -328,9 +286,7 @@ def ranking(base, files, **changes):
     ("ended", "begins", "message"),
     [
         ("2019-11-14", "", r"mind_split='': .*/base has learnt from .*behaviors\.tsv before 2019-11-14; set that time"),
-        ("2019-11-14", "2019-11-13T23:59", r"mind_split='2019-11-13T23:59': .* or a later one"),
         ("", "2019-11-14", r"behaviors\.tsv: .*/base has learnt from all of its impressions"),
-        ("2019-11-14", "2019-11-14T00:00", ""),
         ("2019-11-14", "2019-11-15", ""),
     ],
 )
@@ -341,34 +297,3 @@ def test_no_page_that_a_base_has_learnt_from_is_tested_on(files, trained, ended,
             check(run)
         run.config.sets.mind = f"{files[0]},other.tsv"
     check(run)
-
-
-def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
-    """The same content at another place is taken once the first place has none, and the time split holds there too."""
-    base, moved = trained(), tmp_path / "moved.tsv"
-    run = ranking(base, files, **{"pairs.files": str(moved), "sets.mind": f"{files[0]},{tmp_path / 'test.tsv'}"})
-    shutil.copy(files[1], moved)
-    shutil.copy(files[1], tmp_path / "test.tsv")
-    run.config.pairs.files = str(files[1].parent / ".." / files[1].parent.name / files[1].name)
-    check(run)  # the same file, spelled otherwise
-    run.config.pairs.files = str(moved)
-    with pytest.raises(UserError, match=r"moved\.tsv: the impressions .* name the same files where they are if"):
-        check(run)
-    files[1].unlink()
-    run.config.pairs.files = ""
-    with pytest.raises(UserError, match=r"behaviors\.tsv: no such file or folder, in config\.pairs\.files"):
-        STAGES["impressions"].inputs(run)
-    run.config.pairs.files = str(moved)
-    check(run)
-    assert moved in STAGES["impressions"].inputs(run)
-    run.config.sets.mind = f"{files[0]},{moved}"
-    with pytest.raises(UserError, match=r"mind_split='': .* of .*moved\.tsv before 2019-11-14"):
-        check(run)
-    moved.write_text("\t".join(ROWS[0]))
-    with pytest.raises(UserError, match="leave the field out"):
-        check(run)
-
-
-@pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])
-def test_a_time_to_divide_by_has_no_zone(value, fits):
-    assert mind_set.is_time(value) == fits

@@ -6,14 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from configs import bm25, ict_bfs_wlp
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, report_page, significance
-from retrieval.evaluation.run_report import Table, curves_figure, write_report
-from retrieval.pipeline import records
-from retrieval.stage_outputs import Run
-from retrieval.stages import report, report_questions, report_sets
+from retrieval.evaluation.run_report import write_report
+from retrieval.stages import report_questions
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,21 +44,6 @@ RESULTS = [
 def write_losses(folder, records):
     (folder / "metrics").mkdir(parents=True, exist_ok=True)
     (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def test_sets_with_like_names_have_a_plot_each(tmp_path):
-    of_two = [
-        result("BM25", f"Success@{k}", 0.5, dataset=dataset, split=split)
-        for dataset, split in (("nq", "test-dev"), ("nq-test", "dev"))
-        for k in (1, 10)
-    ]
-    write_report(tmp_path, "T", of_two)
-    text = (tmp_path / "report.md").read_text()
-    assert sorted(path.stem for path in (tmp_path / "plots").glob("*.png")) == [
-        "success-nq-test-dev",
-        "success-nq-test-dev-1",
-    ]
-    assert text.count("(plots/success-nq-test-dev.png)") == text.count("(plots/success-nq-test-dev-1.png)") == 1
 
 
 def test_tables_in_the_order_given(tmp_path):
@@ -152,20 +134,6 @@ def test_it_says_where_no_list_is_ahead(tmp_path):
     )
 
 
-def test_free_tables_are_escaped_and_readable(tmp_path):
-    table = Table(
-        "Corpus", ["Task", "Pairs", "Mean", "Left out"], [["a|b\nc", 1234567, 64.251234, None], ["d", 3, 0.5, "x"]]
-    )
-    write_report(tmp_path, "T", [], [table, Table("Index", ["Name"], [["ScaNN"]], notes="Measured on 2 cores.")])
-    assert (tmp_path / "report.md").read_text() == (
-        "# T\n\nNothing was measured: there is no evaluation set with a metric that is a share.\n\n## Corpus\n\n"
-        "| Task | Pairs | Mean | Left out |\n| :--- | ---: | ---: | ---: |\n"
-        "| a\\|b c | 1,234,567 | 64.25 |  |\n| d | 3 | 0.5 | x |\n\n"
-        "## Index\n\n| Name |\n| :--- |\n| ScaNN |\n\nMeasured on 2 cores.\n"
-    )
-    assert not (tmp_path / "plots").exists()
-
-
 def test_plots_are_png_and_the_same_every_time(tmp_path):
     losses = [{"step": step, "loss": 9 / step, "ict/loss": 8 / step, "recall@1": 0.1} for step in range(1, 200)]
     for name in ("one", "two"):
@@ -204,15 +172,6 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     assert "&lt;b&gt;" in report_page.page("title", ["<b>bold</b>"])
 
 
-def test_reports_tell_cut_lengths(tmp_path):
-    write_questions(tmp_path, "one two three")
-    table = report_sets.lengths(tmp_path / "sets" / "squad", None, (2, 9))
-    assert table.rows == [["queries", 2, "2", "3", "3", "50.0 % to 2"], ["candidates", 2, "2", "3", "3", "0.0 % to 9"]]
-    write_report(tmp_path, "T", RESULTS, [table])
-    text = (tmp_path / "report.html").read_text()
-    assert text.count("<svg") == 2 and "candidates are cut at 9" in text
-
-
 def write_questions(folder, first):
     """A set of two questions, of which the dense system loses the first to BM25 and wins the second."""
     candidates = [beir.Candidate("d1", "one", "first text"), beir.Candidate("d2", "", "second")]
@@ -242,52 +201,3 @@ def test_bad_input_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"train\.jsonl, line 2"):
             write_report(tmp_path, "T", [])
     assert not (tmp_path / "report.md").exists()
-
-
-def test_the_title_names_the_corpus_that_the_base_prepared(tmp_path):
-    base, config = ict_bfs_wlp.get_config("local"), bm25.get_config()
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "config.json").write_text(base.to_json())
-    done = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}}
-    files = ",".join(f"/home/me/docs/{name}" for name in ("a.md", "b.md", "guide/", "d.md", "e.md"))
-    told = [
-        (str(tmp_path / "base"), "", "run: transformer on pydocs"),
-        ("", "", "run: BM25"),
-        ("", "/home/me/docs", "run: BM25 on docs"),
-        ("", files, "run: BM25 on a.md, b.md, guide, 2 more"),
-    ]
-    for folder, corpus, title in told:
-        config.base, config.corpus = folder, corpus
-        run = Run(config, tmp_path / "run", tmp_path / "lock")
-        records.write_record(run, "evaluate", done)
-        (run.folder / "results.json").write_text("[]")
-        report.write_report(run)
-        assert (run.folder / "report.md").read_text().splitlines()[0] == f"# {title}"
-
-
-def test_figures_have_names_below_and_no_step_twice():
-    figure = curves_figure("t", "loss", {"loss": {9: 1.0}})
-    figure.draw_without_rendering()
-    (axes,), (names,) = figure.axes, figure.legends
-    assert names.get_window_extent().y1 < axes.get_tightbbox().y0
-    left, right = axes.get_xlim()
-    assert [place for place in axes.xaxis.get_majorticklocs() if left <= place <= right] == [9]
-
-
-def test_what_was_left_out_of_a_corpus_is_a_table_and_problems_stand_out():
-    told = {"tasks": {}, "counts": {"articles": 94, "links dropped": 19}, "problems": ["dump.xml: cut off"]}
-    notes, counts = report._corpus((), told).notes, report._counts((), told)
-    assert notes == "**problem**: dump.xml: cut off" and counts.rows == [("articles", 94), ("links dropped", 19)]
-
-
-def test_a_corpus_shows_the_tasks_that_were_trained_and_no_papers_table():
-    task = {"pairs": 3, "tokens": 9, "query_tokens": 1.0, "document_tokens": 2.0}
-    counts = {"passages": 4, "passages without a pair of ICT: one sentence alone": 1}
-    told = {"tasks": {"ict": task, "bfs": task | {"pairs": 0}, "mlm": task}, "counts": counts}
-    told["problems"] = ["1 of 4 passages are one sentence alone, of which ICT makes no pair"]
-    assert [row[0] for row in report._corpus({"ict", "bfs"}, told).rows] == ["ICT"]
-    assert report._corpus({"ict"}, told).notes and len(report._counts({"ict"}, told).rows) == 2
-    assert not (report._corpus((), told).rows or report._corpus((), told).notes)
-    assert report._counts((), told).rows == [("passages", 4)]
-    tables = report._corpus({"ict"}, told), report._counts((), told), report._sets({"own": {"queries": 3}})
-    assert not any("Table" in table.title or "Table" in table.notes for table in tables)
