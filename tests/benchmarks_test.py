@@ -131,7 +131,7 @@ def test_the_plain_loss_is_ours():
             loss_B, metrics = loss.LOSSES[name](query_BE, document_BE[:, None], ids_BK, 0.05)
             return loss_B.sum(), (loss_B, metrics["recall@1"])
 
-        values.append(jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(query_BE, document_BE))
+        values.append(jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(query_BE, document_BE))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *values)
 
 

@@ -78,7 +78,7 @@ def hidden_states(config, key=0):
     model = spread(Transformer(config, rngs=nnx.Rngs(0)))
     dropout_key = None if key is None else jax.random.key(key)
     hidden = nnx.jit(lambda model, text: model(text, dropout_key=dropout_key))
-    return np.asarray(hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))), np.float32)
+    return hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))).astype(jnp.float32)
 
 
 def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
@@ -97,9 +97,10 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
     calls.clear()
     assert np.abs(found - plain).max() < 0.2 and np.abs(found - plain).mean() < 0.01
     for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 4}, {"attention": "plain"}):
-        hidden_states(dataclasses.replace(auto, **other))
+        nnx.eval_shape(lambda: hidden_states(dataclasses.replace(auto, **other)))  # noqa: B023
     assert not calls
-    hidden_states(dataclasses.replace(auto, attention_dropout=-1.0), key=None)  # as encoding does: nothing is dropped
+    encoding = dataclasses.replace(auto, attention_dropout=-1.0)
+    nnx.eval_shape(lambda: hidden_states(encoding, key=None))  # nothing is dropped
     assert calls
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import SingleDeviceSharding
 from support.devices import assert_same_on_any_mesh
 from support.modules import spread
@@ -70,7 +71,8 @@ def loss_of(batch, config, model):
 def embedded(model, ids, is_document):
     """Embeddings without the recipe: token types by side, the mean over all tokens."""
     text = Text.from_ids(ids, np.full_like(ids, int(is_document)))
-    hidden = np.asarray(model.query_tower.encoder(text, dropout_key=None))
+    encode = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))
+    hidden = np.asarray(encode(model.query_tower.encoder, text))
     return np.stack([row[row_ids != 0].mean(axis=0) for row, row_ids in zip(hidden, np.asarray(ids))])
 
 

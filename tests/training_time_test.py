@@ -27,6 +27,7 @@ def test_days_of_training_are_told_before_it_begins(config, caplog, monkeypatch)
     operations = 1000 * training_time.step_operations(config, 100, make_mesh(config))
     # A layer has 4 * 16 * 16 + 2 * 16 * 32 weights of products, for 32 * (8 + 16) tokens; three times with gradients.
     assert operations > 1000 * 3 * 2 * 32 * 24 * (4 * 16 * 16 + 2 * 16 * 32)
+    monkeypatch.setattr(training_time, "step_operations", lambda *_: operations / 1000)
     for days in (3, 0.9):
         monkeypatch.setattr(training_time, "operations_per_second", lambda _: operations / (days * 24 * 3600))  # noqa: B023
         text = told(config, caplog)
