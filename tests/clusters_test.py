@@ -117,7 +117,7 @@ def test_a_run_cut_off_in_clustering_ends_equal(whole, corpus, inputs, tmp_path,
     assert_same(run, whole)
 
 
-def test_clusters_of_other_pairs_are_refused(corpus, whole, inputs, tmp_path):
+def test_clusters_of_other_pairs_are_refused(whole, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     (run.pairs / "stats.json").write_text((run.pairs / "stats.json").read_text().replace('"pairs": 81', '"pairs": 82'))
     batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))

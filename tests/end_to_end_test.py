@@ -65,7 +65,7 @@ def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path)
     assert records.details(run, "sets")["reqa"]["more candidates from the corpus"] == 100
 
 
-def test_one_command_evaluates_new_sets_alone(inputs, finished, tmp_path, monkeypatch):
+def test_one_command_evaluates_new_sets_alone(finished, tmp_path, monkeypatch):
     """The second has the passages of the first: their embeddings are copied."""
     new = shutil.copytree(finished.sets / "reqa", tmp_path / "new")
     again = shutil.copytree(new, tmp_path / "other")

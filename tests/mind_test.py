@@ -95,7 +95,7 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
     assert (told["pairs"], told["most positives"], told["negatives per pair"]) == (3, 3, 1.0)
 
 
-def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
+def test_no_impression_is_both_trained_on_and_tested(files):
     news = mind_set.read_news(files[0])
     for split in ("2019-11-13T10:00", "2019-11-14", "2020-01-01"):
         for impression in mind_set.read_behaviors(files[1], news):

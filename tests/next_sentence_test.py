@@ -160,7 +160,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, parameters_of(encoder_of(model)), whole["encoder"])
 
 
-def test_a_folder_of_bert_gives_both_heads(tmp_path):
+def test_a_folder_of_bert_gives_both_heads():
     """The golden folder has the pooler and `cls.seq_relationship`, as `BertForPreTraining` saves them."""
     folder = REPOSITORY / "tests" / "golden" / "bert"
     tensors = {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}

@@ -206,7 +206,7 @@ def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
     assert_same(run, whole)
 
 
-def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
+def test_a_damaged_version_is_mined_again_or_refused(whole, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     assert versions.is_there(run.folder, 2, 6)

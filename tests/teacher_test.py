@@ -141,7 +141,7 @@ def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
     assert np.asarray(batch["teacher"]).std() > 0.01
 
 
-def test_two_towers_learn_from_them(distilled, mined):
+def test_two_towers_learn_from_them(distilled):
     lines = [json.loads(line) for line in (distilled.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert all(np.isfinite(line["loss"]) and "spread" in line for line in lines)
     told = records.details(distilled, "teacher")
