@@ -1,4 +1,4 @@
-"""A day on an accelerator, at toy size on a CPU: the whole command, twice, and what is wrong with its data."""
+"""A day on an accelerator, at toy size on a CPU: its data, its loss, and the whole command."""
 
 import json
 import subprocess

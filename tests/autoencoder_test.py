@@ -1,4 +1,4 @@
-"""The autoencoder against a decoder written in numpy, and what each of its predictions can depend on."""
+"""The autoencoder against a decoder written in numpy, and the parts of its loss."""
 
 import dataclasses
 import math

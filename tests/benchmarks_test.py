@@ -1,34 +1,20 @@
-"""What the benchmarks report and refuse, and that both sides do the same; not how fast anything is."""
+"""What the benchmarks report, and that both sides do the same; not how fast anything is."""
 
 import os
-import socket
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import REPOSITORY, write
-from support.command_flags import forget_flags
+from conftest import REPOSITORY
 
-from benchmarks import contest, rehearsal, run, serving_speed
+from benchmarks import contest, rehearsal
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import loss
 from benchmarks.peers import fine_tune as peer
-from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.evaluation.metrics import per_query
-
-
-@pytest.fixture(autouse=True)
-def own_flags(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["x"])
-    yield
-    forget_flags()
-    for module in (run, serving_speed):
-        for flag in command_line.flags.FLAGS.get_flags_for_module(module.__name__):
-            flag.unparse()
-
 
 # Every turn is a line of a file that the systems share; `seconds` are the answers, one a turn.
 WORKER = """
@@ -93,22 +79,6 @@ def test_a_system_that_breaks_ends_all_with_one_message(system):
     with pytest.raises(UserError, match="'peer' ended with status 1; what it said is above"):
         contest.hold(Work("made up", systems, ()), 2, sys.executable)
     assert system.turns() == ["ours", "ours", "peer"]
-
-
-def test_mistakes_are_told_before_anything_starts(tmp_path, monkeypatch):
-    (tmp_path / "sets" / "own").mkdir(parents=True)
-    write(tmp_path / "sets" / "own" / "queries.jsonl", '{"_id": "1", "text": "owl"}\n')
-    with pytest.raises(UserError, match=r"--peer_python is missing: .*peers\.txt.*--alone"):
-        run.main(command_line.parse_flags(["run"]))
-    with pytest.raises(UserError, match=r"--peer_python=/bin/false: not a Python that runs .*benchmarks/README\.md"):
-        contest.check_python("/bin/false")
-    monkeypatch.setattr(serving_speed.subprocess, "Popen", lambda *_: pytest.fail("a server was started"))
-    with socket.create_server(("", 0)) as other:
-        port = other.getsockname()[1]
-        forget_flags()
-        command_line.parse_flags(["x", f"--workdir={tmp_path}", f"--server_port={port}"])
-        with pytest.raises(UserError, match=rf"^--server_port={port}: Address already in use; give a port"):
-            serving_speed.main(["x"])
 
 
 def test_a_stage_is_killed_once_and_resumed(tmp_path):

@@ -1,7 +1,6 @@
 """Runs side by side: `retrieval compare`."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,23 +65,6 @@ def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     told = json.loads(numbers.read_text())
     assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
     assert told["differences"][0]["difference"] == 0.625
-
-
-def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
-    a = runs[0]
-    asked = write_run(tmp_path / "asked", [0.0, 0, 0, 1], questions=["x1", "x2", "x3", "x4"])
-    older = write_run(tmp_path / "older", [1.0, 1, 1, 0])
-    shutil.rmtree(tmp_path / "older" / "per_query")
-    other = write_run(tmp_path / "other", [0.5, 0.5, 0.5, 0.5])
-    for places, systems, reason in (
-        ([a, asked], "", "asked over a: no question in common"),
-        ([a, older], "", "older over a: older has no values of single questions; evaluate it again"),
-        ([a, other], "bm25,dense", "other over a: all values are the same"),
-    ):
-        compare.main(["compare", *places, f"--systems={systems}", f"--json={tmp_path / 'numbers.json'}"])
-        assert f"**Not tested**: {reason}." in capsys.readouterr().out
-        told = json.loads((tmp_path / "numbers.json").read_text())
-        assert not told["differences"] and told["untested"][0]["reason"] in reason
 
 
 @pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz", "metrics/train.jsonl"])

@@ -1,4 +1,4 @@
-"""Folders of cross-encoders: written and read again, and those that are not read."""
+"""Folders of cross-encoders: written and read again, and one that is refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder against numpy, what its tokens see, and the texts that it writes."""
+"""The encoder-decoder against numpy, and the texts that it writes."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,6 @@ from support.modules import one_text_per_row as rows
 from support.modules import spread
 from support.numpy_layers import attend, dense, layers, mlp, norm, parameters, softmax
 
-from retrieval.errors import UserError
 from retrieval.methods.writer.decoding import Ends, beam_search, greedy, sample
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.transformer import TransformerConfig
@@ -181,16 +180,3 @@ def test_loss_gradients_and_texts_are_mesh_independent(model):
         (rows(IDS), jnp.asarray(TEXTS), jax.random.split(jax.random.key(0), 8)),
         atol=2e-5,
     )
-
-
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (lambda m, s: greedy(m, s, Ends(START, END, 6)), "a text of 6 tokens, .* positions for 5"),
-        (lambda m, s: sample(m, s, ENDS, None, top_k=1, temperature=0), "temperature 0"),
-    ],
-)
-def test_what_cannot_be_written_is_refused(write, message):
-    model = nnx.eval_shape(lambda: EncoderDecoder(CONFIG, WRITER, rngs=nnx.Rngs(0)))
-    with pytest.raises(UserError, match=message):
-        nnx.eval_shape(lambda model: write(model, rows(IDS)), model)

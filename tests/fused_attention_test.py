@@ -1,4 +1,4 @@
-"""Fused attention: the kernels give what plain attention gives, are taken where they fit, and are refused elsewhere."""
+"""Fused attention: the kernels give what plain attention gives, and are taken where they fit."""
 
 import contextlib
 import dataclasses

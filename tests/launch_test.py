@@ -69,18 +69,6 @@ def test_an_environment_that_fails_is_not_taken_for_whole(work, calls, code):
 
 
 @pytest.mark.parametrize(
-    "command, message",
-    [
-        (["slurm.sh", "run", "--name=run-1", "--", "--config=c"], "--workdir is missing among the arguments after --"),
-        (["gke.sh", "run", "--cluster=c", *PLACE, "--type=v6e-4", "--", "--workdir=gs://"], "such as gs://BUCKET/RUN"),
-    ],
-)
-def test_what_is_to_be_run_is_checked(slurm, command, message):
-    assert message in slurm.fails(*command)
-    assert not slurm.calls()
-
-
-@pytest.mark.parametrize(
     "script, arguments, message",
     [
         ("tpu_vm.sh", ["destroy"], "unknown action 'destroy'; known: create, copy"),

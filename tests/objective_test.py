@@ -119,15 +119,6 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 
 
-def test_a_loss_of_hard_negatives_needs_some():
-    config = make_config(**{"train.loss": "two_way_nll"})
-    message = r"loss=two_way_nll .*set config\.data\.negatives=1 or more .*=in_batch_softmax or multi_label_margin"
-    with pytest.raises(UserError, match=message):
-        recipe_of(config).check()
-    config.data.negatives = 1
-    recipe_of(config).check()
-
-
 @pytest.mark.parametrize(
     ("option", "value", "default"),
     [("other_positives", "mean", "mask"), ("margin", 2.0, "1.0")],

@@ -1,4 +1,4 @@
-"""BERT's weights: names, shapes, and what the model makes of them."""
+"""BERT's weights: there and back, and those that do not fit."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The quadruplet loss against loops in float64, and what two towers do with it."""
+"""The quadruplet loss against loops in float64."""
 
 import jax
 import numpy as np

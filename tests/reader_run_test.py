@@ -168,18 +168,6 @@ def test_spans_of_a_base_that_were_written_otherwise_are_refused(trained, inputs
     preflight.check(anew, anew.config.stages)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data.paragraphs": 9}, r"config\.data\.paragraphs=9 are more than config\.spans\.depth=3"),
-        ({"split.set": ""}, "stage 'spans' needs questions with answers"),
-    ],
-)
-def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
-        preflight.check(reader(inputs, tmp_path / "run", **changes), STAGES)
-
-
 def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "sets.squad": "", "stages": ("spans", "train")}
     changes |= {"spans.asked": False, "spans.depth": 1, "data.paragraphs": 1, "train.select": False, "train.steps": 40}

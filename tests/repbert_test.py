@@ -1,4 +1,4 @@
-"""RepBERT through the recipe: its loss over rows as its authors have them, its token types, examples in file order."""
+"""RepBERT through the recipe: its loss over rows as its authors have them, and examples in file order."""
 
 import jax
 import jax.numpy as jnp

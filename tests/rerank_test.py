@@ -1,4 +1,4 @@
-"""The stage `rerank`: on published runs, with a model against scores one by one, and what is refused."""
+"""The stage `rerank`: on a published run, and with a model against scores one by one."""
 
 import importlib.util
 import json
@@ -17,7 +17,6 @@ from retrieval import text_files
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.evaluation import runs
 from retrieval.methods.reranker.export_folder import write_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
@@ -197,17 +196,3 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
     monkeypatch.setattr(encoding, "write", write)
     execute(run, "rerank")
     assert contents(run.folder) == contents(whole.folder)
-
-
-def test_an_error_in_the_run_leaves_nothing_half_written(cross_encoder, tmp_path):
-    folder = cross_encoder[0]
-    unknown = with_model(tmp_path / "a", write_toy(tmp_path / "toy", TEXTS), folder, **{"rerank.systems": ("bm26",)})
-    with pytest.raises(UserError, match=r"unknown system in config\.rerank.* 'bm26': did you mean bm25"):
-        execute(unknown)
-    empty = write_toy(tmp_path / "empty" / "toy", [*TEXTS[:5], " "])
-    (tmp_path / "x.trec").write_text("q0 Q0 d0 1 3 x\nq0 Q0 d5 2 1 x\n")
-    files = {"runs.files": (f"x={tmp_path / 'x.trec'}",), "rerank.systems": ("x",), "rerank.depths": (2,)}
-    with pytest.raises(UserError, match=r"corpus\.jsonl, line 6: the passage 'd5' is empty"):
-        execute(with_model(tmp_path / "b", empty, folder, **files))
-    for name in "ab":
-        assert not list((tmp_path / name).glob("reranked/**/*.trec"))

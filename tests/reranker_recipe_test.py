@@ -1,4 +1,4 @@
-"""The recipe 'reranker': its rows, its scores, what it starts from, and what is refused."""
+"""The recipe 'reranker': its rows, its losses and its scores."""
 
 import logging
 

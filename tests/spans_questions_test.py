@@ -1,4 +1,4 @@
-"""The questions of the stage `spans`: of several files, and with the lists of a run file."""
+"""The questions of the stage `spans`: of several files, and those held out."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Two towers: pooling, projection, tying, packing, and starting from a pre-trained encoder."""
+"""Two towers: pooling, projection, packing, and starting from a pre-trained encoder."""
 
 import dataclasses
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
@@ -102,18 +101,3 @@ def test_a_pretrained_encoder_is_copied_to_both_towers():
     towers[0].encoder.token_embedding.embedding[...] += 1
     assert not same_parameters(nnx.state(towers[0].encoder), nnx.state(encoder))
     jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(nnx.state(model))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pooling": "max"}, "unknown pooling 'max'.*known: cls, mean"),
-        (
-            {"sizes": SIZES | {"num_layer": 3}},
-            "unknown size of encoder 'transformer' 'num_layer': did you mean num_layers",
-        ),
-    ],
-)
-def test_bad_settings_are_refused(change, message):
-    with pytest.raises(UserError, match=message):
-        two_tower.create(dataclasses.replace(CONFIG, **change), seed=0)
