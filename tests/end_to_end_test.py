@@ -1,4 +1,4 @@
-"""The whole line on a toy dump: towers and a masked language model train and are evaluated; `faults_test` cuts runs off."""
+"""The whole line on a toy dump: towers and a masked language model; `faults_test` cuts runs off."""
 
 import dataclasses
 import importlib
