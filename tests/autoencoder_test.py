@@ -84,12 +84,17 @@ def test_encoder_and_decoder_logits_share_one_table():
     model = spread(Autoencoder(CONFIG, DecoderConfig(layers=1), rngs=nnx.Rngs(0)))
     tables = [leaf for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8)]
     assert len(tables) == 1
-    result = model(one_text_per_row(IDS), POSITIONS, IDS[::-1], None)
-    assert result.divergence_BZ is None
-    hidden = model.encoder(one_text_per_row(IDS), dropout_key=None)
-    np.testing.assert_allclose(result.masked_GPV, model.predict(hidden, POSITIONS), atol=1e-6)
     table = np.asarray(tables[0])
-    written = model.decoder(table[IDS[::-1]], hidden[:, 0], one_text_per_row(IDS), None)
+
+    @nnx.jit
+    def parts(model):
+        hidden = model.encoder(one_text_per_row(IDS), dropout_key=None)
+        written = model.decoder(jnp.asarray(table[IDS[::-1]]), hidden[:, 0], one_text_per_row(IDS), None)
+        return model(one_text_per_row(IDS), POSITIONS, IDS[::-1], None), model.predict(hidden, POSITIONS), written
+
+    result, predicted, written = parts(model)
+    assert result.divergence_BZ is None
+    np.testing.assert_allclose(result.masked_GPV, predicted, atol=1e-6)
     expected = np.asarray(written) @ table.T + np.asarray(model.bias[...])
     np.testing.assert_allclose(result.next_RLV, expected, rtol=0, atol=1e-4)
 

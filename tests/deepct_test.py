@@ -86,8 +86,8 @@ def passages():
 def test_a_weight_is_linear_in_a_tokens_hidden_state():
     model = DeepCT(CONFIG, rngs=nnx.Rngs(0))
     model.weight.bias[...] += 0.5
-    hidden = model.encoder(passages(), dropout_key=None)
-    weights = model(passages(), None)
+    of = nnx.jit(lambda model: (model.encoder(passages(), dropout_key=None), model(passages(), None)))
+    hidden, weights = of(model)
     assert weights.shape == (8, 6) and weights.dtype == jnp.float32
     np.testing.assert_allclose(weights, (hidden @ model.weight.kernel[...])[:, :, 0] + 0.5, atol=1e-6)
 

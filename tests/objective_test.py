@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
@@ -39,9 +40,11 @@ def labelled():
     documents = RANDOM.integers(1, 50, (4, 3, 10), np.int32)
     batch = {"query": TEXTS, "document": documents, "document_id": RANDOM.integers(0, 5, (4, 3))}
     batch |= {name: RANDOM.normal(size=(4, 3)).astype(np.float32) for name in ("log_q", "teacher")}
-    query = model.encode_queries(Text.from_ids(TEXTS, 0 * TEXTS), None)
     rows = documents.reshape(12, 10)
-    document = model.encode_documents(Text.from_ids(rows, 0 * rows), None).reshape(4, 3, 8)
+    query, document = nnx.jit(
+        lambda model, texts, rows: (model.encode_queries(texts, None), model.encode_documents(rows, None))
+    )(model, Text.from_ids(jnp.asarray(TEXTS), 0 * TEXTS), Text.from_ids(jnp.asarray(rows), 0 * rows))
+    document = document.reshape(4, 3, 8)
     return model, jax.tree.map(jnp.asarray, batch), query, document
 
 
@@ -81,7 +84,7 @@ def test_an_autoencoders_objective_has_both_losses_and_the_divergence():
     batch = {"text": masked, "positions": positions, "labels": labels, "weights": weights}
     batch = jax.tree.map(jnp.asarray, batch)
     found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
-    result = model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0))
+    result = nnx.jit(lambda model: model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0)))(model)
 
     def surprise(logits, token):
         logits = np.asarray(logits, np.float64)
