@@ -1,5 +1,3 @@
-"""A day on an accelerator, at toy size on a CPU: the whole command, twice, and what is wrong with its data."""
-
 import json
 import subprocess
 import sys
@@ -11,14 +9,15 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 from support.tiny import make_config
 
-from benchmarks.accelerator import curves, data, outcomes, pack
-from benchmarks.accelerator.data import Labelled, Masked, Pack, Pairs
-from retrieval.data.examples.masking import PERCENT
+from benchmarks.accelerator import data, outcomes, pack
+from benchmarks.accelerator.data import Pack, Pairs
 from retrieval.data.sets import reqa
-from retrieval.errors import UserError
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
+
+"""A day on an accelerator, at toy size on a CPU: its data, its loss, and the whole command."""
+
 
 TOY = pack.SETTINGS | {
     "arms": ["none", "mlm", "bow"],
@@ -33,6 +32,8 @@ TOY = pack.SETTINGS | {
     "encode": 16,
     "step": {"batch": 8, "batches": 2, "query_length": 16, "document_length": 48, "model": "L2 H128"},
 }
+
+
 # As on a machine that has neither TensorFlow nor seqio.
 WITHOUT = (
     "import sys, runpy; sys.modules.update(dict.fromkeys(('tensorflow', 'seqio', 'scann'))); "
@@ -79,41 +80,7 @@ def test_pairs_are_those_of_the_tasks(packed):
     assert np.array_equal(one, again)
 
 
-def test_four_queries_share_a_row(packed):
-    loaded = Pack(packed)
-    pairs = Pairs(loaded, TOY["rates"], 0, 16, 48)
-    one, four = pairs.batch(0, 16, packed=False), pairs.batch(0, 16)
-    assert np.array_equal(four["query"].reshape(16, 16), one["query"])
-    assert np.array_equal(np.unique(four["query_segments"]), np.arange(5))
-    assert np.array_equal(four["query_starts"][0], [0, 16, 32, 48])
-
-
-def test_masked_tokens_are_those_that_were_there(packed):
-    loaded = Pack(packed)
-    batch = Masked(loaded, 0, 48, 7, PERCENT).batch(0, 64)
-    used = batch["weights"] > 0
-    text = np.take_along_axis(batch["text"], batch["positions"], axis=1)
-    assert 0.7 < (text[used] == loaded.special("mask")).mean() < 0.9
-    assert not np.isin(batch["labels"][used], [0, loaded.special("cls"), loaded.special("sep")]).any()
-    assert used.sum(axis=1).min() >= 1
-
-
-def test_a_question_is_labelled_with_its_sentence(packed, inputs):
-    loaded = Pack(packed)
-    found = reqa.read_squad([inputs / "squad.json"])
-    assert len(loaded["candidate_paragraph"]) == len(found.candidates)
-    batch = Labelled(loaded, np.arange(len(loaded.questions)), 0, 99, 99).batch(0, 8)
-    queries = texts_of(loaded, batch["query"].reshape(8, -1))
-    for query, document in zip(queries, texts_of(loaded, batch["document"].reshape(8, -1))):
-        sentence = document.split(" [SEP] ")[0]
-        assert ("nobody" in sentence) == ("knows" in query)
-
-
-def test_the_place_of_the_first_gold_candidate():
-    rows = np.array([[4, 2, 9], [1, 2, 3], [7, -1, -1]])
-    assert data.ranks(rows, np.array([[9, 2], [8, -1], [7, -1]])).tolist() == [1, 3, 0]
-
-
+@pytest.mark.long
 def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
     first = call(f"--data={packed}", f"--out={tmp_path}", "--minutes=20", "--cpu", "--works=curves")
     assert first.returncode == 0, first.stdout + first.stderr
@@ -135,58 +102,6 @@ def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
     assert len(step["runs"]["ours, packed"]["turns"]) == 3
     page = (tmp_path / "results.md").read_text()
     assert "| BoW-MLP, ICT+BFS+WLP | 0 | 8 |" in page and "| ours, packed |" in page and "CPU" in page
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        (None, "no pack.json there"),
-        ("{", "cannot be read"),
-        (json.dumps({"version": 99}), "data of another version"),
-    ],
-)
-def test_data_that_is_none(tmp_path, facts, message):
-    if facts is not None:
-        (tmp_path / data.FACTS).write_text(facts)
-    with pytest.raises(UserError, match=message):
-        Pack(tmp_path)
-
-
-def test_arrays_that_are_cut_off(packed, tmp_path):
-    for name in (data.FACTS, data.ARRAYS):
-        content = (packed / name).read_bytes()
-        (tmp_path / name).write_bytes(content[: len(content) // 2] if name == data.ARRAYS else content)
-    with pytest.raises(UserError, match=r"arrays\.npz: cannot be read"):
-        Pack(tmp_path)
-
-
-def test_no_accelerator_is_said(packed, tmp_path):
-    said = call(f"--data={packed}", f"--out={tmp_path}")
-    assert said.returncode == 1 and "JAX sees no accelerator" in said.stderr and "Traceback" not in said.stderr
-
-
-def test_results_of_other_settings_are_not_joined(tmp_path):
-    outcomes.Outcome(tmp_path, "curves", {"settings": TOY}).save()
-    with pytest.raises(UserError, match="measured with other data"):
-        outcomes.Outcome(tmp_path, "curves", {"settings": TOY | {"batch": 1}})
-
-
-def test_an_arm_without_memory_is_tried_in_smaller_chunks_and_the_next_one_goes_on(packed, tmp_path, monkeypatch):
-    loaded = Pack(packed)
-    outcome = outcomes.Outcome(tmp_path, "curves", {"settings": TOY})
-    day = curves.Curves(loaded, outcome, 0, float("inf"), "a card")
-    day._chunk = 256
-    chunks = []
-
-    def run(name):
-        outcome.values["runs"][f"{name}-s0"] = {"label": name, "seed": 0, "points": [], "status": "cut off"}
-        chunks.append(day._chunk)
-        raise curves.jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-
-    monkeypatch.setattr(day, "run", run)
-    day.attempt("all")
-    assert chunks == [256, 128, 64]
-    assert "RESOURCE_EXHAUSTED" in outcomes.read(tmp_path / "curves.json")["failures"]["all-s0"]
 
 
 def test_packed_pairs_have_the_loss_of_texts_in_rows_of_their_own(packed):

@@ -6,15 +6,13 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from support.refreshed_runs import assert_same, cut_off, outcome, versions_of
+from support.refreshed_runs import assert_same, cut_off, versions_of
 from support.tiny import CHEAP, execute, make_run
 
-from retrieval.data.examples.stored_pairs import StoredPairs
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.methods.clusters import refresh
 from retrieval.pipeline import preflight
-from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.search import kmeans
 from retrieval.stage_outputs import Run
@@ -39,7 +37,6 @@ CHANGES = CHEAP | {
     "cluster.count": 5,
     "cluster.iterations": 10,
 }
-AUTHORS = {"cluster.batches": "authors", "data.negatives": 1, "train.steps": 4}
 RERANKER = {"recipe": "reranker", "data.negatives": 1, "train.loss": "multi_negative_nll", "train.groups": 1}
 RERANKER |= {"model.encoder": "transformer", "train.log_q": True}
 
@@ -111,21 +108,6 @@ def test_clusters_are_of_the_model_at_their_step(whole):
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
 
 
-def test_paragraphs_are_embedded_as_training_sees_them(whole, corpus):
-    """The tokens of the shards give the rows that batches have."""
-    pairs = StoredPairs(whole.pairs)
-    numbers, ids = pairs.document_ids(negatives=False)
-    assert len(numbers) == 81 and len(set(ids.tolist())) == 30
-    vocabulary = vocabularies.load(corpus.corpus)
-    rows = {
-        positive.document_id: vocabulary.pair(positive.title, positive.text, 48)
-        for positive in pairs.positives(numbers)
-    }
-    batch = jax.device_get(next(examples.make_batches(whole, vocabulary, make_mesh(whole.config))))
-    for id, row in zip(batch["document_id"][:, 0].tolist(), batch["document"][:, 0]):
-        assert row[row != 0].tolist() == rows[id]
-
-
 def test_a_run_cut_off_in_clustering_ends_equal(whole, corpus, inputs, tmp_path, monkeypatch):
     """In the middle of the second, when batches are of the first."""
     run = clustered(corpus, inputs, tmp_path / "run")
@@ -135,14 +117,7 @@ def test_a_run_cut_off_in_clustering_ends_equal(whole, corpus, inputs, tmp_path,
     assert_same(run, whole)
 
 
-def test_the_authors_batches_are_trained_on_too(corpus, whole, inputs, tmp_path):
-    run = clustered(corpus, inputs, tmp_path / "run", **AUTHORS)
-    execute(run)
-    ids = batches_of(run, 1).ravel().tolist()
-    assert len(set(ids)) > 12 and outcome(run)[1] != outcome(whole)[1]
-
-
-def test_clusters_of_other_pairs_are_refused(corpus, whole, inputs, tmp_path):
+def test_clusters_of_other_pairs_are_refused(whole, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     (run.pairs / "stats.json").write_text((run.pairs / "stats.json").read_text().replace('"pairs": 81', '"pairs": 82'))
     batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
@@ -150,31 +125,7 @@ def test_clusters_of_other_pairs_are_refused(corpus, whole, inputs, tmp_path):
         batches.turn_to(1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cluster.count": 31}, r"cluster\.count=31 clusters of 30 paragraphs .* lower it, such as to 3"),
-        ({"train.batch_size": 64, "train.groups": 1}, r"30 paragraphs in the labelled pairs, and 64 different ones"),
-    ],
-)
-def test_too_few_paragraphs_are_told_before_training(whole, changes, message):
-    config = whole.config.copy_and_resolve_references()
-    config.update_from_flattened_dict(changes)
-    with pytest.raises(UserError, match=message):
-        versions.Versions(Run(config, whole.folder, whole.lock), vocabularies.load(whole.corpus), make_mesh(config))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data.rates.ict": 1.0}, "labelled pairs of one task, and drawn are pairs and ict"),
-        ({"data.pack.query": 0.5, "data.pack.document": 0.5}, r"pack\.query=0\.5: a packed lane keeps texts"),
-        ({"mine.refresh_share": 0.5}, r"refresh_share=0\.5 is of mined negatives"),
-        (RERANKER, "which a reranker does not"),
-        ({"mine.refresh_makes": "clusterz"}, r"config\.mine\.refresh_makes .clusterz.: did you mean clusters"),
-    ],
-)
-def test_what_does_not_go_with_clusters_is_refused(corpus, inputs, tmp_path, changes, message):
-    run = clustered(corpus, inputs, tmp_path / "run", **changes)
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_go_with_clusters_is_refused(corpus, inputs, tmp_path):
+    run = clustered(corpus, inputs, tmp_path / "run", **{"data.pack.query": 0.5, "data.pack.document": 0.5})
+    with pytest.raises(UserError, match=r"pack\.query=0\.5: a packed lane keeps texts"):
         preflight.check(run, run.config.stages)

@@ -10,7 +10,6 @@ from flax import nnx
 from configs.studies import pretraining_tasks
 from retrieval import cli
 from retrieval.config import experiment
-from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
@@ -20,7 +19,11 @@ from retrieval.training.optimizer import linear_schedule
 
 # The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
 OF_MODELS = {"published", "fine_tune", "own"}
+
+
 NAMES = [Path(name).stem for name in cli.described() if "studies" not in name]
+
+
 NAMES = [name for name in NAMES if name not in OF_MODELS]
 
 
@@ -90,8 +93,3 @@ def test_seed_encoders_setting():
     layer = 4 * (D * D + D) + 2 * D * 4 * D + 4 * D + D + 2 * norm
     encoder = (V + 512 + 2) * D + norm + 12 * layer
     assert size == encoder + D * D + D + norm + V + 512 * D + norm + 3 * (layer + 2 * (D * D + D)) + norm
-
-
-def test_an_unknown_size_lists_the_known_ones():
-    with pytest.raises(UserError, match="unknown size of a config 'locl': did you mean local"):
-        load("ict_bfs_wlp", "locl")

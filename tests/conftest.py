@@ -42,9 +42,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
-        *("cpu_attention", "exact", "kmeans", "loop", "mistakes", "on_mesh", "packed_rows", "packing", "plan"),
-        *("pod", "pod_search", "pod_store", "refresh", "sharding", "tasks"),
-        *("training_time", "works"),
+        *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes", "on_mesh", "packing", "plan"),
+        *("pod", "pod_search", "pod_store", "refresh", "scann", "sharding", "tasks"),
+        "training_time",
     )
 )
 

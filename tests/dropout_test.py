@@ -18,7 +18,7 @@ def correlation(one, other):
     return np.corrcoef(one.ravel(), other.ravel())[0, 1]
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.01, 0.5])
 def test_drops_the_asked_share_and_scales_the_rest(rate):
     values = np.asarray(dropout(jnp.full(SHAPE, 3.0), rate, jax.random.key(5)))
     share = (values == 0).mean()
@@ -34,14 +34,9 @@ def test_neighbours_rows_and_keys_are_uncorrelated():
     assert {name: value for name, pair in pairs.items() if abs(value := correlation(*pair)) > bound} == {}
 
 
-@pytest.mark.parametrize("axes", [(1, 2, 3), (0, 1, 2), (2, 3), (3,)])
+@pytest.mark.parametrize("axes", [(1, 2, 3), (3,)])
 def test_counts_vary_as_of_coins(axes):
     counts = mask(7).sum(axis=axes)
     trials = np.prod([SHAPE[axis] for axis in axes])
     spread = counts.var() / (trials * 0.25 * 0.75)
     assert abs(spread - 1) < 5 * (2 / counts.size) ** 0.5
-
-
-def test_no_key_or_no_rate_changes_nothing():
-    x = jnp.arange(6.0).reshape(2, 3)
-    assert dropout(x, 0.5, None) is x and dropout(x, 0, jax.random.key(0)) is x

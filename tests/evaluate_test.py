@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation import per_query
-from retrieval.recipes import examples, validation
+from retrieval.recipes import validation
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import evaluate, fused, rankings
 from retrieval.stages.fused import Fusing
@@ -72,17 +72,6 @@ def test_articles_are_those_of_every_rule():
     assert of_articles(qrels, ["A", "B"]) == {"article": ["q0", "q1"]}
     reqa = {"pair": {"q0": {"d0": 1}}, "sentence": {"q0": {"d1": 1}, "q1": {"d1": 1}}}
     assert of_articles(reqa, ["A", "B"]) == {"article": ["q0"]}
-
-
-def test_encoded_validation_questions_choose_the_weight(tmp_path):
-    """By a base, for another config.loop.validate_queries."""
-    queries, judged = {f"q{i}": f"question {i}" for i in range(5)}, {f"q{i}": {"c": 1} for i in range(5)}
-    qrels = {"train": {"q0": {"c": 1}}, "validation": judged}
-    beir.write_folder(tmp_path, beir.RetrievalSet("training", queries, [Candidate("c", "", "gold")], qrels))
-    run = SimpleNamespace(training=tmp_path, held_out_pairs=None, config=ConfigDict({"loop": {"validate_queries": 1}}))
-    found, golds = examples.validation(run, ["q3", "q1"])
-    assert list(found) == list(golds) == ["q3", "q1"] and found["q3"] == "question 3"
-    assert list(examples.validation(run)[0]) == ["q0"]
 
 
 class DenseOf(Lists):
@@ -152,9 +141,7 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
     ("qrels", "asked", "found"),
     [
         ({"pair": {"a": {"x": 1}}}, ("RR", "Answer@1", "Answer@2"), {"Answer@1": 0.5, "Answer@2": 1}),
-        ({"pair": {"a": {"x": 1}}}, ("RR",), {}),
         ({}, ("RR",), {"Answer@1": 0.5, "Answer@5": 1, "Answer@20": 1, "Answer@100": 1}),
-        ({}, ("RR", "Answer@50"), {"Answer@50": 1}),
     ],
 )
 def test_answers_count_without_judgements_or_on_request(tmp_path, qrels, asked, found):
@@ -193,7 +180,6 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
 @pytest.mark.parametrize(
     ("highest", "asked", "measured"),
     [
-        (2, ("RR@10", "RR(rel=2)@10"), ("RR@10", "RR(rel=2)@10")),
         (1, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)),
         (1, ("RR(rel=2)@10",), evaluate.HITS),
     ],

@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 from support import toy_corpus
 from support.run_results import values
-from support.tiny import execute, fine_tuning, make_run
+from support.tiny import execute, make_run
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -111,29 +111,6 @@ def test_another_vocabulary_without_a_corpus_is_noticed(without_corpus, tmp_path
     (bert / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"bert: a folder without a vocabulary, in config\.vocab; put it back"):
         preflight.check(run, ("pairs",))
-
-
-def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
-    changes = {"train.learning_rate": 1e-2, "train.steps": 40, "loop.validate_every": 4, "loop.checkpoint_every": 4}
-    run = fine_tuning(inputs, pretrained, tmp_path / "run", **changes)
-    execute(run)
-    folder = run.folder
-    assert not (folder / "corpus").exists()  # the base's serves
-    queries = [
-        {json.loads(line)["_id"] for line in (folder / path / "queries.jsonl").read_text().splitlines()}
-        for path in ("training", "sets/reqa")
-    ]
-    assert list(map(len, queries)) == [12, 12] and not queries[0] & queries[1]
-    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    validated = {line["step"]: line["validation/RR"] for line in lines if "validation/RR" in line}
-    assert list(validated) == list(range(0, 41, 4))  # the model that it starts from, too
-    best = max(validated, key=lambda step: (validated[step], step))
-    assert records.details(run, "train")["step"] == best
-    assert (folder / "checkpoints" / str(best)).exists()
-    steps = {row["step"] for row in json.loads((folder / "results.json").read_text()) if row["system"] == "dense"}
-    assert steps == {best}
-    assert values(folder)["dense", "pair", "Success@10"] > 0.5  # of 24 candidates
-    assert "## Evaluation sets" in (folder / "report.md").read_text()
 
 
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog, monkeypatch):

@@ -1,4 +1,4 @@
-"""Fused attention: the kernels give what plain attention gives, are taken where they fit, and are refused elsewhere."""
+"""Fused attention: the kernels give what plain attention gives, and are taken where they fit."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,6 @@ from retrieval.errors import UserError
 from retrieval.models import attention, fused_attention
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
-from retrieval.recipes import placement
 from retrieval.recipes.recipe import check_encoder
 from retrieval.training import work
 
@@ -48,7 +47,7 @@ def value_and_gradients(attend, shape, dtype=jnp.float32):
     return seen, *gradients
 
 
-@pytest.mark.parametrize(("kernel", "L"), [(INTERPRETED, 128), (INTERPRETED, 150), (WITHOUT_CUDNN, 150)])
+@pytest.mark.parametrize(("kernel", "L"), [(INTERPRETED, 150), (WITHOUT_CUDNN, 150)])
 def test_kernels_give_what_plain_attention_gives(kernel, L):
     """Of packed texts, padding and empty rows; rows of 150 are filled up to 256."""
     segments = packed(L)
@@ -79,7 +78,7 @@ def hidden_states(config, key=0):
     model = spread(Transformer(config, rngs=nnx.Rngs(0)))
     dropout_key = None if key is None else jax.random.key(key)
     hidden = nnx.jit(lambda model, text: model(text, dropout_key=dropout_key))
-    return np.asarray(hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))), np.float32)
+    return hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))).astype(jnp.float32)
 
 
 def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
@@ -98,24 +97,23 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
     calls.clear()
     assert np.abs(found - plain).max() < 0.2 and np.abs(found - plain).mean() < 0.01
     for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 4}, {"attention": "plain"}):
-        hidden_states(dataclasses.replace(auto, **other))
+        nnx.eval_shape(lambda: hidden_states(dataclasses.replace(auto, **other)))  # noqa: B023
     assert not calls
-    hidden_states(dataclasses.replace(auto, attention_dropout=-1.0), key=None)  # as encoding does: nothing is dropped
+    encoding = dataclasses.replace(auto, attention_dropout=-1.0)
+    nnx.eval_shape(lambda: hidden_states(encoding, key=None))  # nothing is dropped
     assert calls
 
 
 @pytest.mark.parametrize(
     ("platform", "kind", "name"),
-    [("tpu", "TPU v3", ""), ("tpu", "TPU v4", ""), ("tpu", "TPU v5 lite", "splash"), ("tpu", "TPU v6 lite", "splash")],
+    [("tpu", "TPU v4", ""), ("tpu", "TPU v5 lite", "splash")],
 )
 def test_tpus_have_a_kernel_from_v5e_on(platform, kind, name):
     device = types.SimpleNamespace(platform=platform, device_kind=kind)
     assert getattr(fused_attention._kernel_of(device, 64), "__name__", "") == name
 
 
-@pytest.mark.parametrize(
-    ("capability", "largest"), [("7.5", 0), ("8.0", 128), ("8.9", 128), ("9.0", 256), ("10.0", 256)]
-)
+@pytest.mark.parametrize(("capability", "largest"), [("7.5", 0), ("8.9", 128), ("9.0", 256)])
 def test_gpus_have_a_kernel_from_ampere_on_for_heads_that_cudnn_takes(monkeypatch, capability, largest):
     """JAX raises NotImplementedError for larger ones."""
     device = types.SimpleNamespace(platform="gpu", device_kind="a GPU", compute_capability=capability)
@@ -127,26 +125,11 @@ def test_gpus_have_a_kernel_from_ampere_on_for_heads_that_cudnn_takes(monkeypatc
             fused_attention.check_device("fused", device, size)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dropout": 0.1}, r"no dropout on attention, which is 0\.1: set config\.model\.attention_dropout=0"),
-        ({"dtype": "float32"}, r"config\.model\.dtype is float32: set it to bfloat16"),
-        ({"num_heads": 4}, "a multiple of 64, and these have 32"),
-    ],
-)
-def test_fused_attention_that_no_kernel_computes_is_refused(changes, message):
+def test_fused_attention_that_no_kernel_computes_is_refused():
     model = ict_bfs_wlp.get_config("local").model
-    model.update({"attention": "fused", "dtype": "bfloat16"} | changes)
-    with pytest.raises(UserError, match=message):
+    model.update({"attention": "fused", "dtype": "bfloat16", "dropout": 0.1})
+    with pytest.raises(UserError, match=r"no dropout on attention, which is 0\.1: set .*attention_dropout=0"):
         check_encoder(model)
-
-
-def test_fused_attention_needs_devices_with_a_kernel():
-    config = ict_bfs_wlp.get_config("local")
-    config.model.update(attention="fused", dtype="bfloat16")
-    with pytest.raises(UserError, match=r"fused: no kernel for a device of kind 'cpu' .*: set it to auto"):
-        placement.make_mesh(config)
 
 
 def test_the_work_of_a_kernel_is_that_of_its_products_on_a_device():

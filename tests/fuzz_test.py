@@ -203,76 +203,9 @@ def use_examples(path, read):
     ("name", "value", "encode", "read"),
     [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, jsonl_pairs.read)],
 )
-def test_labelled_examples(rounds, tmp_path, name, value, encode, read, compress):
-    path = tmp_path / (f"{name}.gz" if compress else name)
-    fuzz(rounds, path, value, encode, lambda: use_examples(path, read), compress)
-
-
-def test_triples_of_texts(rounds, tmp_path):
-    path = tmp_path / "triples.tsv"
-    fuzz_lines(rounds, path, TRIPLES, lambda: use_examples(path, msmarco.read_triples))
-
-
-COLLECTION = "".join(f"d{i}\tthe text of é {i}\n" for i in range(4))
-TOPICS = "".join(f"<top>\n<num> Number: q{i}\n<title> what is\n{i}?\n<desc> more\n</top>\n" for i in range(3))
-FILES = {
-    "collection.tsv": COLLECTION,
-    "queries.tsv": "".join(f"q{i}\twhat is {i}?\n" for i in range(3)),
-    "topics.txt": TOPICS,
-    "qrels.txt": "".join(f"q{i} 0 d{j} {i - 1}\n" for i in range(3) for j in range(i + 2)),
-    "ids.tsv": "".join(f"q{i}\td{j}\td{3 - j}\n" for i in range(3) for j in range(i + 2)),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_files_of_ms_marco_and_trec(rounds, tmp_path, name):
-    """The one that is damaged is named, or one that does not go with it any more."""
-    for other, text in FILES.items():
-        (tmp_path / other).write_text(text)
-    collection, queries = tmp_path / "collection.tsv", tmp_path / "queries.tsv"
-
-    def read():
-        try:
-            if name == "ids.tsv":
-                reader = functools.partial(msmarco.read_id_triples, tmp_path / name, queries, collection, tmp_path, 2)
-                use_examples(tmp_path / name, lambda path, counts: reader(counts))
-            else:
-                topics = tmp_path / "topics.txt" if name == "topics.txt" else queries
-                value = trec.read_set("trec", collection, topics, tmp_path / "qrels.txt")
-                beir.write_folder(tmp_path / "set", value)
-                assert beir.read_folder(tmp_path / "set").candidates == list(value.candidates)
-        except UserError as error:
-            raise UserError(str(error).replace("qrels.txt", name)) from error
-
-    fuzz_lines(rounds, tmp_path / name, FILES[name], read)
-
-
-QUESTIONS = {
-    "nq_open": "".join(json.dumps({"question": f"q {i}", "answer": ["é", f"a {i}"]}) + "\n" for i in range(3)),
-    "web_questions": json.dumps([{"qId": f"w{i}", "qText": f"q {i}", "answers": ["a"]} for i in range(3)]),
-    "dpr": "".join(f'q {i}\t[\'a\', "é"]\n"q ""{i}"""\t[\'b\']\n' for i in range(3)),
-    "curated_trec": "".join(f"{i}\tfactoid\tq {i}\ta+|(b\\s){{{i}}}c\n" for i in range(3)),
-    "passages": "id\ttext\ttitle\n" + "".join(f'{i}\t"a ""b"" é"\tT {i}\n' for i in range(3)),
-}
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_open_domain_questions_and_their_passages(rounds, tmp_path, name):
-    path, passages, questions = tmp_path / name, tmp_path / "passages", tmp_path / "nq_open"
-    for other in ("passages", "nq_open"):
-        (tmp_path / other).write_text(QUESTIONS[other])
-
-    def read():
-        asked = questions if name == "passages" else path
-        value = qa.set_of("qa", functools.partial(qa.read_passages, passages), *qa.read_questions([asked]))
-        beir.write_folder(tmp_path / "set", value)
-        again = beir.read_folder(tmp_path / "set")
-        assert (again.queries, again.answers) == (value.queries, value.answers)
-        texts = [passage.text for passage in again.candidates]
-        rows_QK = np.tile(np.arange(len(texts)), (len(again.queries), 1))
-        assert answers.found(list(again.answers.values()), rows_QK, texts.__getitem__).shape == rows_QK.shape
-
-    fuzz_lines(rounds, path, QUESTIONS[name], read)
+def test_labelled_examples(rounds, tmp_path, name, value, encode, read):
+    path = tmp_path / name
+    fuzz(rounds, path, value, encode, lambda: use_examples(path, read))
 
 
 def test_vocabularies(rounds, tmp_path):

@@ -43,11 +43,7 @@ def loss(weights, rows, groups, **options):
     return loss_B.mean(), (loss_B, metrics["recall@1"])
 
 
-OPTIONS = [dict(), dict(symmetric=True), dict(other_positives="mean"), dict(other_positives="mean", symmetric=True)]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize(("K", "options"), [(1, dict(other_positives="mean")), (3, dict(symmetric=True))])
 def test_groups_equal_accumulated_batches_on_one_device_and_eight(K, options):
     rows, random = batch(K), np.random.default_rng(1)
     weights = {name: random.normal(size=(E, E)).astype(np.float32) for name in ("query", "document")}
@@ -70,18 +66,6 @@ def test_groups_equal_accumulated_batches_on_one_device_and_eight(K, options):
     assert not np.allclose(one["query"], gradient["query"], rtol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [(3, r"config\.train\.groups=3 does not divide .*batch_size=16: take 2 or 4"), (16, "a group, which has one")],
-)
-def test_groups_that_do_not_fit_the_batch_are_refused(groups, message):
-    with pytest.raises(UserError, match=message):
-        check_recipe(make_config("ict", **{"train.groups": groups}))
-    with pytest.raises(UserError, match=r"groups=3 do not divide a batch of 64 examples: take 2 or 4"):
-        loss({name: np.eye(E, dtype=np.float32) for name in ("query", "document")}, batch(1), 3)
-
-
-def test_groups_are_told_to_a_loss_that_has_none():
-    changes = {"train.groups": 2, "train.loss": "two_way_nll", "data.negatives": 1, "train.temperature": 0.05}
-    with pytest.raises(UserError, match=r"config\.train\.groups=2 is a part of config\.train\.loss=in_batch_softmax"):
-        check_recipe(make_config("dpr", **changes | {"train.log_q": False}))
+def test_groups_that_do_not_fit_the_batch_are_refused():
+    with pytest.raises(UserError, match=r"config\.train\.groups=3 does not divide .*batch_size=16: take 2 or 4"):
+        check_recipe(make_config("ict", **{"train.groups": 3}))

@@ -6,23 +6,18 @@ Skipped where it is not installed; nothing is fetched.
 import json
 import os
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from support.modules import spread
 
-from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.export_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
+from retrieval.methods.reranker.export_folder import load_cross_encoder, write_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
-from retrieval.recipes.on_mesh import token_types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -84,49 +79,3 @@ def test_a_folder_of_theirs_gives_the_same_scores(activation, saved, tmp_path):
     ours = load_cross_encoder(BertFolder.open(tmp_path / "saved" if saved else tmp_path), CONFIG).scores(texts())
     assert np.ptp(ours) > 0.01
     np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-def test_a_model_of_theirs_gives_the_same_logits_here(classes, tmp_path):
-    config = transformers.BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        num_labels=classes,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    theirs = transformers.BertForSequenceClassification(config).eval()
-    theirs.save_pretrained(tmp_path)
-    model = CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0))
-    state = nnx.state(model, nnx.Param)
-    params = read_cross_encoder(BertFolder.open(tmp_path), model)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
-    pairs = texts()
-    ids, types = (torch.tensor(np.asarray(x)).long() for x in (pairs.ids_RL, pairs.types_RL))
-    with torch.no_grad():
-        expected = theirs(input_ids=ids, attention_mask=(ids != 0).long(), token_type_ids=types).logits
-    np.testing.assert_allclose(model(pairs, None), expected.numpy(), rtol=0, atol=1e-5)
-
-
-def test_an_export_cuts_documents_as_reranking_does(tmp_path):
-    """With the tokenizer's files that the stage writes; the third document is too long, and one has a title."""
-    model = spread(CrossEncoder(CONFIG, 2, rngs=nnx.Rngs(0)), size=0.2)
-    write_cross_encoder(tmp_path, model)
-    tokenizer_files.write_tokenizer(tmp_path, VOCABULARY, length=16, types=2)
-    queries = [query for query, _ in PAIRS] * 2
-    items = [Candidate("", title, passage) for title in ("", "zebras") for _, passage in PAIRS]
-    lengths = Lengths(query=8, row=16)
-    beginnings = query_beginnings(VOCABULARY, queries, lengths)
-    bodies = document_bodies(VOCABULARY, items, lengths)
-    rows = [joined(*pair, VOCABULARY.sep_id, lengths) for pair in zip(beginnings, bodies)]
-    assert max(map(len, rows)) == 16
-    ids = np.array([row + [0] * (16 - len(row)) for row in rows], np.int32)
-    ours = model.scores(Text.from_ids(jnp.asarray(ids), jnp.asarray(token_types(ids, VOCABULARY.sep_id))))
-    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
-    scores = theirs.predict([(query, f"{item.title} {item.text}".strip()) for query, item in zip(queries, items)])
-    np.testing.assert_allclose(scores, ours, rtol=0, atol=1e-5)

@@ -82,17 +82,6 @@ def test_queries_and_documents_are_cut_to_own_lengths(run):
     assert cut == list(lengths)
 
 
-def test_each_of_two_towers_is_a_model(run, ours):
-    if run.config.model.tied:
-        pytest.skip("there is one")
-    queries, documents = (
-        sentence_transformers.SentenceTransformer(str(run.folder / "export" / name), device="cpu")
-        for name in ("query", "document")
-    )
-    assert_same(queries.encode(exported.QUERIES), ours[0])
-    assert_same(documents.encode(as_pairs(exported.DOCUMENTS)), ours[1])
-
-
 def test_transformers_gives_the_same_hidden_states(run, ours):
     path = run.folder / "export" / ("" if run.config.model.tied else "document")
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
@@ -118,10 +107,3 @@ def project(path, pooled, normalize):
         norm = load_file(path / "3_LayerNorm" / "model.safetensors")
         pooled = (pooled - pooled.mean()) / np.sqrt(pooled.var() + 1e-5) * norm["norm.weight"] + norm["norm.bias"]
     return pooled / np.linalg.norm(pooled) if normalize else pooled
-
-
-def test_onnx_gives_the_same(run, ours):
-    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed; it needs transformers 4")
-    model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), backend="onnx", device="cpu")
-    for theirs, expected in zip(encode(model), ours):
-        assert_same(theirs, expected)

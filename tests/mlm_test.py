@@ -1,12 +1,11 @@
 """The masked language model's head against the formula."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from support.modules import one_text_per_row, spread
+from support.numpy_layers import dense, gelu, norm, parameters
 
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
@@ -24,15 +23,14 @@ def build():
 
 def test_logits_are_berts_at_masked_positions():
     model = build()
-    hidden = np.asarray(model.encoder(one_text_per_row(IDS), dropout_key=None), np.float64)
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
+    encode = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))
+    hidden = np.asarray(encode(model.encoder, one_text_per_row(IDS)), np.float64)
+    p = parameters(model)
     logits = model(one_text_per_row(IDS), jnp.asarray(POSITIONS), None)
     assert logits.shape == (8, 3, 30) and logits.dtype == jnp.float32
     for row in range(8):
         for column, position in enumerate(POSITIONS[row]):
-            x = hidden[row, position] @ p["dense"]["kernel"] + p["dense"]["bias"]
-            x = np.array([v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x])
-            x = (x - x.mean()) / np.sqrt(x.var() + 1e-12) * p["norm"]["scale"] + p["norm"]["bias"]
+            x = norm(gelu(dense(hidden[row, position], p["dense"])), p["norm"])
             expected = p["encoder"]["token_embedding"]["embedding"] @ x + p["bias"]
             np.testing.assert_allclose(logits[row, column], expected, rtol=0, atol=2e-5)
 

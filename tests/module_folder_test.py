@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support import bert_folders, exported
+from support import exported
 
 import retrieval
 from configs import published
@@ -17,9 +17,17 @@ from retrieval import model_folder
 from retrieval.errors import UserError
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
+
+
 RANDOM = np.random.default_rng(0)
+
+
 W1, B1, W2 = RANDOM.normal(size=(12, 16)), RANDOM.normal(size=12), RANDOM.normal(size=(5, 12))
+
+
 SCALE, SHIFT = RANDOM.normal(size=(2, 12))
+
+
 TORCH = "torch.nn.modules"
 
 
@@ -135,25 +143,6 @@ def test_a_run_starts_from_all_of_them_and_exports_them(folder, tmp_path, chain)
     np.testing.assert_allclose(retrieval.load(again).encode_documents(TEXTS), theirs, atol=1e-6)
 
 
-def test_spare_rows_stay_unused(folder, caplog):
-    """The tables of published models are often longer than their vocabularies."""
-    caplog.set_level("INFO")
-    before = retrieval.load(folder).encode_documents(TEXTS)
-    tensors, name = bert_folders.tensors(folder), "embeddings.word_embeddings.weight"
-    tensors[name] = np.concatenate([tensors[name], np.full((7, 16), 9, np.float32)])
-    save_file(tensors, folder / "model.safetensors")
-    set_keys(folder / "config.json", vocab_size=len(tensors[name]))
-    np.testing.assert_array_equal(retrieval.load(folder).encode_documents(TEXTS), before)
-    assert "7 token embeddings are of no token of its vocabulary, and stay unused" in caplog.text
-    tensors[name] = tensors[name][:-10]
-    save_file(tensors, folder / "model.safetensors")
-    set_keys(folder / "config.json", vocab_size=len(tensors[name]))
-    with pytest.raises(
-        UserError, match=rf"a model of {len(tensors[name])} tokens, and .* has {len(tensors[name]) + 3}"
-    ):
-        retrieval.load(folder)
-
-
 POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
@@ -193,21 +182,6 @@ def test_other_modules_are_refused_by_name(folder, kind, package, message):
     add(folder, kind, package=package)
     with pytest.raises(UserError, match=message):
         retrieval.load(folder)
-
-
-HARMLESS = {  # of configs of BERT, multilingual BERT, RoBERTa, XLM-R and DistilBERT on the hub
-    **{"_name_or_path": "x", "architectures": ["BertModel"], "transformers_version": "4.8.2", "torch_dtype": "float16"},
-    **{"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform", "output_past": True},
-    **{"gradient_checkpointing": False, "use_cache": True, "classifier_dropout": 0.1, "id2label": {"0": "LABEL_0"}},
-    **{"bos_token_id": 0, "eos_token_id": 2, "tie_weights_": True, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
-    **{"position_embedding_type": "absolute", "is_decoder": False, "pruned_heads": {}, "adapters": None},
-}
-
-
-def test_what_changes_nothing_passes(base, folder):
-    set_keys(folder / "config.json", **HARMLESS)
-    before, after = (retrieval.load(place).encode_documents(TEXTS) for place in (base, folder))
-    np.testing.assert_array_equal(before, after)
 
 
 WRONG = (0, -1, 1.5, 16.0, "16", True, 10**400, float("nan"), float("inf"), [16], 10**9, 10**5, None)

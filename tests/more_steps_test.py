@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.tiny import CHEAP, execute, make_run
 
-from configs import dpr
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
@@ -17,7 +16,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime.signals import PreemptedError
 from retrieval.stage_outputs import Run
-from retrieval.stages import train, training_steps
+from retrieval.stages import train
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
@@ -95,76 +94,11 @@ def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypa
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("names", [["encode"], ["export"]])
-def test_a_shorter_finished_run_is_not_a_longer_one(finished, tmp_path, names):
-    run = copy(finished, tmp_path, 8)
-    fields = "config.train.steps or config.train.epochs or config.train.minutes"
-    with pytest.raises(UserError, match=f"'train' is finished with less than {fields} says: --stage=train,{names[0]}"):
-        preflight.check(run, names)
-
-
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run = copy(finished, tmp_path, 3)
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):
         runner.check_run(run)
     run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
-    with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
-        runner.check_run(run)
-
-
-def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
-    """The larger number is in config.json as soon as a command has begun."""
-    run = copy(finished, tmp_path, 8)
-    runner.open_run(run)
-    run.config.train.steps = 4
-    trained = records.read_record(run, "train")
-    execute(run, "train", "encode")
-    assert json.loads((run.folder / "config.json").read_text())["train"]["steps"] == 4
-    assert records.read_record(run, "train") == trained
-
-
-def test_an_unfinished_run_is_made_no_longer(finished, tmp_path):
-    run = copy(finished, tmp_path, 8)
-    records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
-    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
-        runner.check_run(run)
-
-
-@pytest.fixture(scope="module")
-def whole_and_cut(inputs, prepared, tmp_path_factory):
-    """A run of 8 steps, and one that was cut off after step 6, as folders."""
-    folders = [shutil.copytree(prepared, tmp_path_factory.mktemp(name) / "run") for name in ("whole", "cut")]
-    whole, cut = (tower_run(inputs, folder, 8, **{"loop.keep_steps": (6, 7)}) for folder in folders)
-    execute(whole, "train")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.loop, "train", functools.partial(_stopped, train.loop.train))
-        with pytest.raises(PreemptedError):
-            execute(cut, "train")
-    return whole, cut
-
-
-@pytest.mark.parametrize(("asked", "last"), [(7, 7), (3, 6)])
-def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, last):
-    """It has the parameters that the whole run had then; where it is further than that, it ends at once."""
-    whole, cut = whole_and_cut
-    run = copy(cut, tmp_path, asked)
-    with caplog.at_level("INFO", logger="retrieval"):
-        execute(run, "train", "encode")
-    assert f"train: ends after step {last} of the 8 that were planned, and is at 6" in caplog.text
-    assert f"train: step {last} of {last} is the result" in caplog.text
-    details = records.details(run, "train")
-    assert (details["step"], details["steps"], details["went on from"]) == (last, last, [])
-    for ours, theirs in zip(parameters(run, last), parameters(whole, last)):
-        np.testing.assert_array_equal(ours, theirs)
-    execute(run, "train", "encode")  # nothing to do
-    run.config.train.steps = 8
-    execute(run, "train")
-    assert records.details(run, "train")["went on from"] == [last]
-
-
-def test_other_settings_than_the_length_stay(whole_and_cut, tmp_path):
-    run = copy(whole_and_cut[1], tmp_path, 7)
-    run.config.train.learning_rate = 1e-3
     with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
         runner.check_run(run)
 
@@ -192,28 +126,3 @@ def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog
     run.config.train.minutes = 1.0
     with pytest.raises(UserError, match=r"config\.train\.minutes: 1\.5 there, 1\.0 now"):
         runner.check_run(run)
-
-
-def test_a_step_is_measured(inputs, prepared, tmp_path):
-    run = tower_run(inputs, prepared, 3)
-    mesh = make_mesh(run.config)
-    assert (
-        0
-        < train.training_time.measure_step(run.config, len(run.load_vocabulary()), mesh.devices.flatten().tolist())
-        < 60
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"steps": 127, "accumulation": 64}, ["one update alone", "the last 63 batches make no whole update"]),
-        ({"steps": 1, "warmup_ratio": 0.0}, []),
-        ({"steps": 128, "accumulation": 64}, []),
-    ],
-)
-def test_batches_that_change_nothing_are_told(caplog, changes, said):
-    config = dpr.get_config("local")
-    config.train.update(changes)
-    training_steps.warn(config.train)
-    assert len(caplog.records) == len(said) and all(words in caplog.text for words in said)

@@ -15,9 +15,8 @@ from support.modules import spread
 from support.tiny import execute, make_run
 
 from retrieval.data.examples.features import Converter
-from retrieval.data.examples.task_kind import TASKS, Stored
+from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
-from retrieval.errors import UserError
 from retrieval.methods.mlm import validation
 from retrieval.methods.mlm.next_sentence import NextSentenceModel
 from retrieval.methods.mlm.next_sentence_task import MASKED_PAIRS, make_pair
@@ -30,6 +29,8 @@ from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 
 CLS, SEP, MASK = 1, 2, 3
+
+
 SPECIALS = Specials(CLS, SEP, MASK, 1000)
 
 
@@ -86,11 +87,6 @@ def test_the_second_text_follows_or_is_another_articles():
     assert sum(is_random for *_, is_random in drawn) == pytest.approx(200, abs=40)
 
 
-def test_without_another_article_before_it_the_next_text_follows():
-    first, second = streamed([(9, 3), (9, 2)])
-    assert not any(is_random for record in (first, second) for *_, is_random in pairs(record, 40, 30))
-
-
 def test_long_pairs_lose_their_two_ends():
     *_, record = streamed([(9, 30)])
     for first, second, _ in pairs(record, 15, 30):
@@ -100,32 +96,6 @@ def test_long_pairs_lose_their_two_ends():
 
 def converted(dataset, lengths):
     return Converter(MASKED_PAIRS, lengths, SEP)(dataset, lengths)
-
-
-def test_rows_have_the_types_of_two_texts():
-    example = {"text": [CLS, 4, SEP, 7, SEP], "positions": [3], "labels": [8], "is_random": [1]}
-    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = converted(dataset, {"text": 7, "positions": 2, "labels": 2, "is_random": 1})
-    assert row["text_types"].numpy().tolist() == [0, 0, 0, 1, 1, 0, 0]
-    assert row["is_random"].numpy().tolist() == [1] and row["weights"].numpy().tolist() == [1, 0]
-
-
-def test_a_sep_at_random_in_place_of_a_word_parts_nothing():
-    example = {"text": [CLS, SEP, 5, SEP, 7, SEP], "positions": [1, 2], "labels": [4, 5], "is_random": [1]}
-    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
-    (row,) = converted(dataset, {"text": 7, "positions": 3, "labels": 3, "is_random": 1})
-    assert row["text_types"].numpy().tolist() == [0, 0, 0, 0, 1, 1, 0]
-    assert row["text"].numpy().tolist() == [CLS, SEP, 5, SEP, 7, SEP, 0]
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"), [((0, 5, 2), "no passage of two sentences"), ((3, 5, 1), "the corpus has one article")]
-)
-def test_a_corpus_without_pairs_is_refused(counts, message):
-    pairs, passages, articles = counts
-    statistics = {"tasks": {"ict": {"pairs": pairs}}, "counts": {"passages": passages, "articles": articles}}
-    with pytest.raises(UserError, match=message):
-        TASKS["next_sentence"].epoch(Stored(REPOSITORY, statistics), 0)
 
 
 def test_both_losses_are_those_of_the_formula():
@@ -189,10 +159,6 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     for name, value in by_numpy(trained(), validation.held_out(run, vocabulary)).items():
         assert best[f"validation/{name}"] == pytest.approx(value, rel=1e-4)
     whole = parameters_of(trained())
-    shutil.rmtree(folder / "checkpoints" / "4")
-    (folder / "stages" / "train.json").unlink()
-    execute(run, "train")
-    jax.tree.map(np.testing.assert_array_equal, parameters_of(trained()), whole)
     for name in ("ict", "mlm"):
         towers = make_run(name, inputs, tmp_path / name, **{"train.init_from": str(folder)})
         initial_parameters.check_start(towers)
@@ -201,7 +167,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, parameters_of(encoder_of(model)), whole["encoder"])
 
 
-def test_a_folder_of_bert_gives_both_heads(tmp_path):
+def test_a_folder_of_bert_gives_both_heads():
     """The golden folder has the pooler and `cls.seq_relationship`, as `BertForPreTraining` saves them."""
     folder = REPOSITORY / "tests" / "golden" / "bert"
     tensors = {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}

@@ -9,7 +9,6 @@ import optax
 import pytest
 from flax import nnx
 
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
@@ -23,7 +22,6 @@ SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=
     [
         (0.1, {0: 0, 1: 0.01, 5: 0.05, 10: 0.1, 55: 0.05, 99: 0.1 / 90, 100: 0, 150: 0}),
         (0.0, {0: 0.1, 50: 0.05, 100: 0}),
-        (1.0, {0: 0, 50: 0.05, 100: 0.1}),
     ],
 )
 def test_schedule_at_its_corners(warmup_ratio, expected):
@@ -34,19 +32,18 @@ def test_schedule_at_its_corners(warmup_ratio, expected):
 
 
 def updates(optimizer, state, count):
-    params, found = {"kernel": jnp.ones(3)}, []
+    params, found, update_of = {"kernel": jnp.ones(3)}, [], jax.jit(optimizer.update)
     for grad in np.random.default_rng(0).normal(size=(count, 3)):
-        update, state = optimizer.update({"kernel": jnp.float32(grad)}, state, params)
+        update, state = update_of({"kernel": jnp.float32(grad)}, state, params)
         found.append(update["kernel"])
     return np.stack(found)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_second_phase_has_its_rate_and_the_steps_that_are_left(parts):
+def test_a_second_phase_has_its_rate_and_the_steps_that_are_left():
     settings = dict(warmup_ratio=0.2, weight_decay=0.3, clip_norm=1.0)
 
     def optimizer(rate, steps, **second):
-        return accumulated(make_optimizer(learning_rate=rate, steps=steps, **settings, **second), parts)
+        return accumulated(make_optimizer(learning_rate=rate, steps=steps, **settings, **second), 2)
 
     whole = optimizer(0.1, 10, second_rate=0.03)
     params = {"kernel": jnp.ones(3)}
@@ -124,29 +121,6 @@ def test_updates_of_several_batches_are_those_of_adamw(clips_parts):
         np.testing.assert_allclose(params["kernel"], expected if seen else start, rtol=1e-5, atol=1e-6)
 
 
-def test_lamb_is_optaxs_layer_by_layer():
-    random = np.random.default_rng(0)
-    draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    layers = [{"kernel": draw(3, 2) * (layer + 1), "bias": jnp.zeros(2)} for layer in range(3)]  # of any length, and 0
-    alone = [{"layers": layer, "head": {"kernel": draw(2, 2)}} for layer in layers]
-    stacked = {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers), "head": alone[0]["head"]}
-    settings = dict(learning_rate=0.1, steps=10, warmup_ratio=0.0, weight_decay=0.3, name="lamb")
-    ours = make_optimizer(**settings, is_stacked=lambda path: path[0].key == "layers")
-    theirs = optax.lamb(linear_schedule(0.1, 10, 0.0), eps=1e-6, weight_decay=0.3, mask=decayed)
-    state, states = ours.init(stacked), [theirs.init(params) for params in alone]
-    for _ in range(3):
-        grads = jax.tree.map(lambda x: draw(*x.shape), stacked)
-        updates, state = ours.update(grads, state, stacked)
-        for i, params in enumerate(alone):
-            own = {"layers": jax.tree.map(lambda x, i=i: x[i], grads["layers"]), "head": grads["head"]}
-            expected, states[i] = theirs.update(own, states[i], params)
-            got = jax.tree.map(lambda x, i=i: x[i], updates["layers"])
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, expected["layers"])
-            alone[i] = optax.apply_updates(params, expected)
-        stacked = optax.apply_updates(stacked, updates)
-        np.testing.assert_allclose(stacked["head"]["kernel"], alone[0]["head"]["kernel"], rtol=1e-5)
-
-
 def lamb(param, grads, rate, decay, limit, b1=0.9, b2=0.999, eps=1e-6):
     """You et al. 2020, algorithm 2, with phi(z) = min(z, limit), in float64."""
     param, m, v = np.array(param, np.float64), 0.0, 0.0
@@ -173,27 +147,3 @@ def test_lamb_takes_no_parameter_for_longer_than_its_limit(limit):
         assert lengths[0] < np.linalg.norm(kernel[layer]) < lengths[1]
         expected = lamb(kernel[layer], grads[:, layer], 0.01, 0.3, limit or math.inf)
         np.testing.assert_allclose(params["layers"]["kernel"][layer], expected, rtol=1e-5)
-
-
-def test_without_a_gradient_only_what_decays_shrinks():
-    model = two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
-    params = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
-    optimizer = make_optimizer(learning_rate=0.1, steps=10, warmup_ratio=0.0, weight_decay=0.5)
-    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
-    for path, update in nnx.to_flat_state(updates):
-        np.testing.assert_allclose(update[...], -0.05 if path[-1] in ("kernel", "embedding") else 0, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"steps": 0}, "steps 0 must be at least 1"),
-        ({"warmup_ratio": 1.5}, r"warmup_ratio 1.5 is not in \[0, 1\]"),
-        ({"learning_rate": 0.0}, "learning_rate 0.0 must be greater than 0"),
-        ({"weight_decay": -0.1}, "weight_decay -0.1 must be at least 0"),
-        ({"name": "lamp"}, "unknown optimizer 'lamp'.*lamb"),
-    ],
-)
-def test_bad_settings_are_refused(setting, message):
-    with pytest.raises(UserError, match=message):
-        make_optimizer(**({"learning_rate": 1e-3, "steps": 10} | setting))

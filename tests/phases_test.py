@@ -6,25 +6,15 @@ import jax
 import numpy as np
 import pytest
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, outcome, read_shards
-from support.tiny import execute, make_config
+from support.tiny import execute
 
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.labelled import known_positives
-from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.candidate_texts import CandidateTexts
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.methods.ance.refresh import Layout
-from retrieval.methods.quadruplets.refresh import QuadrupletsRefresh, pair_shards
-from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
-from retrieval.search.mining import Rule
-from retrieval.search.random_kind import RandomIndex
-from retrieval.stages import refresh, refresh_kind, turn, versions
-from retrieval.stages.hard_negatives import Mined, Mining, Question
+from retrieval.stages import turn, versions
 
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 STEPS |= {"mine.turn_rate": 1e-4}
@@ -62,13 +52,6 @@ def test_the_first_phase_has_no_hard_negatives(whole):
     at, (_, lines) = turned(whole), outcome(whole)
     hard = {line["step"]: line["distance_hard"] for line in lines if "distance_hard" in line}
     assert 1 < at < 8 and all(not hard[step] for step in range(1, at + 1)) and all(hard[s] for s in range(at + 1, 9))
-
-
-def test_it_turns_when_validation_has_stopped_rising(whole):
-    at, (_, lines) = turned(whole), outcome(whole)
-    scores = [line["validation/Success@10"] for line in lines if "validation/Success@10" in line]
-    before = scores[:at]
-    assert before[-1] <= max(before[:-1]) and all(b > max(before[:i]) for i, b in enumerate(before[:-1]) if i)
 
 
 def test_the_second_phase_begins_at_the_best_step(whole):
@@ -109,74 +92,22 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     assert counts["step"] == turned(whole) + (int(made[-1].name) - 1) * 3
 
 
-def test_questions_of_one_text_keep_their_own_counts(tmp_path):
-    """Two ids of a text have as many simple negatives as each was given, which chance and answers decide."""
-    texts = [Candidate(str(row), "", word) for row, word in enumerate("fox dog owl hen cow pig".split())]
-    beir.write_candidates(tmp_path / "corpus.jsonl", texts)
-    questions = [Question("a", "elk", [0], [0], []), Question("b", "elk", [1], [0, 1, 2, 3], [])]
-    given = refresh_kind.Given(WordPiece([*SPECIAL_TOKENS, "elk"]), None, None, None, 1)
-    mining, mined = Mining(Rule(4, 1, 4), False, 0), Mined([np.array([5]), np.array([4])], {})
-    with CandidateTexts(tmp_path / "corpus.jsonl") as candidates:
-        kind = QuadrupletsRefresh()
-        kind.writer(Layout(0, 1, 0, 0), mining, given, questions, candidates, mined)(tmp_path)
-    features = [
-        tf.train.Example.FromString(record.numpy()).features.feature
-        for record in tf.data.TFRecordDataset(str(next(tmp_path.glob("pairs-*"))))
-    ]
-    of_records = [(len(each["text_lengths"].int64_list.value), *each["simple"].int64_list.value) for each in features]
-    assert sorted(of_records) == [(4, 2), (6, 4)]  # beside the positive and the hard one
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "call"),
-    [
-        (train_state, "afresh", 1),  # the turn's scores are logged, its checkpoint is not there
-        # Versions of a refresh are made as those of ANCE, which refresh_test cuts off.
-        pytest.param(pair_shards, "write_pairs", 2, marks=pytest.mark.long),
-    ],
-)
-def test_a_run_cut_off_in_a_phase_ends_equal(ready, whole, inputs, tmp_path, monkeypatch, module, name, call):
+def test_a_run_cut_off_at_the_turn_ends_equal(ready, whole, inputs, tmp_path, monkeypatch):
+    """The turn's scores are logged, its checkpoint is not there."""
     run = to_train(ready, inputs, tmp_path)
-    cut_off(monkeypatch, run, module, name, call)
+    cut_off(monkeypatch, run, train_state, "afresh", 1)
     execute(run)
     assert_same(run, whole)
     assert turned(run) == turned(whole)
 
 
-def test_a_run_does_not_go_on_with_another_patience(whole, monkeypatch):
-    monkeypatch.setattr(whole.config.mine, "patience", 2)
-    with pytest.raises(UserError, match=r"of another config:\n  .*mine\.patience"):
-        runner.check_run(whole)
-
-
-def test_a_rate_of_no_second_phase_is_refused(ready):
-    config = ready.config.copy_and_resolve_references()
-    config.mine.update(patience=0, turn_rate=1e-5)
-    with pytest.raises(
-        UserError, match=r"mine\.turn_rate=1e-05 is of a second phase, and config\.mine\.patience=0 makes"
-    ):
-        refresh.check(config)
-
-
-@pytest.mark.parametrize(("resumed", "at"), [(30, None), (40, None), (50, 50), (70, 50)])
+@pytest.mark.parametrize(("resumed", "at"), [(40, None), (70, 50)])
 def test_the_log_of_training_tells_whether_the_turn_has_come(resumed, at):
     """It came three validations after the best one so far; what is better later changes nothing."""
     scores = {10: 0.2, 20: 0.5, 30: 0.4, 40: 0.5, 50: 0.4, 60: 0.9, 70: 0.1}
     before = [(step, {"validation/RR": score} if step != 30 else {"validation/RR": score, "distance_hard": 0.0})
               for step, score in scores.items() if step <= resumed]  # fmt: skip
     assert turn.Turn([*before, (resumed, {"loss": 1.0})], 3, "RR", None, None).step == at
-
-
-def test_a_first_phase_that_never_ends_is_told(ready, inputs, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(turn.Turn, "_has_converged", lambda self, scores: False)
-    changes = {field: value for field, value in STEPS.items() if field != "mine.refresh_every"}  # made once
-    run = make_run(tmp_path / "run", inputs, "quadruplet", **changes, base=str(ready.folder), stages=("train",))
-    execute(run)
-    assert turned(run) is None and "there was no second phase, and no hard negatives; raise config.t" in caplog.text
-    run.config.train.steps = 9
-    preflight.check(run, ["train"])
-    execute(run)
-    assert records.details(run, "train")["steps"] == 9
 
 
 def record(simple, count=5):
@@ -195,7 +126,7 @@ def record(simple, count=5):
 
 @pytest.mark.parametrize(
     ("simple", "firsts", "seconds"),
-    [(2, {11, 12}, {13, 14, 15}), (-1, {11, 12, 13, 14, 15}, {10}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)],
+    [(2, {11, 12}, {13, 14, 15}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)],
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     known_positives.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
@@ -207,26 +138,3 @@ def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_p
         assert {row[1] for row in drawn} == firsts and {row[2] for row in drawn} == seconds
     else:  # hard negatives alone serve as both
         assert all(row[1] == row[2] > 10 for row in drawn)
-
-
-def test_chance_differs_by_query_and_not_by_call(tmp_path):
-    RandomIndex(50, 3).save(tmp_path / "index")
-    scores, rows = RandomIndex.load(tmp_path / "index").search(["a", "b", "a"], 20)
-    assert (rows[0] == rows[2]).all() and (rows[0] != rows[1]).any() and (np.diff(scores) < 0).all()
-    assert all(len(set(row)) == 20 for row in rows.tolist())
-    np.testing.assert_array_equal(RandomIndex(50, 3).search(["b"], 99)[1][0, :20].shape, (20,))
-
-
-def test_phases_need_validations():
-    with pytest.raises(
-        UserError, match=r"patience=3 counts validations, and config\.loop\.validate_every=0 makes none"
-    ):
-        turn.check(patience=3, validate_every=0)
-
-
-def test_quadruplets_need_places_for_both_negatives():
-    config = make_config("quadruplet", **{"data.negatives": 1})
-    with pytest.raises(
-        UserError, match=r"a simple and a hard negative for each example: set config\.data\.rates\.quad"
-    ):
-        preflight.check_settings(config, ["train"])

@@ -13,8 +13,14 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.mlm.mlm_task import mask, masked_lengths
 
 CLS, SEP, MASK = 101, 102, 103
+
+
 SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)
+
+
 LENGTHS = {"query": 8, "document": 16, "text": 16}
+
+
 # Three sentences: [11 12] [21 22 23] [31].
 RECORD = {
     "ids": tf.constant([11, 12, 21, 22, 23, 31]),
@@ -25,19 +31,23 @@ RECORD = {
     "document_id": tf.constant(77),
     "counts": tf.constant([1, 1, 2]),
 }
+
+
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
+
+
 ICT = {
     (CLS, 11, 12, SEP): (CLS, 5, 6, SEP, 21, 22, 23, 31, SEP),
     (CLS, 21, 22, 23, SEP): (CLS, 5, 6, SEP, 11, 12, 31, SEP),
     (CLS, 31, SEP): (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, SEP),
 }
-WHOLE = (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, 31, SEP)
 
 
 def draw(task, n=300, lengths=LENGTHS, **options):
     make, draws = TASKS[task].maker(Given(VOCABULARY, SPECIALS, options, {task: 0.5})), []
+    make_of_seed = tf.function(lambda seed: make(RECORD, seed, lengths))
     for i in range(n):
-        example = make(RECORD, tf.constant([7, i]), lengths)
+        example = make_of_seed(tf.constant([7, i]))
         assert example["document_id"].numpy().tolist() == [77]
         draws.append({side: tuple(tf.reshape(example[side], [-1]).numpy().tolist()) for side in ("query", "document")})
     return draws
@@ -48,11 +58,6 @@ def test_ict_takes_a_sentence_out_of_its_passage():
     assert all(ICT[query] == document for query, document in pairs)
     shares = collections.Counter(query for query, _ in pairs)
     assert len(shares) == 3 and min(shares.values()) > 70  # uniform over sentences: 100 each, sd 8
-
-
-def test_ict_keeps_the_sentence_with_the_other_probability():
-    documents = [d["document"] for d in draw("ict", ict_removal=0.9)]
-    assert 12 <= sum(document == WHOLE for document in documents) <= 50  # 30 expected, sd 5
 
 
 @pytest.mark.parametrize("task", ["bfs", "wlp"])
@@ -70,7 +75,7 @@ def test_long_texts_are_cut_and_keep_their_sep():
         assert example["document"][:4] == (CLS, 5, 6, SEP)
 
 
-@pytest.mark.parametrize("tokens", range(11, 17))
+@pytest.mark.parametrize("tokens", (11, 12, 16))
 @pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
 def test_a_pair_is_that_of_the_vocabulary(title, tokens):
     """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
@@ -83,9 +88,9 @@ def test_mlm_masks_15_percent_as_bert_does():
     ids = tf.range(200, 600)
     record, lengths = {"ids": ids}, {"text": 402}
     specials, drawn = SPECIALS._replace(vocab_size=4), set()
-    kept = collections.Counter()
+    kept, of_seed = collections.Counter(), tf.function(lambda seed: mask(record, seed, lengths, specials))
     for i in range(40):
-        example = mask(record, tf.constant([3, i]), lengths, specials)
+        example = of_seed(tf.constant([3, i]))
         text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
         original = np.concatenate([[CLS], ids.numpy(), [SEP]])
         assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400

@@ -7,10 +7,7 @@ import pytest
 from support.devices import assert_same_on_any_mesh
 from support.modules import products_of
 
-from configs import ict_bfs_wlp
-from retrieval.errors import UserError
 from retrieval.models import products
-from retrieval.models.transformer import TransformerConfig
 
 RANDOM = np.random.default_rng(0)
 X, KERNEL, GRADIENT = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((3, 5, 64), (64, 16), (3, 5, 16)))
@@ -52,8 +49,8 @@ def test_bfloat16_rounds_factors_and_not_sums():
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [(1,), (5,), (32,), (1, 1), (3, 7), (2, 1, 4), (1, 16), (3, 32), (2, 3, 48)])
-@pytest.mark.parametrize(("size_in", "size_out"), [(1, 1), (3, 2), (16, 1), (1, 16), (33, 65)])
+@pytest.mark.parametrize("rows", [(1,), (3, 7), (2, 3, 48)])
+@pytest.mark.parametrize(("size_in", "size_out"), [(16, 1), (33, 65)])
 def test_every_shape_can_be_rounded(rows, size_in, size_out, monkeypatch):
     """XLA has a product of bfloat16 for some orders of axes, and for others an error when the program runs."""
     shapes = (*rows, size_in), (size_in, size_out), (*rows, size_out)
@@ -82,8 +79,8 @@ def test_all_three_products_are_ones_that_xla_has_in_bfloat16(sizes, monkeypatch
         assert {factor.aval.dtype for factor in equation.invars} == {jnp.dtype(jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("sizes", [(32, 64), (64, 32)])
-def test_a_matrix_that_is_a_transposed_table_can_be_rounded(sizes):
+def test_a_matrix_that_is_a_transposed_table_can_be_rounded():
+    sizes = 32, 64
     x, table = (jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in ((2, 16, sizes[0]), sizes[::-1]))
 
     @jax.jit
@@ -94,10 +91,9 @@ def test_a_matrix_that_is_a_transposed_table_can_be_rounded(sizes):
     np.testing.assert_allclose(gradient(table), expected, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize(("length", "size_out"), [(5, 48), (16, 48), (16, 16)])
-def test_rounded_products_are_the_same_on_any_mesh(length, size_out):
+def test_rounded_products_are_the_same_on_any_mesh():
     """Rows are over all devices; the gradient of the matrix is the sum over them."""
-    x, kernel = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((8, length, 32), (32, size_out)))
+    x, kernel = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((8, 16, 32), (32, 48)))
 
     def gradients(kernel, x):
         return jax.grad(lambda *given: jnp.sin(products.times(*given, "float32", "bfloat16")).mean(), (0, 1))(x, kernel)
@@ -125,13 +121,3 @@ def test_auto_rounds_on_cpus_with_amx_alone(on_cpu, has_amx, rounds, monkeypatch
     y = products.times(jnp.asarray(X), jnp.asarray(KERNEL), "float32", "auto")
     error = np.abs(y - X.astype(np.float64) @ KERNEL).max()
     assert (error > 1e-3) == rounds
-
-
-def test_experiments_of_the_local_size_round_where_that_is_fast():
-    assert ict_bfs_wlp.get_config("local").model.products == "auto"
-    assert ict_bfs_wlp.get_config().model.products == "dtype"
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(UserError, match="format of products 'int8'"):
-        TransformerConfig(100, 1, 8, 2, 16, 8, products="int8")

@@ -1,11 +1,8 @@
 """Question generation: proposed answers, what is left out, and its files as labelled pairs."""
 
-import importlib.util
 import json
 
 import pytest
-from support.tiny import execute, make_config, make_run
-from support.toy_squad import SQUAD
 
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
@@ -14,7 +11,6 @@ from retrieval.errors import UserError
 from retrieval.methods.writer import expansions, stage
 from retrieval.methods.writer.answer_maker import MAKERS, Span, chosen
 from retrieval.methods.writer.writer import WrittenText
-from retrieval.pipeline import preflight, records
 
 TEXT = (
     "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
@@ -22,6 +18,8 @@ TEXT = (
     "Dr. Smith paid $1.2 million in the early 19th century for 35.5 % of U.S. territory. He was born in New York City. "
     "Today, it costs 3."
 )
+
+
 ANSWERS = [
     "Norman",
     "1066",
@@ -60,27 +58,9 @@ def test_the_best_answers_come_before_others():
     assert drawn == {("ab", "cd ef"), ("cd ef", "gh"), ("cd ef", "ij")}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("spacy") is not None, reason="spaCy is installed")
-def test_spacy_that_is_missing_is_one_sentence():
-    with pytest.raises(UserError, match=r"answers=spacy needs the package spacy, which is not installed: pip install"):
-        MAKERS["spacy"].check()
-
-
 def examples(path, **settings):
     with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
         return {group.query: group.positives for group in groups}
-
-
-def test_squads_answers_stand_in_the_place_of_titles(tmp_path):
-    path = tmp_path / "squad.json"
-    path.write_text(json.dumps(SQUAD))
-    found = examples(path, format="squad_answers")
-    for paragraph in (p for article in SQUAD["data"] for p in article["paragraphs"]):
-        for question in paragraph["qas"]:
-            if question["question"] in found and len(found[question["question"]]) == 1:
-                (source,) = found[question["question"]]
-                assert source.title == question["answers"][0]["text"] and source.text == paragraph["context"]
-    assert found
 
 
 class Fields:
@@ -129,28 +109,6 @@ def test_generated_questions_find_their_passages(tmp_path):
         examples(path, format="generated")
 
 
-@pytest.mark.long
-def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
-    """From SQuAD to questions of the corpus, and from these to towers."""
-    changes = {"base": str(prepared), "corpus": "", "sets.reqa": "", "loop.validate_every": 0}
-    asks = changes | {"pairs.files": str(inputs / "squad.json"), "generate.least_words": 3, "generate.way": "sample"}
-    asks |= {"generate.collections": ("corpus",), "train.steps": 1}
-    writer = make_run("question_generation", inputs, tmp_path / "questions", **asks)
-    preflight.check(writer, writer.config.stages)
-    execute(writer)
-    counts = records.details(writer, "generate")["corpus"]
-    assert counts[stage.PROPOSED] >= counts[stage.KEPT] > 16
-    pairs = changes | {"pairs.files": str(writer.folder / "generated" / "corpus.jsonl"), "cluster.count": 2}
-    pairs |= {"pairs.collection": str(prepared / "corpus"), "train.batch_size": 8, "mine.refresh_every": 2}
-    run = make_run("proqa", inputs, tmp_path / "run", **pairs)
-    preflight.check(run, ["sets", "pairs", "train"])
-    execute(run, "sets", "pairs", "train")
-    written = records.details(run, "pairs")
-    # A tenth validates; a question that was written of two passages is one query with two positives.
-    assert 0.8 * counts[stage.KEPT] < written["pairs"] < counts[stage.KEPT]
-    assert (run.folder / "refreshed" / "00001").exists()
-
-
 def kept_questions(*answers):
     passage = Candidate("a", "", "p")
     kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
@@ -169,19 +127,3 @@ def test_a_reader_has_to_find_the_answer_again():
         (["q Rome", "q Paris", "q x"], ["p"] * 3)
     ]
     assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)
-
-
-def test_proposed_answers_are_asked_for():
-    class Proposer:
-        def spans(self, passages):
-            return [[Span(passage.text.index("won"), passage.text.index("won") + 3)] for passage in passages]
-
-    fields = make_config("question_generation", **{"generate.queries": 1}).generate
-    asked = []
-
-    def write(sources):
-        asked.extend(source.title for source in sources)
-        return [[WrittenText("who?", -1.0, False)] for _ in sources]
-
-    stage._questions([Candidate("a", "", TEXT)], write, fields, 0, Proposer())
-    assert asked == ["won"]

@@ -3,15 +3,13 @@
 import bz2
 import gzip
 import json
-import os
 import re
 import shlex
 import shutil
-import socket
 
 import pytest
 from conftest import REPOSITORY
-from support import children, toy_corpus
+from support import toy_corpus
 from support.command_flags import forget_flags
 from support.tiny import CHEAP, as_flags
 
@@ -156,52 +154,11 @@ def test_the_commands_of_a_run_that_is_searched(place, run, capsys):
     assert all(f"\n{system}\n" in said for system in ("dense", "hybrid")) and "\n  5. " in said
 
 
-def test_the_command_of_a_server(run, monkeypatch):
-    """It would answer until it is told to end; here it is asked once."""
-    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
-    from starlette.testclient import TestClient
-
-    from retrieval.serving import server
-
-    answers, listen = [], server.listen
-
-    def listen_anywhere(host, port):
-        assert (host, port) == ("127.0.0.1", 8080)  # which may be taken here
-        return listen(host, 0)
-
-    def ask_once(app, listening, closed):
-        listening.close()
-        answers.append(TestClient(app, "http://127.0.0.1").get("/api/search?query=red+fox").json())
-
-    monkeypatch.setattr(server, "listen", listen_anywhere)
-    monkeypatch.setattr(server, "run", ask_once)
-    (serving,) = (number for number, command in enumerate(COMMANDS) if flag(command, "stage") == "serve")
-    run(serving)
-    assert list(answers[0]["systems"]) == ["dense", "bm25", "hybrid"] and answers[0]["systems"]["hybrid"]
-
-
-@pytest.mark.long
-def test_the_command_of_a_pod(home, monkeypatch):
-    """A pod of one host, which needs a process of its own; what comes before training is made without one."""
+def test_the_command_of_a_pod_is_read(home, monkeypatch):
     monkeypatch.chdir(home)
     (number,) = numbers("shared/paper")
-    arguments = [*COMMANDS[number], *SIZES["shared/paper"]]
-    alone = [argument.replace("shared/paper", "shared/alone") for argument in arguments if argument != "--multihost"]
-    execute([*alone, "--stage=prepare,sets"])
-    shutil.copytree(home / "shared" / "alone", home / "shared" / "paper")
-    child = children.FORK_SERVER.Process(target=run_pod, args=(arguments, home))
-    child.start()
-    child.join()
-    assert child.exitcode == 0, (home / "log.txt").read_text()
-    assert (home / "shared" / "paper" / "report.md").is_file()
-
-
-def run_pod(arguments, home):
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        os.environ["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{found.getsockname()[1]}"
-    os.environ.update(JAX_NUM_PROCESSES="1", JAX_PROCESS_ID="0")
-    children._run(arguments, home / "log.txt", None, children.XLA_FLAGS, home)
+    forget_flags()
+    cli.parse_flags(["main", *COMMANDS[number]])
 
 
 def test_every_line_is_a_run_or_a_setup_command():

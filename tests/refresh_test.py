@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from random import Random
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -32,7 +31,7 @@ from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, refresh, versions
+from retrieval.stages import hard_negatives, versions
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
@@ -46,14 +45,6 @@ def mined(inputs, tmp_path_factory):
     run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
     preflight.check(run, run.config.stages)
     execute(run, "sets", "index", "mine", "pairs")
-    return run
-
-
-@pytest.fixture(scope="module")
-def trained(mined, tmp_path_factory):
-    """The same, trained and evaluated."""
-    run = Run(mined.config, shutil.copytree(mined.folder, tmp_path_factory.mktemp("trained") / "run"), mined.lock)
-    execute(run)
     return run
 
 
@@ -85,59 +76,6 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
     assert told["index"] == records.read_record(mined, "index")["inputs"]
     assert records.details(mined, "pairs")["pairs with negatives"] == 14
     assert records.details(mined, "pairs")["negatives per pair"] == 4
-
-
-def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_path):
-    changes = {"base": str(mined.folder), "stages": ("train",), "data.negatives": 5, "mine.negatives": 5}
-    run = make_run(tmp_path / "run", inputs, **changes)
-    with pytest.raises(UserError, match=rf"data\.negatives=5 .* config\.mine\.negatives=4 of {mined.folder}, so"):
-        preflight.check(run, run.config.stages)
-    run.config.data.negatives = 4
-    preflight.check(run, run.config.stages)
-
-
-@pytest.mark.long
-def test_the_bases_model_mines_for_another_run(inputs, trained, tmp_path):
-    stages = ("mine", "pairs", "train")
-    changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
-    run = make_run(tmp_path / "run", inputs, **changes)
-    preflight.check(run, stages)
-    preflight.check(trained, ["mine"])  # its index is as it was, though embeddings came after it
-    execute(run)
-    told = records.details(run, "mine")
-    assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"
-    assert_best_of(run, towers_of(trained), read_examples(run.folder / "negatives" / "negatives.jsonl"))
-    scann = make_run(tmp_path / "scann", inputs, **changes | {"mine.system": "scann"})
-    with pytest.raises(UserError, match=r"no ScaNN index there; take the system 'exact'"):
-        execute(scann, "mine")
-
-
-def test_mined_negatives_ignore_the_pool_of_files(mined, inputs, tmp_path):
-    run = make_run(tmp_path / "run", inputs, **{"base": str(mined.folder), "stages": ("pairs",), "pairs.pool": 1})
-    execute(run)
-    assert records.details(run, "pairs")["negatives per pair"] == 4
-
-
-@pytest.mark.parametrize(("share", "drawn"), [(0.1, 1), (0.55, 7)])  # of 7.7 a version has 7 or 8
-def test_a_share_smaller_than_a_batch_is_refused(mined, inputs, tmp_path, share, drawn):
-    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_share": share})
-    message = rf"refresh_share={share} of 14 labelled pairs are {drawn}, fewer than .*batch_size=8"
-    with pytest.raises(UserError, match=message):
-        execute(run)
-    assert not (run.folder / "checkpoints").exists() or not list((run.folder / "checkpoints").glob("*"))
-
-
-def test_a_version_smaller_than_a_batch_is_not_written(mined, inputs, tmp_path, monkeypatch):
-    run, mine = refreshed(tmp_path / "run", inputs, mined), hard_negatives.mine
-
-    def few(*arguments):
-        result = mine(*arguments)
-        return result._replace(rows=[rows[: len(rows) * (number < 2)] for number, rows in enumerate(result.rows)])
-
-    monkeypatch.setattr(hard_negatives, "mine", few)
-    with pytest.raises(UserError, match=r"of 14 training questions 2 have a negative left, .* or lower the margins"):
-        execute(run)
-    assert not list(run.folder.glob("refreshed/*"))
 
 
 @pytest.fixture
@@ -183,38 +121,18 @@ def test_a_question_of_another_spelling_has_the_same_positives(copied):
     assert len({one.id, other.id} & {question.id for question in drawn}) in (0, 2)
 
 
-def test_a_candidate_without_text_is_no_negative(copied):
-    change(
-        copied.sets / "reqa" / "corpus.jsonl",
-        lambda row, line: line | ({"title": " ", "text": ""} if row < 3 else {}),
-    )
-    _, mined = found(copied)
-    assert all(len(rows) and min(rows) >= 3 for rows in mined.rows)
-
-
-def test_a_question_without_text_is_refused(copied):
-    change(copied.training / "queries.jsonl", lambda row, line: line | {"text": " "})
-    with pytest.raises(UserError, match=r"training/queries.jsonl, line 1: the query '\w+' is empty"):
-        found(copied)
-
-
-def towers_of(run, step=None):
+def towers_of(run, step):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)
     model = abstract_model(run.config, len(vocabulary))
     like = train_state.abstract_state(run.config, model, local_mesh(run.config))
     checkpoints = train_state.open_checkpoints(run.holder("train").folder, run.config)
-    params = checkpoints.restore(like, step=step or checkpoints.best_step()).params
+    params = checkpoints.restore(like, step=step).params
     embedder = Embedder(run.config, vocabulary, local_mesh(run.config))
     return embedder.queries(params), embedder.documents(params)
 
 
-def read_examples(path):
-    lines = map(json.loads, path.read_text().splitlines())
-    return {line["query"]: [(text["title"], text["text"]) for text in line["negatives"]] for line in lines}
-
-
-def assert_best_of(run, embed, negatives, tokens=None):
+def assert_best_of(run, embed, negatives):
     """The negatives of each query are among the first 8 of all candidates, by inner products, that are no positive."""
     vocabulary, (golds, candidates) = vocabularies.load(run.corpus), judged(run)
 
@@ -230,17 +148,15 @@ def assert_best_of(run, embed, negatives, tokens=None):
     for query, scores_N in zip(queries, query_QE @ document_NE.T):
         order = [candidates[row] for row in np.argsort(-scores_N, kind="stable")]
         texts = [(text.title, text.text) for text in order if (text.title, text.text) not in golds[query]][:8]
-        key = query
-        if tokens:
-            key, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in text)])
-            key, texts = tuple(key), list(zip(map(tuple, ids[::2]), map(tuple, ids[1::2])))
+        key, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in text)])
+        key, texts = tuple(key), list(zip(map(tuple, ids[::2]), map(tuple, ids[1::2])))
         assert len(negatives[key]) == 4 and set(negatives[key]) <= set(texts)
 
 
 def test_every_refresh_is_of_the_current_model(whole):
     for version in (1, 2):
         found = read_shards(whole, whole.folder / "refreshed" / f"{version:05d}")
-        assert_best_of(whole, towers_of(whole, step=3 * version), found, tokens=True)
+        assert_best_of(whole, towers_of(whole, step=3 * version), found)
     assert found != read_shards(whole, whole.pairs)
     lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
@@ -290,7 +206,7 @@ def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
     assert_same(run, whole)
 
 
-def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
+def test_a_damaged_version_is_mined_again_or_refused(whole, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     assert versions.is_there(run.folder, 2, 6)
@@ -301,41 +217,13 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
         batches.turn_to(2)
 
 
-@pytest.mark.parametrize("turn, made", [(3, []), (5, [(1, 5)])])
-def test_a_version_of_another_step_is_made_anew(whole, tmp_path, monkeypatch, turn, made):
-    """Version 1 is there, made after step 3; the first one is made after the turn, whenever that comes."""
-    run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
-    found, batches = [], SimpleNamespace(turn_to=lambda version: None)
-    monkeypatch.setattr(versions, "make", lambda *arguments: found.append(arguments[-2:]))
-    vocabulary, checkpoints = vocabularies.load(run.corpus), SimpleNamespace(steps=list)
-    anew = refresh.Refresh(run, vocabulary, make_mesh(run.config), batches, checkpoints, SimpleNamespace(step=turn))
-    assert anew(turn, None) and found == made
-
-
-def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path):
-    """Step 9 is of version 2, and 17 of version 5."""
-    for version in range(1, 7):
-        (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
-    (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    versions.drop_unneeded(tmp_path, 7, versions.Schedule(3, 3), checkpoint_steps=[9, 17])
-    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == [2, 5, 6]
-
-
-@pytest.mark.parametrize(("count", "turns"), [(100, 5), (100, 3), (7, 2), (7, 6), (23, 10)])
+@pytest.mark.parametrize(("count", "turns"), [(100, 3), (7, 6)])
 def test_versions_have_all_questions_in_turn(count, turns):
     questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(count)]
     for first in (1, 1 + turns, 1 + 40 * turns):
         parts = [hard_negatives.draw(questions, 1 / turns, 0, first + turn) for turn in range(turns)]
         assert sorted(question.id for part in parts for question in part) == sorted(map(str, range(count)))
         assert {len(part) for part in parts} <= {count // turns, -(-count // turns)}
-
-
-def test_a_share_of_questions_is_the_seeds():
-    questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
-    assert hard_negatives.draw(questions, 0.2, 0, 1) != hard_negatives.draw(questions, 0.2, 1, 1)
-    assert (
-        hard_negatives.draw(questions, 1.0, 0, 1) == questions and len(hard_negatives.draw(questions, 1e-9, 0, 1)) == 1
-    )
 
 
 def test_the_ids_of_a_text_are_drawn_together():

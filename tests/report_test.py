@@ -8,8 +8,7 @@ import pytest
 
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, report_page, significance
-from retrieval.evaluation.run_report import Table, curves_figure, write_report
-from retrieval.stages import report
+from retrieval.evaluation.run_report import Table, write_report
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,20 +85,6 @@ def test_differences_on_the_same_questions(tmp_path):
     assert "On the same" not in (tmp_path / "report.md").read_text()
 
 
-def test_free_tables_are_escaped_and_readable(tmp_path):
-    table = Table(
-        "Corpus", ["Task", "Pairs", "Mean", "Left out"], [["a|b\nc", 1234567, 64.251234, None], ["d", 3, 0.5, "x"]]
-    )
-    write_report(tmp_path, "T", [], [table, Table("Index", ["Name"], [["ScaNN"]], notes="Measured on 2 cores.")])
-    assert (tmp_path / "report.md").read_text() == (
-        "# T\n\nNothing was measured: there is no evaluation set.\n\n## Corpus\n\n"
-        "| Task | Pairs | Mean | Left out |\n| :--- | ---: | ---: | ---: |\n"
-        "| a\\|b c | 1,234,567 | 64.25 |  |\n| d | 3 | 0.5 | x |\n\n"
-        "## Index\n\n| Name |\n| :--- |\n| ScaNN |\n\nMeasured on 2 cores.\n"
-    )
-    assert not (tmp_path / "plots").exists()
-
-
 def test_plots_are_png_and_the_same_every_time(tmp_path):
     losses = [{"step": step, "loss": 9 / step, "ict/loss": 8 / step, "recall@1": 0.1} for step in range(1, 200)]
     for name in ("one", "two"):
@@ -147,18 +132,3 @@ def test_bad_input_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"train\.jsonl, line 2"):
             write_report(tmp_path, "T", [])
     assert not (tmp_path / "report.md").exists()
-
-
-def test_figures_have_names_below_and_no_step_twice():
-    figure = curves_figure("t", "loss", {"loss": {9: 1.0}})
-    figure.draw_without_rendering()
-    (axes,), (names,) = figure.axes, figure.legends
-    assert names.get_window_extent().y1 < axes.get_tightbbox().y0
-    left, right = axes.get_xlim()
-    assert [place for place in axes.xaxis.get_majorticklocs() if left <= place <= right] == [9]
-
-
-def test_what_was_left_out_of_a_corpus_is_a_table_and_problems_stand_out():
-    told = {"tasks": {}, "counts": {"articles": 94, "links dropped": 19}, "problems": ["dump.xml: cut off"]}
-    notes, counts = report._corpus(told).notes, report._counts(told)
-    assert notes == "**problem**: dump.xml: cut off" and counts.rows == [("articles", 94), ("links dropped", 19)]

@@ -1,4 +1,4 @@
-"""The stage `rerank`: on published runs, with a model against scores one by one, and what is refused."""
+"""The stage `rerank`: on a published run, and with a model against scores one by one."""
 
 import importlib.util
 import json
@@ -17,21 +17,14 @@ from retrieval import text_files
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.evaluation import runs
-from retrieval.methods.reranker import rerankers
 from retrieval.methods.reranker.export_folder import write_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths
-from retrieval.methods.reranker.reranking import PairReranker
-from retrieval.methods.reranker.scored_pairs import Scorer
-from retrieval.methods.writer.judges import QueryJudge
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluated_runs
 
 
 def make_run(folder, config, **changes):
@@ -46,69 +39,6 @@ def published(folder, sets, files, **changes):
     config.sets.judgements = ",".join(map(str, sets))
     config.runs.files = tuple(f"{name}={path}" for name, path in files.items())
     return make_run(folder, config, **changes)
-
-
-@pytest.fixture(scope="module")
-def deep_learning(shared_data, tmp_path_factory):
-    """The runs of DL 2019, of which BM25's is put in the order of another."""
-    folder = shared_data / "msmarco" / "passage_pool" / "runs"
-    files = {path.name.partition(".")[0]: path for path in sorted(folder.glob("*.dl19.trec"))}
-    topics = tmp_path_factory.mktemp("dl19") / "topics.tsv"
-    queries = [json.loads(line) for line in (folder.parent / "queries.dl19.jsonl").read_text().splitlines()]
-    topics.write_text("".join(f"{query['_id']}\t{query['text']}\n" for query in queries))
-    run = published(
-        topics.parent / "run",
-        (topics, shared_data / "msmarco" / "qrels.dl19-passage.txt"),
-        files,
-        **{
-            "evaluate.depth": 100,
-            "evaluate.metrics": ("nDCG@10",),
-            "rerank.systems": tuple(files),
-            "rerank.model": "SPLADE_P_P_ENSEMBLE_DISTIL",
-            "rerank.depths": (5, 10, 50, 100),
-            "rerank.measures": ("nDCG@10",),
-            "rerank.trained_on": ("BM25",),
-        },
-    )
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
-
-
-# What others measured, with the first 100 of BM25.
-CONSISTENCY = {
-    "BM25": (1, 1, 1, 1),
-    "D_BERT_KD_TASB": (0.693, 0.640, 0.432, 0.327),
-    "SPLADE_P_P_ENSEMBLE_DISTIL": (0.735, 0.677, 0.475, 0.359),
-    "REP_LLAMA": (0.707, 0.658, 0.433, 0.321),
-    "BM25_RM3": (1.000, 0.986, 0.881, 0.722),
-}
-NDCG = {"BM25": 0.5058, "BM25_RM3": 0.5216, "D_BERT_KD_TASB": 0.7210, "SPLADE_P_P_ENSEMBLE_DISTIL": 0.7308}
-
-
-def test_consistency_factors_of_published_runs(deep_learning):
-    told = records.details(deep_learning, "rerank")["consistency"]
-    factors = {row["system"]: list(row["factors"].values()) for row in told}
-    assert len(factors) == 6 and all(row["trained on"] == "BM25" for row in told)
-    for system, expected in CONSISTENCY.items():
-        np.testing.assert_allclose(factors[system], expected, atol=5.1e-4)
-    report = (deep_learning.folder / "report.md").read_text()
-    assert "## Consistency factor" in report and "| 0.693 | 0.640 | 0.432 | 0.327 |" in report
-
-
-def test_published_runs_before_and_after(deep_learning):
-    """A system in its own order stays as it is; the first 10 of one measure as they did in all of its list."""
-    table = {(row["system"], row["depth"]): row for row in records.details(deep_learning, "rerank")["depths"]}
-    for system, expected in NDCG.items():
-        assert table[system, 100]["before"]["nDCG@10"] == pytest.approx(expected, abs=5e-5)
-    for depth in (5, 10, 50, 100):
-        own = table["SPLADE_P_P_ENSEMBLE_DISTIL", depth]
-        assert own["after"] == own["before"]
-    assert table["BM25", 100]["after"]["nDCG@10"] > 0.63  # BM25's 0.506 before
-    rows = json.loads((deep_learning.folder / "reranked" / "results.json").read_text())
-    values = {row["system"]: row["value"] for row in rows}
-    assert values["BM25+rerank@100"] == pytest.approx(table["BM25", 100]["after"]["nDCG@10"], abs=1e-6)
-    assert "BM25+rerank@100" in (deep_learning.folder / "report.md").read_text()
 
 
 def test_depths_of_monobert_are_those_of_the_official_scorer(shared_data, tmp_path):
@@ -266,135 +196,3 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
     monkeypatch.setattr(encoding, "write", write)
     execute(run, "rerank")
     assert contents(run.folder) == contents(whole.folder)
-
-
-def test_seconds_are_of_the_pairs_that_this_process_scores(toy, cross_encoder, tmp_path):
-    run = with_model(tmp_path / "run", toy, cross_encoder[0])
-    scorer = Scorer(run.config, rerankers.open_reranker(run, run.config.rerank.model, "config.rerank.model"), 2)
-    pairs, text = [(0, "one"), (0, "two"), (0, "three")], lambda words: beir.Candidate("", "", words)
-    first, again = (scorer.score(tmp_path / "scores", ["a query"], pairs, 3, text) for _ in range(2))
-    assert first.seconds > 0 and again.seconds is None
-    np.testing.assert_array_equal(first.values, again.values)
-    none = scorer.score(tmp_path / "none", ["a query"], [], 0, text)
-    assert none.values.shape == (0,) and none.seconds is None
-
-
-@pytest.mark.parametrize("scores", [(8, 7, 6), (1e9, 1e9, 1e9)])
-def test_another_run_ranks_the_pairs_that_it_has(toy, tmp_path, caplog, scores):
-    """By its ranks, whatever its scores."""
-    other = tmp_path / "other.trec"
-    lines = enumerate(zip(("d3", "d9", "d0"), scores), 1)
-    other.write_text("".join(f"q0 Q0 {id} {rank} {score} x\n" for rank, (id, score) in lines))
-    changes = {"runs.files": (f"other={other}",), "runs.unknown": "allow", "rerank.model": "other"}
-    run = with_model(tmp_path / "run", toy, "", **changes)
-    execute(run)
-    _, first = read_run(run.folder / "runs" / "toy" / "bm25.trec")
-    _, rows = read_run(run.folder / "reranked" / "runs" / "toy" / "bm25+rerank@5.trec")
-    assert first[0, :3].tolist() == [5, 0, 3] and rows[0, :3].tolist() == [3, 0, 5]  # d5 is not in it
-    assert rows[1:].tolist() == first[1:, : rows.shape[1]].tolist()
-    assert "pairs are not in the run of config.rerank.model, and come last" in caplog.text
-
-
-def test_a_set_without_a_run_of_the_other_system_is_left_out(toy, tmp_path, caplog):
-    more = write_toy(tmp_path / "more", TEXTS)
-    (tmp_path / "other.trec").write_text("q0 Q0 d3 1 1 x\n")
-    changes = {"runs.files": (f"other={tmp_path / 'other.trec'}",), "runs.set": "toy", "rerank.model": "other"}
-    run = with_model(tmp_path / "run", f"{toy},{more}", "", **changes)
-    execute(run)
-    assert {row["set"] for row in records.details(run, "rerank")["depths"]} == {"toy"}
-    assert "set more: no run of config.rerank.model=other, so it is not reranked" in caplog.text
-
-
-def test_two_systems_that_share_no_set_are_refused(toy, tmp_path, monkeypatch):
-    run = with_model(tmp_path / "run", toy, "", **{"rerank.model": "other"})
-    execute(run, "sets", "index", "evaluate")
-    shared = evaluated_runs.by_set(run, ["toy"], {"bm25": "rerank.systems"})["toy"]["bm25"]
-    monkeypatch.setattr(evaluated_runs, "by_set", lambda *args: {"toy": {"bm25": shared}, "more": {"other": shared}})
-    with pytest.raises(UserError, match=r"no set has a run of it and of one of config\.rerank\.systems"):
-        execute(run, "rerank")
-
-
-def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_path, caplog):
-    changes = {"rerank.trained_on": ("bm25",), "rerank.trained_depth": 3, "evaluate.depth": 10}
-    run = with_model(tmp_path / "run", toy, cross_encoder[0], **changes)
-    execute(run)
-    (row,) = records.details(run, "rerank")["consistency"]
-    assert row["trained depth"] == 3 and "config.rerank.trained_depth" not in caplog.text
-    assert "| toy | bm25 | bm25 | 3 | 1.000 |" in (run.folder / "report.md").read_text()
-    run.config.rerank.trained_depth = 1000
-    execute(run, "rerank")
-    (row,) = records.details(run, "rerank")["consistency"]
-    most = row["trained depth"]
-    assert most < len(TEXTS) and f"consistency with bm25 goes by its first {most} results" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rerank.depths": (2, 500)}, r"config\.evaluate\.depth=100 results: raise that to 500"),
-        ({"rerank.model": ""}, "no reranker, for no stage trains one here"),
-        ({"evaluate.runs": False}, "with config.evaluate.runs=True"),
-        ({"data.query_length": 15}, r"=15 leaves no room for a document: set config\.data\.query_length=4 at most"),
-    ],
-)
-def test_what_cannot_be_reranked_is_refused_before_the_run(toy, cross_encoder, tmp_path, changes, message):
-    run = with_model(tmp_path / "run", toy, cross_encoder[0], **changes)
-    with pytest.raises(UserError, match=message):
-        preflight.check(run, run.config.stages)
-
-
-def test_an_error_in_the_run_leaves_nothing_half_written(cross_encoder, tmp_path):
-    folder = cross_encoder[0]
-    unknown = with_model(tmp_path / "a", write_toy(tmp_path / "toy", TEXTS), folder, **{"rerank.systems": ("bm26",)})
-    with pytest.raises(UserError, match=r"unknown system in config\.rerank.* 'bm26': did you mean bm25"):
-        execute(unknown)
-    empty = write_toy(tmp_path / "empty" / "toy", [*TEXTS[:5], " "])
-    (tmp_path / "x.trec").write_text("q0 Q0 d0 1 3 x\nq0 Q0 d5 2 1 x\n")
-    files = {"runs.files": (f"x={tmp_path / 'x.trec'}",), "rerank.systems": ("x",), "rerank.depths": (2,)}
-    with pytest.raises(UserError, match=r"corpus\.jsonl, line 6: the passage 'd5' is empty"):
-        execute(with_model(tmp_path / "b", empty, folder, **files))
-    with pytest.raises(UserError, match=r"the first 3 results are to be reranked, and the run of 'x'.* has at most 2"):
-        execute(with_model(tmp_path / "c", empty, folder, **files | {"rerank.depths": (3,)}))
-    (tmp_path / "x.trec").write_text("q0 Q0 d0 1 3 x\nq0 Q0 d77 2 1 x\n")
-    with pytest.raises(UserError, match="no text of the candidate 'd77', which a run names"):
-        execute(with_model(tmp_path / "d", empty, folder, **files | {"runs.unknown": "allow"}))
-    for name in "abcd":
-        assert not list((tmp_path / name).glob("reranked/**/*.trec"))
-
-
-def test_a_vocabulary_of_another_model_is_refused(toy, cross_encoder, tmp_path):
-    _, model = cross_encoder
-    other = tmp_path / "other"
-    other.mkdir()
-    write_cross_encoder(other, model)
-    run = with_model(tmp_path / "run", toy, other)
-    with pytest.raises(UserError, match="no vocabulary beside the weights"):
-        preflight.check(run, run.config.stages)
-    WordPiece([*SPECIAL_TOKENS, *WORDS, "more"]).save(other / "vocab.txt")
-    with pytest.raises(UserError, match=r"a model of 16 tokens, and .*vocab\.txt has 17"):
-        preflight.check(run, run.config.stages)
-
-
-def test_scores_of_written_queries_are_those_of_pairs(toy, cross_encoder, tmp_path):
-    run = with_model(tmp_path / "run", toy, cross_encoder[0])
-    passages = list(beir.read_candidates(toy / "corpus.jsonl"))[:4]
-    queries = [*QUERIES.values()][:2] * 2
-    one = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
-    expected = [one.scores(query, [passage])[0] for query, passage in zip(queries, passages)]
-    judge = QueryJudge(run, str(cross_encoder[0]))
-    np.testing.assert_allclose(judge.scores(queries, passages), expected, rtol=1e-5, atol=1e-6)
-    assert len(judge.scores([], [])) == 0
-
-
-def test_what_scores_as_many_documents_is_compiled_before(toy, cross_encoder, tmp_path, monkeypatch):
-    run, shapes = with_model(tmp_path / "run", toy, cross_encoder[0]), []
-    reranker = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
-    monkeypatch.setattr(
-        reranker._scorer, "score", lambda ids_BL: shapes.append(ids_BL.shape) or np.zeros((len(ids_BL), 1))
-    )
-    monkeypatch.setattr(reranker._scorer, "lengths", Lengths(8, 80))
-    reranker.compile(20)
-    compiled, (word, *_) = set(shapes), WORDS
-    for length in range(1, 200, 5):
-        reranker.scores(word, [beir.Candidate(str(place), "", f"{word} " * length) for place in range(20)])
-    assert set(shapes) == compiled == {(32, length) for length in (16, 32, 48, 64, 80)}

@@ -7,26 +7,21 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.tiny import execute, make_run
-from support.toy_store import URL, copy_up
 
 import retrieval
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
-from retrieval.methods.reranker import rerankers
 from retrieval.methods.reranker.export_folder import read_cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
-from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-
-pytest_plugins = ["support.machines_of_a_store"]
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +61,6 @@ def test_its_systems_are_among_the_results(trained):
     assert {len(row) for row in rows} == {8}
     report = (trained.folder / "report.md").read_text()
     assert "bm25+rerank@10" in report and "## Reranking by depth" in report and "## Consistency factor" in report
-
-
-@pytest.mark.parametrize("stage", ["rerank", "teacher"])
-def test_one_on_a_store_is_copied_down_before_its_stage(trained, bucket, machine, inputs, tmp_path, stage):
-    copy_up(bucket, trained.folder)
-    fields = ("rerank.model", "teacher.model")
-    run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL))
-    STAGES[stage].fetch(run)
-    model = rerankers.open_reranker(run, URL, "config.rerank.model").model
-    own = rerankers.open_reranker(trained, "", "config.rerank.model").model
-    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), parameters_of(own))
 
 
 @pytest.fixture(scope="module")

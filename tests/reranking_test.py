@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.errors import UserError
 from retrieval.methods.reranker.loss import binary_cross_entropy, class_cross_entropy
 from retrieval.training.objectives.distillation import kl_divergence, margin_mse
 from retrieval.training.objectives.own_negatives import multi_negative_nll
@@ -79,21 +78,15 @@ def test_losses_of_candidates_are_those_of_the_loops(name, K):
     assert 0 < hits.mean() < 1
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_candidate_losses_and_gradients_are_equal_on_any_mesh(name):
+def test_candidate_losses_and_gradients_are_equal_on_any_mesh():
+    """All in one program."""
+
     def loss(scale, batch):
         score, teacher, ids = batch
-        values, metrics = LOSSES[name](score * scale, teacher, ids)
-        return values.mean(), (values, metrics)
+        found = [of(score * scale, teacher, ids) for of in LOSSES.values()]
+        return sum(values.mean() for values, _ in found), found
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.float32(0.7), batch())
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_large_scores_overflow_nowhere(name):
-    score, teacher, ids = batch()
-    loss, grad = jax.value_and_grad(lambda x: LOSSES[name](x * 1e4, teacher * 1e4, ids)[0].sum())(score)
-    assert np.isfinite(loss) and np.isfinite(grad).all()
 
 
 @pytest.mark.parametrize("name", ["margin_mse", "kl"])
@@ -109,14 +102,3 @@ def test_a_temperature_divides_the_students_scores_alone():
     for name, loss in (("margin_mse", margin_mse), ("kl", lambda *args, **o: kl_divergence(*args, softening=2.0, **o))):
         found, _ = loss(score, fields(teacher, ids), temperature=0.5)
         np.testing.assert_allclose(found, LOSSES[name](score / 0.5, teacher, ids)[0], rtol=1e-5)
-
-
-def test_an_unusable_batch_of_a_student_is_refused():
-    score, teacher, ids = batch()
-    for loss in (margin_mse, kl_divergence):
-        with pytest.raises(UserError, match="an example has 1 document: the positive"):
-            loss(score[:, :1], fields(teacher, ids))
-        with pytest.raises(UserError, match="temperature 0"):
-            loss(score, fields(teacher, ids), temperature=0)
-        with pytest.raises(UserError, match="teacher's scores, but the labelled examples have none"):
-            loss(score, {"document_id": ids})

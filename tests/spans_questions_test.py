@@ -1,15 +1,12 @@
-"""The questions of the stage `spans`: of several files, and with the lists of a run file."""
+"""The questions of the stage `spans`: of several files, and those held out."""
 
 import json
 
-import numpy as np
 import pytest
 
-from retrieval.data.sets import answers, set_format
+from retrieval.data.sets import set_format
 from retrieval.errors import UserError
 from retrieval.methods.reader import spans_stage
-
-KNOWN = answers.of_texts(["x"])
 
 
 @pytest.fixture
@@ -70,29 +67,10 @@ def test_web_questions_are_held_out_as_published(shared_data, tmp_path):
     assert (counts["division"]["train"], counts["division"]["dev"]) == (3417, 361)
 
 
-@pytest.mark.parametrize("names", ["trec.tsv,nq.jsonl", "nq.jsonl,trec.tsv"])
-def test_texts_and_patterns_of_one_question_are_refused(tmp_path, names):
+def test_texts_and_patterns_of_one_question_are_refused(tmp_path):
     (tmp_path / "nq.jsonl").write_text(json.dumps({"question": "who wrote it", "answer": ["C++ ("]}) + "\n")
     (tmp_path / "trec.tsv").write_text("1\tsource\twho wrote it\tNob.*y\n")
     with pytest.raises(
         UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
     ):
-        spans_stage._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False, ("qa", 3610))
-
-
-def test_two_questions_of_one_id_are_refused(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.json").write_text(json.dumps([{"qId": "w1", "qText": f"of {name}", "answers": ["x"]}]))
-    with pytest.raises(UserError, match=r"b\.json, record 1: the question id 'w1' is there twice"):
-        spans_stage._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False, ("qa", 3610))
-
-
-def test_lists_of_questions_that_are_not_trained_on_are_counted(folder, caplog):
-    run = folder / "r.trec"
-    run.write_text("q1 Q0 d1 1 2.0 s\nq1 Q0 d0 2 1.0 s\nq2 Q0 d0 1 1.0 s\n")
-    questions = [spans_stage._Question(id, id, KNOWN) for id in ("q0", "q1")]
-    lists = list(spans_stage._of_run(run, questions, folder, depth=1, third=""))
-    np.testing.assert_array_equal([rows for _, rows in lists], [[-1], [1]])
-    assert "1 are of questions that are not trained on" in caplog.text and "1 questions have none" in caplog.text
-    with pytest.raises(UserError, match=r"r\.trec: no list of any question that is trained on"):
-        list(spans_stage._of_run(run, questions[:1], folder, depth=1, third=""))
+        spans_stage._of_files(f"{tmp_path / 'trec.tsv'},{tmp_path / 'nq.jsonl'}", False, ("qa", 3610))

@@ -1,4 +1,4 @@
-"""Two towers: pooling, projection, tying, packing, and starting from a pre-trained encoder."""
+"""Two towers: pooling, projection, packing, and starting from a pre-trained encoder."""
 
 import dataclasses
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
@@ -29,11 +28,6 @@ def text():
 @nnx.jit
 def documents(model, text, key=None):
     return model.encode_documents(text, key)
-
-
-@nnx.jit
-def queries(model, text, key=None):
-    return model.encode_queries(text, key)
 
 
 def same_parameters(a, b):
@@ -93,59 +87,12 @@ def test_packed_texts_have_the_same_embeddings(pooling):
     np.testing.assert_allclose(documents(model, packed(groups, length=14)), documents(model, text()), atol=1e-5)
 
 
-def test_normalized_embeddings_have_length_one_and_the_same_direction():
-    plain, unit = (documents(two_tower.create(dataclasses.replace(CONFIG, normalize=n), 0), text()) for n in (0, 1))
-    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
-
-
-def test_towers_are_apart_or_one():
-    apart = two_tower.create(CONFIG, seed=0)
-    tied = two_tower.create(dataclasses.replace(CONFIG, tied=True), seed=0)
-    assert not same_parameters(nnx.state(apart.query_tower), nnx.state(apart.document_tower))
-    assert np.abs(queries(apart, text()) - documents(apart, text())).max() > 1e-3
-    assert not hasattr(tied, "document_tower")
-    np.testing.assert_array_equal(queries(tied, text()), documents(tied, text()))
-    count = [sum(leaf.size for leaf in jax.tree.leaves(nnx.state(m))) for m in (apart, tied)]
-    assert count[0] == 2 * count[1]
-
-
-def test_a_tied_model_drops_out_queries_and_documents_apart():
-    model = two_tower.create(dataclasses.replace(CONFIG, tied=True), seed=0)
-    key = jax.random.key(0)
-    assert np.abs(queries(model, text(), key) - documents(model, text(), key)).max() > 1e-3
-    np.testing.assert_array_equal(queries(model, text(), key), queries(model, text(), key))
-
-
-def test_every_parameter_is_a_param_and_learns():
-    """Nothing but parameters is in the state, so `nnx.split(model, nnx.Param)` leaves nothing over."""
+def test_a_pretrained_encoder_is_copied_to_both_towers():
     model = two_tower.create(CONFIG, seed=0)
-    graphdef, params = nnx.split(model, nnx.Param)
-
-    def loss(params):
-        m = nnx.merge(graphdef, params)
-        return jnp.sum(jnp.sin(m.encode_queries(text(), None) * m.encode_documents(text(), None)))
-
-    grads = jax.jit(jax.grad(loss))(params)
-    still = {"/".join(map(str, path)) for path, grad in nnx.to_flat_state(grads) if not np.any(grad[...])}
-    # A softmax does not change when all its logits grow alike, and the key's bias does just that.
-    assert all(path.endswith("attention/key/bias") for path in still), still
-
-
-def test_bow_mlp_goes_through_the_same_door():
-    sizes = dict(vocab_size=50, hidden_size=12, mlp_size=7)
-    model = two_tower.create(TowerConfig("bow_mlp", sizes, embed_dim=6), seed=0)
-    assert queries(model, text()).shape == documents(model, text(), jax.random.key(0)).shape == (8, 6)
-    with pytest.raises(UserError, match="query_tower: a BoW-MLP cannot start from a pre-trained Transformer"):
-        two_tower.init_encoders(model, Transformer(TransformerConfig(**SIZES), rngs=nnx.Rngs(0)))
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_pretrained_encoder_is_copied_to_both_towers(tied):
-    model = two_tower.create(dataclasses.replace(CONFIG, tied=tied), seed=0)
     encoder = Transformer(TransformerConfig(**SIZES), rngs=nnx.Rngs(5))
     projection = jnp.copy(model.query_tower.projection.kernel[...])
     two_tower.init_encoders(model, encoder)
-    towers = [model.query_tower] if tied else [model.query_tower, model.document_tower]
+    towers = [model.query_tower, model.document_tower]
     for tower in towers:
         assert same_parameters(nnx.state(tower.encoder), nnx.state(encoder))
     np.testing.assert_array_equal(model.query_tower.projection.kernel[...], projection)
@@ -154,37 +101,3 @@ def test_a_pretrained_encoder_is_copied_to_both_towers(tied):
     towers[0].encoder.token_embedding.embedding[...] += 1
     assert not same_parameters(nnx.state(towers[0].encoder), nnx.state(encoder))
     jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(nnx.state(model))
-
-
-def test_an_unfit_encoder_is_refused_with_its_differences():
-    model = two_tower.create(CONFIG, seed=0)
-    encoder = Transformer(TransformerConfig(**(SIZES | {"vocab_size": 40, "num_layers": 2})), rngs=nnx.Rngs(0))
-    before = nnx.state(model)
-    with pytest.raises(UserError) as error:
-        two_tower.init_encoders(model, encoder)
-    message = str(error.value)
-    assert "does not fit query_tower" in message
-    assert "token_embedding/embedding: (40, 12), needed (50, 12)" in message
-    assert "layers/attention/key/kernel: (2, 12, 12), needed (1, 12, 12)" in message and "more" in message
-    assert "position_embedding" not in message
-    assert same_parameters(nnx.state(model), before)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder": "transformers"}, "unknown encoder 'transformers': did you mean transformer"),
-        ({"pooling": "max"}, "unknown pooling 'max'.*known: cls, mean"),
-        (
-            {"sizes": SIZES | {"num_layer": 3}},
-            "unknown size of encoder 'transformer' 'num_layer': did you mean num_layers",
-        ),
-        (
-            {"sizes": {"vocab_size": 5, "num_layers": 1}},
-            "'transformer': set its hidden_size, num_heads, mlp_size, max_l",
-        ),
-    ],
-)
-def test_bad_settings_are_refused(change, message):
-    with pytest.raises(UserError, match=message):
-        two_tower.create(dataclasses.replace(CONFIG, **change), seed=0)

@@ -93,24 +93,6 @@ def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
     assert {row["value"] for row in rows if row["metric"] == "RR"} == {1.0}
 
 
-def test_an_installed_program_knows_its_configs(programs, elsewhere):
-    assert call(programs / "retrieval", "--version").stdout == f"retrieval {retrieval.__version__}\n"
-    done = call(programs / "retrieval", "--help")
-    assert "configs/dpr.py\n" in done.stdout and "configs/studies/seed_encoder.py\n" in done.stdout
-    done = call(programs / "python", "-m", "retrieval.main", "--config=dpr:locl", "--workdir=run")
-    assert done.returncode == 2 and "unknown size of a config 'locl': did you mean local" in done.stderr
-
-
-def test_a_missing_package_is_told_with_its_extra(programs, elsewhere, monkeypatch):
-    hidden = "import sys, runpy; sys.modules['apache_beam'] = None; sys.argv[0] = 'retrieval'; "
-    hidden += "from retrieval.main import program; program()"
-    options = ("--config=bm25:local", "--config.prepare.runner=DirectRunner", "--workdir=run")
-    done = call(programs / "python", "-c", hidden, *options)
-    assert done.returncode == 2
-    wanted = "config.prepare.runner=DirectRunner needs the package apache-beam, which is not installed"
-    assert f"{wanted}: pip install 'retrieval-jax[beam]'" in done.stderr
-
-
 @pytest.mark.long  # it downloads what the wheel needs
 def test_what_a_wheel_requires_is_enough(wheel, elsewhere, tmp_path):
     programs = environment(tmp_path / "clean", wheel, f"--constraint={REPOSITORY / '.venv' / 'pins.txt'}")
