@@ -11,21 +11,16 @@ from support.modules import spread
 from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.errors import UserError
-from retrieval.methods.reranker.export_folder import (
+from retrieval.methods.reranker.model import (
+    CrossEncoder,
     check_cross_encoder,
     load_cross_encoder,
-    read_cross_encoder,
     separators,
     write_cross_encoder,
 )
-from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths, joined
+from retrieval.methods.reranker.trained import Lengths, joined
 from retrieval.models.hugging_face import BertFolder
-
-
-def read(folder, classes=1):
-    like = nnx.eval_shape(lambda: CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0)))
-    return read_cross_encoder(BertFolder.open(folder), like)
+from retrieval.recipes.placement import parameters_of
 
 
 def loaded(folder):
@@ -40,16 +35,13 @@ def written(folder, classes):
 
 def test_one_class_comes_back_bit_for_bit(tmp_path):
     model = written(tmp_path, 1)
-    jax.tree.map(np.testing.assert_array_equal, read(tmp_path), nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(loaded(tmp_path)), parameters_of(model))
     assert len(load_file(tmp_path / "model.safetensors")) == 5 + 16 * 2 + 4
 
 
 def test_two_classes_become_one_of_equal_order(tmp_path):
     """The logit x of a label has log p(relevant) = log sigmoid(x)."""
-    model, again = written(tmp_path, 2), CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(1))
-    state = nnx.state(again, nnx.Param)
-    nnx.replace_by_pure_dict(state, read(tmp_path))
-    nnx.update(again, state)
+    model, again = written(tmp_path, 2), loaded(tmp_path)
     np.testing.assert_allclose(jax.nn.log_sigmoid(scores(again, pairs())), scores(model, pairs()), atol=1e-5)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["sentence_transformers"]["activation_fn"].endswith("LogSigmoid")
@@ -106,14 +98,14 @@ def test_what_is_no_cross_encoder_is_refused(tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     for left_out, message in (
         ("classifier.", "whose classifier has 0 classes; one of bert,"),
-        ("bert.pooler.", "its classifier stands on no pooler"),
+        ("bert.pooler.", "with a pooler and 1 or 2 classes is needed"),
         ("bert.encoder.layer.1.", "num_hidden_layers is 2, and model.safetensors has tensors of 1 layers"),
         ("classifier.bias", "classifier.bias is missing"),
     ):
         part = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
         save_file(part, tmp_path / "model.safetensors")
         with pytest.raises(UserError, match=message):
-            read(tmp_path)
+            loaded(tmp_path)
 
 
 ROBERTA = {  # what its tensors are called, by what ours are
@@ -182,7 +174,7 @@ def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch
     for changed, message in (
         ({name: x for name, x in tensors.items() if "layer.1.output.dense.bias" not in name}, "dense.bias is missing"),
         (tensors | {"classifier.bias": np.zeros(2, np.float32)}, r"classifier.bias is \[2\], \[1\] is needed"),
-        (tensors | three, "whose classifier has 3 classes; one of bert, roberta, xlm-roberta with 1 or 2"),
+        (tensors | three, "whose classifier has 3 classes; one of bert, roberta, xlm-roberta with a pooler and 1 or 2"),
     ):
         save_file(changed, tmp_path / "model.safetensors")
         with pytest.raises(UserError, match=message):

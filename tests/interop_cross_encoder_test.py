@@ -6,7 +6,6 @@ Skipped where it is not installed; nothing is fetched.
 import json
 import os
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,9 +15,8 @@ from support.modules import spread
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.export_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
+from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
@@ -101,11 +99,7 @@ def test_a_model_of_theirs_gives_the_same_logits_here(classes, tmp_path):
     torch.manual_seed(0)
     theirs = transformers.BertForSequenceClassification(config).eval()
     theirs.save_pretrained(tmp_path)
-    model = CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0))
-    state = nnx.state(model, nnx.Param)
-    params = read_cross_encoder(BertFolder.open(tmp_path), model)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
+    model = load_cross_encoder(BertFolder.open(tmp_path), CONFIG)
     pairs = texts()
     ids, types = (torch.tensor(np.asarray(x)).long() for x in (pairs.ids_RL, pairs.types_RL))
     with torch.no_grad():

@@ -5,7 +5,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from support.tiny import execute, make_run
 from support.toy_store import URL, copy_up
 
@@ -13,10 +12,8 @@ import retrieval
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.export_folder import read_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.model import load_cross_encoder
+from retrieval.methods.reranker.trained import RERANKERS, Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
@@ -74,9 +71,9 @@ def test_one_on_a_store_is_copied_down_before_its_stage(trained, bucket, machine
     fields = ("rerank.model", "teacher.model")
     run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL))
     STAGES[stage].fetch(run)
-    model = rerankers.open_reranker(run, URL, "config.rerank.model").model
-    own = rerankers.open_reranker(trained, "", "config.rerank.model").model
-    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), parameters_of(own))
+    passages = [Candidate("", "", "the red fox eats grass"), Candidate("", "", "nothing")]
+    ours, theirs = (RERANKERS.open(*each, "config.rerank.model") for each in ((run, URL), (trained, "")))
+    np.testing.assert_array_equal(ours.scores_of("fox", passages), theirs.scores_of("fox", passages))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +85,7 @@ def exported(trained):
 def test_it_is_exported_and_read_back(trained, exported):
     config, size = trained.config, len(trained.load_vocabulary())
     _, model = initial_parameters.load_parameters(trained.folder, size, config.mesh)
-    one = nnx.eval_shape(lambda: CrossEncoder(model.encoder.config, 1, rngs=nnx.Rngs(0)))
-    params = read_cross_encoder(BertFolder.open(exported), one)
+    params = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], parameters_of(model)["encoder"])
     card = (exported / "README.md").read_text()
     assert "pipeline_tag: text-ranking" in card and "CrossEncoder(" in card and "encode_query" not in card
@@ -126,5 +122,7 @@ def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
     initial_parameters.init_from(model, run.config, size)
-    params = read_cross_encoder(BertFolder.open(exported), model)
-    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), params)
+    one = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(model.encoder), one["encoder"])
+    for name, x in parameters_of(model.classifier).items():
+        np.testing.assert_array_equal(x, np.concatenate([0 * one["classifier"][name], one["classifier"][name]], -1))

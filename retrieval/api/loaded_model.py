@@ -30,9 +30,6 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.methods.reader import answering
 from retrieval.methods.reader.answering import Answer, Answerer, has_answerer
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.rerank_stage import is_system
-from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.recipes import exported_towers, initial_parameters, towers
@@ -41,6 +38,7 @@ from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
+from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
 from retrieval.runtime import hub, store_copy
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
@@ -227,7 +225,7 @@ class Model:
         check_list(documents)
         records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
         passages = candidates(records)
-        scores = self._reranker.scores(query, passages).tolist()
+        scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
 
@@ -277,18 +275,18 @@ class Model:
         return self._of_run(self._run, kinds, self._run.config.fuse.dense_weight)
 
     @functools.cached_property
-    def _reranker(self) -> PairReranker:
+    def _reranker(self) -> PairScorer:
         run, value = self._run, ""
         if run and not recipe_of(run.holder("train").config).reranks:
             value = run.config.rerank.model
-            run = run if value and not is_system(value) else None
+            run = run if is_place(value) else None
         if run is None:
             raise UserError(
                 f"{self._place}: there is no reranker: load the work directory of a run that trains one "
                 "(config.recipe=reranker), or that names one in config.rerank.model"
             )
-        rerankers.KIND.fetch(run, value, _RERANKER)
-        return PairReranker(run, value, _RERANKER)
+        TRAINED["reranker"].fetch(run, value, _RERANKER)
+        return TRAINED["reranker"].open(run, value, _RERANKER)
 
     def _check_towers(self) -> None:
         if not self._has_towers:

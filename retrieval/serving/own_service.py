@@ -10,14 +10,14 @@ from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.methods.reader.answering import Answerer, system_that_is_read
-from retrieval.methods.reranker.reranking import PairReranker
+from retrieval.recipes.trained_model import PairScorer
 from retrieval.search.marks import marked
 from retrieval.serving.service import RERANKED_DEPTH, Service
 
 _WORD = "warm"
 
 
-def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer | None, batch: int) -> Service:
+def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer | None, batch: int) -> Service:
     """The service, with all compiled that queries need.
 
     Args:
@@ -30,7 +30,7 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
 
     def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
         assert reranker, "otherwise nobody asks"
-        return reranker.scores(query, candidates(documents))
+        return reranker.scores_of(query, candidates(documents))
 
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     own.compile(batch)
