@@ -15,7 +15,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.methods.deepct import task
 from retrieval.methods.deepct.model import DeepCT
-from retrieval.methods.deepct.term_weigher import Scale, TermWeigher
+from retrieval.methods.deepct.stage import TermWeigher
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes.passage_rows import cut, rows_of
@@ -115,7 +115,8 @@ def test_neighbouring_han_letters_are_weighed_as_pairs(inputs, tmp_path):
     model = DeepCT(sizes, rngs=nnx.Rngs(0))
     model.weight.kernel[...] *= 0
     model.weight.bias[...] += 0.5
-    weigher = TermWeigher(make_run(inputs, tmp_path).config, vocabulary, model, Scale(), 2)
+    config = make_run(inputs, tmp_path).config
+    weigher = TermWeigher(config, vocabulary, model, config.weigh)
     assert weigher.weigh([Candidate("", "我", "我们喜")]) == [{"我": 50, "我们": 50, "们喜": 50}]
 
 

@@ -9,9 +9,7 @@ import optax
 import pytest
 from flax import nnx
 
-from retrieval.methods.deepct.loss import term_regression
-from retrieval.methods.deepct.model import DeepCT
-from retrieval.methods.deepct.term_weights import term_frequencies, words
+from retrieval.methods.deepct.model import DeepCT, term_frequencies, term_regression, words
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.search.bm25 import Bm25Index

@@ -14,7 +14,7 @@ from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.methods.deepct import index
-from retrieval.methods.writer.expansions import Expansion, to_line
+from retrieval.methods.writer.examples import Expansion, to_line
 from retrieval.pipeline import preflight
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts

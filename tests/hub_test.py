@@ -14,7 +14,7 @@ from configs import ict
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker.trained import RERANKERS
-from retrieval.methods.writer import published_writer
+from retrieval.methods.writer.stage import check_published
 from retrieval.pipeline import preflight
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
@@ -118,8 +118,8 @@ def test_a_cross_encoder_of_the_hub_is_a_reranker(served, tmp_path):
 def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
     with pytest.raises(UserError, match=r"config\.rerank\.model=me/bert: no cross-encoder.* is written hf:me/bert$"):
         RERANKERS.check(make_run(tmp_path, ""), "me/bert", "config.rerank.model")
-    with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json.* is written hf:t5-base$"):
-        published_writer.check(Path("t5-base"), 1)
+    with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json .* is written hf:t5-base$"):
+        check_published(Path("t5-base"), 1)
     with pytest.raises(UserError, match=r"me/bert: neither the work directory.* is written hf:me/bert$"):
         retrieval.load("me/bert")
     for value in (str(tmp_path), f"{tmp_path}/none", "lists/vocab.txt", "runs/a/b", "", "../model"):

@@ -12,8 +12,8 @@ from support import tiny
 from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.methods.writer.published_writer import PublishedWriter
-from retrieval.methods.writer.writer import BEAM, GREEDY, SAMPLE, Decoding
+from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding
+from retrieval.methods.writer.stage import PublishedWriter
 from retrieval.pipeline import preflight
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -21,12 +21,11 @@ from retrieval.methods.reader import answer_choice, answer_stage, readers
 from retrieval.methods.reader.answer_choice import WEIGHTS
 from retrieval.methods.reader.answering import Answerer
 from retrieval.methods.reader.readers import OwnReader, open_reader
-from retrieval.methods.writer.answer_maker import chosen
-from retrieval.methods.writer.answer_proposer import AnswerProposer
-from retrieval.methods.writer.judges import AnswerJudge
+from retrieval.methods.writer.examples import chosen
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline import stage as stages
 from retrieval.pipeline.work_directory import Asked
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import encoding
 from retrieval.serving.own_service import service_of
 
@@ -356,9 +355,9 @@ def test_answers_of_many_questions_are_those_of_one(trained):
     passages = list(beir.read_candidates(trained.sets / "squad" / "corpus.jsonl"))[:5]
     queries = list(beir.read_queries(trained.sets / "squad" / "queries.jsonl").values())[:5]
     one = OwnReader(open_reader(trained, "", "config.base"), 1)
-    expected = [one.spans(query, [passage], [0.0])[0].text for query, passage in zip(queries, passages)]
-    assert AnswerJudge(trained, "").answers(queries, passages) == expected
-    assert AnswerJudge(trained, "").answers([], []) == []
+    expected = [one.spans(query, [passage], [0.0])[0] for query, passage in zip(queries, passages)]
+    many = TRAINED["reader"].open(trained, "", "config.base")
+    assert many.spans(queries, passages, 1) == [[(span.start, span.end)] for span in expected]
 
 
 def test_what_reads_is_compiled_before(trained, monkeypatch):
@@ -380,10 +379,11 @@ def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     execute(run)
     value = beir.read_folder(run.sets / "squad")
     passages = list(value.candidates)
-    proposed = AnswerProposer(run, "").spans(passages)
+    proposers, field = TRAINED["proposer"], "config.generate.proposer"
+    proposed = proposers.open(run, "", field).spans([""] * len(passages), passages, 20)
     taken = {text for passage, best in zip(passages, proposed) for text in chosen(passage.text, (), 2, 0, best)}
     assert taken == {text for answers in value.answers.values() for text in answers.values}
     with pytest.raises(UserError, match=r"config\.answer\.model: .* trains a reader without questions"):
         readers.check(trained, str(run.folder), "config.answer.model")
     with pytest.raises(UserError, match=r"trains a reader with questions: name one of config\.spans\.asked=False"):
-        AnswerProposer(run, str(trained.folder))
+        proposers.check(run, str(trained.folder), field)

@@ -9,8 +9,7 @@ import jax
 
 from retrieval.data.examples import feature_lengths
 from retrieval.libraries import seqio
-from retrieval.methods.deepct.loss import term_regression
-from retrieval.methods.deepct.model import DeepCT
+from retrieval.methods.deepct.model import DeepCT, term_regression
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
