@@ -40,16 +40,9 @@ def check_list(documents: object) -> None:
     Raises:
       UserError: they are one text, one record, a table, or nothing to loop over.
     """
-    if isinstance(documents, str | Mapping):
-        one = "text" if isinstance(documents, str) else "record"
-        raise UserError(f"a list of texts or records is needed, and this is one {one}; write [{one}]")
-    if hasattr(documents, "columns"):
-        raise UserError(
-            "a list of texts or records is needed, and this is a table; write documents.to_dict('records') with "
-            "pandas, to_dicts() with polars, to_pylist() with Arrow"
-        )
-    if not isinstance(documents, Iterable):
-        raise UserError(f"a list of texts or records is needed, not {documents!r}"[:300])
+    if not is_list(documents):
+        more = "; of a table, such as documents.to_dict('records')" if hasattr(documents, "columns") else ""
+        raise UserError(f"a list of texts or records is needed{more}, not {documents!r}"[:300])
 
 
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
@@ -93,16 +86,14 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
-def check_fields(fields: object) -> None:
+def check_fields(fields: Mapping[str, str]) -> None:
     """Checks what a call says of the fields of records.
 
     Raises:
-      UserError: it is no names by 'id', 'title', 'text' and 'url'.
+      UserError: it names others than 'id', 'title', 'text' and 'url'.
     """
-    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields.values()):
-        raise UserError(f"fields={fields!r}"[:200] + ": the names of columns are needed, as in {'text': 'description'}")
     if unknown := [name for name in fields if name not in _FIELDS]:
-        raise unknown_name("field of a document", str(unknown[0]), _FIELDS)
+        raise unknown_name("field of a document", unknown[0], _FIELDS)
 
 
 def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Mapping[str, str]) -> Iterator[Candidate]:

@@ -2,10 +2,9 @@
 
 import io
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from retrieval.runtime.store import is_url
 
 _ERROR = "error: "  # how the program begins what is wrong
 _BAD_INPUT = 2
-_UNSAYABLE = re.compile(r"[\0\ud800-\udfff]")  # what no command can have in a field
 
 
 class FinishedRun:
@@ -89,16 +87,11 @@ def run(
       UserError: bad input; with the program's own message.
       RuntimeError: it ended otherwise; the log has the reason.
     """
-    if not isinstance(workdir, str | os.PathLike):
-        raise UserError(f"workdir={workdir!r}: a path is needed: name the folder that the run may write to")
-    if not isinstance(overrides or {}, Mapping):
-        raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
     workdir = os.path.expanduser(workdir)
-    command = [sys.executable, "-m", "retrieval.main", _flag("config", config), _flag("workdir", workdir)]
-    command += [
-        _flag(f"config.{name}", _plain(value), f"override {name!r}") for name, value in (overrides or {}).items()
-    ]
-    command += [_flag("stage", _listed(stages), "stages")] if stages else []
+    command = [sys.executable, "-m", "retrieval.main", f"--config={config}", f"--workdir={workdir}"]
+    command += [f"--config.{name}={_plain(value)}" for name, value in (overrides or {}).items()]
+    if stages:
+        command += [f"--stage={stages if isinstance(stages, str) else ','.join(stages)}"]
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
@@ -117,33 +110,6 @@ def run(
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
     return FinishedRun(workdir if is_url(workdir) else Path(workdir))
-
-
-def _listed(stages: str | Iterable[str]) -> str:
-    """Stages as --stage takes them.
-
-    Raises:
-      UserError: they are no names.
-    """
-    names = [stages] if isinstance(stages, str) or not isinstance(stages, Iterable) else list(stages)
-    if not all(isinstance(name, str) for name in names):
-        raise UserError(f"stages={stages!r}: the names of stages are needed, such as ['encode', 'index']"[:300])
-    return ",".join(names)
-
-
-def _flag(name: str, value: Any, what: str = "") -> str:
-    """The argument that sets a flag, as the shell has it.
-
-    Args:
-      what: what the caller calls it, if not by its name.
-
-    Raises:
-      UserError: no command can hold it.
-    """
-    flag = f"--{name}={value}"
-    if _UNSAYABLE.search(flag):
-        raise UserError(f"{what or name}: {value!r} has a NUL or half of a surrogate pair in it; leave that out")
-    return flag
 
 
 def _plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ from retrieval.api.document_texts import (
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, first_line, hub_hint, unknown_name
+from retrieval.errors import UserError, hub_hint, unknown_name
 from retrieval.methods.reader import answering
 from retrieval.methods.reader.answering import Answer, Answerer, has_answerer
 from retrieval.models.hugging_face import is_bert
@@ -65,19 +65,10 @@ def load(path: str | Path) -> "Model":
     Raises:
       UserError: there is none, or a part of it is not understood, or the training has not ended.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(f"{path!r} is no path: name the work directory of a run, or the folder of an export")
     path = os.path.expanduser(path)
     copy = store_copy.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
-    try:
-        is_export = model_folder.has_modules(folder)
-    except OSError as error:
-        raise UserError(
-            f"{first_line(path)}: cannot be read ({error.strerror}); name the work directory of a run, or the folder "
-            "of an export"
-        ) from error
-    if is_export:
+    if model_folder.has_modules(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), path)
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):
         raise UserError(

@@ -30,7 +30,7 @@ from retrieval.data.examples.token_rows import Record, single
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
 from retrieval.libraries import tf
@@ -301,6 +301,28 @@ class GeneratedQuestions(LabelledFormat):
                 f"{path}: generated questions, whose passages are elsewhere: set config.pairs.collection to a folder "
                 "of passages-*.jsonl, or to a corpus.jsonl"
             )
+
+
+@labelled_format.register
+class SquadAnswers(LabelledFormat):
+    """SQuAD's questions as examples of question generation: `[CLS] answer [SEP] paragraph [SEP]` is the source.
+
+    The answer stands where a passage has its title (Xiong et al. 2020, section 3.1). The first of a question counts.
+    """
+
+    name = "squad_answers"
+    what = "SQuAD v1.1, answers and paragraphs to questions"
+    setting = "--config.pairs.files=train-v1.1.json --config.pairs.format=squad_answers"
+    example = reqa.SquadFiles.example
+    first = "{"
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        for paragraph in reqa.paragraphs(path):
+            for question, placed in paragraph.questions:
+                if placed:
+                    yield Example(question, (Candidate("", placed[0][1], paragraph.text),))
+                else:
+                    counts.leave_out("questions whose answer is not in its paragraph", f"{path}, '{question}'")
 
 
 def _passages(place: Path) -> Iterator[Candidate]:
