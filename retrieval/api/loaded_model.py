@@ -183,10 +183,7 @@ class Model:
         if fields is not None:
             check_fields(fields)
         if fields and not isinstance(documents, str | Path):
-            raise UserError(
-                "fields names the columns of a file, and no path is given: of a list, call the fields of the records "
-                "'id', 'title' and 'text'; the run's own passages have none"
-            )
+            raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:
             return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
@@ -213,9 +210,7 @@ class Model:
         """
         if not checked_text(query, "the query").strip():
             raise UserError("the query is empty")
-        check_list(documents)
-        records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
-        passages = candidates(records)
+        passages = _candidates(documents)
         scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
@@ -238,12 +233,9 @@ class Model:
         if passages is None:
             hits, system = self._own_passages.search(question, answerer.paragraphs), self._own_passages.system
         else:
-            check_list(passages)
-            passages = list(passages)
-            records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
+            passages, system = list(passages), ""
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
-            scored = zip(candidates(records), scores, strict=True)
-            hits, system = list(itertools.starmap(hit_of, scored)), ""
+            hits = list(map(hit_of, _candidates(passages), scores))
         return answerer.answers(question, hits, k, system)
 
     @functools.cached_property
@@ -350,3 +342,9 @@ class Model:
         prepare = self._of_prepare.prepare
         names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
         return Limits(*(prepare[name] for name in names))
+
+
+def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
+    """Hits, texts and records as candidates."""
+    check_list(documents)
+    return candidates([each._asdict() if isinstance(each, Hit) else each for each in documents])
