@@ -210,7 +210,7 @@ class Model:
         """
         if not checked_text(query, "the query").strip():
             raise UserError("the query is empty")
-        passages = _candidates(documents)
+        passages = _candidates(_listed(documents))
         scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
@@ -233,7 +233,7 @@ class Model:
         if passages is None:
             hits, system = self._own_passages.search(question, answerer.paragraphs), self._own_passages.system
         else:
-            passages, system = list(passages), ""
+            passages, system = _listed(passages), ""
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
             hits = list(map(hit_of, _candidates(passages), scores))
         return answerer.answers(question, hits, k, system)
@@ -344,7 +344,11 @@ class Model:
         return Limits(*(prepare[name] for name in names))
 
 
+def _listed(documents: Sequence[Document | Hit]) -> list[Document | Hit]:
+    check_list(documents)
+    return list(documents)
+
+
 def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
     """Hits, texts and records as candidates."""
-    check_list(documents)
     return candidates([each._asdict() if isinstance(each, Hit) else each for each in documents])
