@@ -13,7 +13,7 @@ from retrieval.methods.deepct.model import DeepCT, term_frequencies, term_regres
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.words import Words, paired
+from retrieval.search.words import Words
 
 
 def test_words_of_pieces():
@@ -28,8 +28,6 @@ def test_frequencies_by_hand():
     assert term_frequencies(pieces, weights) == {"cat": 30}
     assert term_frequencies(pieces, weights, scale=1000) == {"cat": 300, "sats": 4}
     assert term_frequencies(pieces, weights, square_root=True) == {"cat": 55, "sats": 6}
-    with pytest.raises(ValueError, match="10 pieces, 9 weights"):
-        term_frequencies(pieces, weights[:-1])
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def test_frequencies_by_hand():
 def test_words_of_scripts_without_spaces_are_those_of_bm25(text, pieces, expected):
     """WordPiece makes each Han letter a word. Korean has spaces, and no pair goes across one."""
     pieces = ["[CLS]", *pieces.split(), "[SEP]"]
-    frequencies = term_frequencies(pieces, [place / 10 for place in range(len(pieces))], indexed=paired)
+    frequencies = term_frequencies(pieces, [place / 10 for place in range(len(pieces))])
     assert frequencies == expected
     found = {term for word in Words().of(frequencies) for term in word}
     assert found == set(next(Words().of([text])))
@@ -51,7 +49,7 @@ def test_words_of_scripts_without_spaces_are_those_of_bm25(text, pieces, expecte
 
 def test_han_letters_beside_a_special_token_are_no_pair():
     pieces = "[CLS] 我 [SEP] 们 [UNK] 喜 [SEP]".split()
-    assert term_frequencies(pieces, [1] * 7, indexed=paired) == dict.fromkeys("我们喜", 100)
+    assert term_frequencies(pieces, [1] * 7) == dict.fromkeys("我们喜", 100)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ Letters of shapes beside those of `text`: B passages of the global batch.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,9 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.models.dropout import dropout, split
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+from retrieval.search.words import paired
 
 _GOES_ON = "##"
-
-# From words that stand one after the other, with their weights, to those that an index has.
-Indexed = Callable[[Iterable[tuple[str, float]]], Iterable[tuple[str, float]]]
 
 
 class DeepCT(nnx.Module):
@@ -66,7 +64,6 @@ def term_frequencies(
     *,
     scale: int = 100,
     square_root: bool = False,
-    indexed: Indexed = iter,
 ) -> dict[str, int]:
     """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
 
@@ -76,14 +73,11 @@ def term_frequencies(
     Args:
       weights: of each piece; of those with ## they are not looked at.
       square_root: whether the root of a weight counts, so that more words stay (the authors' second index).
-      indexed: gets the words between two special tokens, each with its weight.
     """
-    if len(pieces) != len(weights):
-        raise ValueError(f"{len(pieces)} pieces, {len(weights)} weights")
     frequencies: dict[str, int] = {}
     parts = list(itertools.accumulate(piece in SPECIAL_TOKENS for piece in pieces))
     for _, part in itertools.groupby(words(pieces), lambda found: parts[found[0]]):
-        for word, weight in indexed((word, max(weights[place], 0.0)) for place, word in part):
+        for word, weight in paired((word, max(weights[place], 0.0)) for place, word in part):
             frequency = round(scale * (math.sqrt(weight) if square_root else weight))
             if frequency > frequencies.get(word, 0):
                 frequencies[word] = frequency

@@ -18,7 +18,6 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import check_kind, open_trained
 from retrieval.runtime import platforms
 from retrieval.search.encoding import batches
-from retrieval.search.words import paired
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
@@ -70,7 +69,6 @@ class TermWeigher:
                     weights_L[: len(pieces)].tolist(),
                     scale=self._fields.scale,
                     square_root=self._fields.square_root,
-                    indexed=paired,
                 )
         return frequencies
 
