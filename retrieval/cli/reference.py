@@ -79,7 +79,7 @@ def formats_page() -> str:
         "\n## Open-domain questions\n",
         _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in QUESTIONS.values())),
         "\n## Labelled examples\n",
-        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in LABELLED.values())),
+        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for _, form in sorted(LABELLED.items()))),
     )
 
 
