@@ -24,7 +24,7 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.methods.reranker.trained import RERANKERS, Reranker
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import hosts, platforms
 from retrieval.stage_outputs import Run
@@ -286,6 +286,11 @@ def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> I
         yield row | {"trained depth": first_QM.shape[1], "factors": shares}
 
 
+def read(model: str) -> list[str | Read]:
+    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
+    return [Read("sets", same=True), "evaluate", *train_unless(model)]
+
+
 def teach(run: Run) -> dict[str, Any]:
     """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
     folder, fields = run.folder / TEACHER, run.config.teacher
@@ -330,18 +335,17 @@ STAGES.register(
     "rerank",
     Stage(
         rerank,
-        check_settings=(of_fields(check_settings, "rerank"),),
-        check=(check, platforms.check),
-        reads="runs, a reranker's checkpoint or folder, texts of sets",
-        writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
-        settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
+        check_config=(of_fields(check_settings, "rerank"),),
+        check=(
+            check,
+            platforms.check,
+        ),
+        fields=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
-        needs=("sets", "evaluate"),
-        also=of_fields(train_unless, "rerank.model"),
+        reads=of_fields(read, "rerank.model"),
+        files=inputs,
         fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
-        texts_of=("sets",),
-        inputs=inputs,
-        outputs=(FOLDER,),
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )
@@ -349,11 +353,12 @@ STAGES.register(
     "teacher",
     Stage(
         teach,
-        check_settings=(of_fields(check_teacher, "teacher.model"),),
-        check=(lambda run: RERANKERS.check(run, run.config.teacher.model, _TEACHER), platforms.check),
-        reads="`training/`, `negatives/`, labelled examples, a reranker",
-        writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",
-        settings=(
+        check_config=(of_fields(check_teacher, "teacher.model"),),
+        check=(
+            lambda run: RERANKERS.check(run, run.config.teacher.model, _TEACHER),
+            platforms.check,
+        ),
+        fields=(
             "teacher",
             "split",
             *_LABELLED,
@@ -362,13 +367,13 @@ STAGES.register(
             "model.dtype",
         ),
         uses=("encode.batch_tokens",),
-        needs=("prepare", "sets", "mine"),
-        fetch=lambda run: RERANKERS.fetch(run, run.config.teacher.model, _TEACHER),
-        inputs=lambda run: [
+        reads=("prepare", "sets", "mine"),
+        files=lambda run: [
             *labelled_groups.inputs(run.config),
             *RERANKERS.inputs(run, run.config.teacher.model, _TEACHER),
         ],
-        outputs=(TEACHER,),
+        fetch=lambda run: RERANKERS.fetch(run, run.config.teacher.model, _TEACHER),
+        writes=(TEACHER,),
         everywhere=True,
     ),
 )
