@@ -72,11 +72,6 @@ def test_dropout_needs_a_key(model):
     assert np.abs(logits[2] - logits[3]).max() > 0.01
 
 
-def test_classes_are_one_or_two():
-    with pytest.raises(UserError, match="3 classes"):
-        CrossEncoder(CONFIG, 3, rngs=nnx.Rngs(0))
-
-
 def encoder_of(kind, **sizes):
     """An encoder of another model."""
     config = dataclasses.asdict(CONFIG) | sizes
