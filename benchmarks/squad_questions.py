@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from retrieval import files
 from retrieval.data.sets import beir, reqa
 from retrieval.errors import UserError
-from retrieval.methods.writer import expansions
-from retrieval.methods.writer.expansions import Expansion
+from retrieval.methods.writer.examples import Expansion, to_line
 
 _SEED, _HELD_OUT = 0, 3000
 _BEGINNING = 40  # characters of a passage by which its place in a paragraph is found
@@ -112,7 +111,7 @@ def write(train: Path, dev: Path, out: Path, passages: Path | None = None) -> No
         if not paths:
             raise UserError(f"{passages}: no passages-*.jsonl there; name the folder of a prepared corpus")
         read_passages = itertools.chain.from_iterable(map(beir.read_candidates, paths))
-        lines = [expansions.to_line(each) for each in place(others, documents, read_passages)]
+        lines = [to_line(each) for each in place(others, documents, read_passages)]
         files.write_text(out / "questions.jsonl", "".join(lines))
         print(f"{len(lines):,} of {len(others):,} questions have a passage")
 

@@ -140,7 +140,7 @@ def formats_page() -> str:
         "\n## Open-domain questions\n",
         _table(head, _formats(QUESTIONS.values())),
         "\n## Labelled examples\n",
-        _table(head, _formats(LABELLED.values())),
+        _table(head, _formats(form for _, form in sorted(LABELLED.items()))),
     )
 
 

@@ -9,12 +9,15 @@ from retrieval.errors import UserError, unknown_name
 
 Entry = TypeVar("Entry")
 
+_OF_EXAMPLES = ("task", "format", "index")
+
 
 class Table(Mapping[str, Entry], Generic[Entry]):
     """Entries by name, in the order in which they were registered.
 
     The built-in entries register themselves. A table imports their modules when it is first read: those of its package
-    in the trunk, and of each method the files that are named after what they register.
+    in the trunk, and of each method the files that are named after what they register. A method's `examples.py` may
+    register tasks, formats and indexes.
     """
 
     def __init__(self, kind: str, package: str = "", file: str = ""):
@@ -75,7 +78,8 @@ class Table(Mapping[str, Entry], Generic[Entry]):
         if file:
             for method in _modules("retrieval.methods"):
                 for module in _modules(method):
-                    if f"_{module.rpartition('.')[2]}".endswith(f"_{file}"):
+                    name = module.rpartition(".")[2]
+                    if f"_{name}".endswith(f"_{file}") or (name == "examples" and file in _OF_EXAMPLES):
                         importlib.import_module(module)
 
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.methods.deepct.loss import term_regression
-from retrieval.methods.deepct.model import DeepCT
-from retrieval.methods.deepct.term_weights import term_frequencies, words
+from retrieval.methods.deepct.model import DeepCT, term_frequencies, term_regression, words
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.search.words import Words, paired
@@ -64,8 +62,14 @@ def test_the_authors_example_of_weights(readme):
 CONFIG = TransformerConfig(
     vocab_size=20, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, dropout=0.0
 )
+
+
 RANDOM = np.random.default_rng(0)
+
+
 IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), 0).astype(np.int32)
+
+
 TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), (IDS % 3 > 0).astype(np.float32)
 
 

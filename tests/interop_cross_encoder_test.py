@@ -13,25 +13,39 @@ from flax import nnx
 from support.modules import spread
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.export_folder import load_cross_encoder, write_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+
+
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+
+
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+
+
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
 )
 
+
 WORDS = "where do zebras live they graze on grassland in africa and lions sleep there ?".split()
+
+
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+
+
 CONFIG = TransformerConfig(
     vocab_size=len(VOCABULARY), num_layers=2, hidden_size=16, num_heads=2, mlp_size=24, max_length=16
 )
+
+
 PAIRS = [
     ("where do zebras live?", "zebras graze on grassland in africa"),
     ("where do zebras live?", "lions sleep"),

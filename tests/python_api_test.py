@@ -22,6 +22,8 @@ from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
 WORDS = {word.lower() for text in (*toy_corpus.COLOURS, *toy_corpus.ANIMALS) for word in text.split()}
+
+
 DOCUMENTS = ["the red fox sleeps", {"id": "owl", "title": "owls", "text": "an owl sees at night"}, "a blue whale"]
 
 

@@ -8,9 +8,9 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.methods.writer import expansions, stage
-from retrieval.methods.writer.answer_maker import MAKERS, Span, chosen
-from retrieval.methods.writer.writer import WrittenText
+from retrieval.methods.writer import examples, stage
+from retrieval.methods.writer.decoding import WrittenText
+from retrieval.methods.writer.examples import MAKERS, chosen
 
 TEXT = (
     "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
@@ -38,12 +38,12 @@ ANSWERS = [
 
 
 def test_rules_propose_dates_numbers_and_names():
-    (spans,) = MAKERS["rules"].spans([TEXT])
+    (spans,) = MAKERS["rules"]([TEXT])
     assert chosen(TEXT, spans, 99, 0) == ANSWERS
 
 
 def test_a_few_answers_are_drawn_by_the_seed():
-    (spans,) = MAKERS["rules"].spans([TEXT])
+    (spans,) = MAKERS["rules"]([TEXT])
     draws = [chosen(TEXT, spans, 3, seed) for seed in range(20)]
     assert draws[0] == chosen(TEXT, spans, 3, 0) and len({tuple(draw) for draw in draws}) > 10
     assert all(draw == [answer for answer in ANSWERS if answer in draw] and len(draw) == 3 for draw in draws)
@@ -51,14 +51,14 @@ def test_a_few_answers_are_drawn_by_the_seed():
 
 def test_the_best_answers_come_before_others():
     text = "ab cd ef gh AB ij"
-    others = [Span(0, 2), Span(6, 8), Span(9, 11), Span(15, 17)]
-    best = [Span(3, 8), Span(6, 11), Span(12, 14), Span(15, 17)]
+    others = [(0, 2), (6, 8), (9, 11), (15, 17)]
+    best = [(3, 8), (6, 11), (12, 14), (15, 17)]
     assert chosen(text, others, 2, 0, best) == ["ab", "cd ef"]  # the second overlaps the first; the third reads as "ab"
     drawn = {tuple(chosen(text, others, 2, seed, best[:1])) for seed in range(20)}
     assert drawn == {("ab", "cd ef"), ("cd ef", "gh"), ("cd ef", "ij")}
 
 
-def examples(path, **settings):
+def labelled(path, **settings):
     with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
         return {group.query: group.positives for group in groups}
 
@@ -76,9 +76,9 @@ def test_short_passages_and_told_answers_are_left_out():
         asked.extend(sources)
         return [[WrittenText(texts[source.title], -1.0, False)] for source in sources]
 
-    found = stage._questions(passages, write, Fields, 0)
-    lines, counts = stage._judged(found, stage.Judges())
-    assert [json.loads(line) for line in lines] == [
+    counts = stage.Counter()
+    drafts = stage.kept(stage.questions(passages, write, Fields, 0, counts), counts)
+    assert [json.loads(line) for line in stage.lines_of(drafts)] == [
         {"_id": "a", "text": "when was it?", "answer": "1066", "log_probability": -1.0}
     ]
     assert [(source.title, source.text) for source in asked] == [(answer, passages[0].text) for answer in texts]
@@ -87,7 +87,7 @@ def test_short_passages_and_told_answers_are_left_out():
 
 
 def write_file(path, *documents, answer="p"):
-    path.write_text("".join(expansions.to_line(expansions.Expansion(id, f"q {id}", -1.0, answer)) for id in documents))
+    path.write_text("".join(examples.to_line(examples.Expansion(id, f"q {id}", -1.0, answer)) for id in documents))
 
 
 def test_generated_questions_find_their_passages(tmp_path):
@@ -97,33 +97,35 @@ def test_generated_questions_find_their_passages(tmp_path):
     path = tmp_path / "file"
     write_file(path, "b", "b", "d")
     settings = {"format": "generated", "collection": str(tmp_path)}
-    found = {query: [text.text for text in texts] for query, texts in examples(path, **settings).items()}
+    found = {query: [text.text for text in texts] for query, texts in labelled(path, **settings).items()}
     assert found == {"q b": ["p b"], "q d": ["p d"]}
     write_file(path, "b", answer="not there")
     with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), tmp_path, 9) as (groups, counts):
         assert not list(groups) and counts.left_out["questions whose answer is not in their passage"] == 1
     write_file(path, "b", "x")
     with pytest.raises(UserError, match=r"the passage 'x' is not in .*, or stands before another one there"):
-        examples(path, **settings)
+        labelled(path, **settings)
     with pytest.raises(UserError, match=r"set config\.pairs\.collection to a folder of passages"):
-        examples(path, format="generated")
+        labelled(path, format="generated")
 
 
-def kept_questions(*answers):
-    passage = Candidate("a", "", "p")
-    kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
-    return stage.Found(kept, stage.Counter({stage.KEPT: len(kept)}), [False] * len(kept))
+def drafts_of(**answers):
+    """Questions of a passage by their answers."""
+    return [
+        stage.Draft(Candidate("a", "", TEXT), WrittenText(f"q {name}", -1.0, False), answers[name]) for name in answers
+    ]
 
 
 def test_a_reader_has_to_find_the_answer_again():
     asked = []
 
-    def answers(questions, passages):
-        asked.append((list(questions), [passage.text for passage in passages]))
-        return ["The Rome", "Bern", ""]
+    class Reader:
+        def spans(self, questions, passages, count):
+            asked.append((questions, [passage.id for passage in passages], count))
+            start = TEXT.index("The Norman")
+            return [[(start, start + 10)], [(4, 10)], []]
 
-    lines, counts = stage._judged(kept_questions("Rome", "Paris", "x"), stage.Judges(answers))
-    assert [json.loads(line)["answer"] for line in lines] == ["Rome"] and asked == [
-        (["q Rome", "q Paris", "q x"], ["p"] * 3)
-    ]
+    counts = stage.Counter()
+    left = stage.kept(drafts_of(x="Norman", y="ruled", z="king"), counts, Reader())
+    assert [draft.answer for draft in left] == ["Norman"] and asked == [(["q x", "q y", "q z"], ["a"] * 3, 1)]
     assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)

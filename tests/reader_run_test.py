@@ -16,10 +16,10 @@ from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.methods.reader import readers
-from retrieval.methods.writer.answer_maker import chosen
-from retrieval.methods.writer.answer_proposer import AnswerProposer
+from retrieval.methods.writer.examples import chosen
 from retrieval.pipeline import preflight
 from retrieval.pipeline.work_directory import Asked
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import encoding
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
@@ -178,10 +178,11 @@ def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     execute(run)
     value = beir.read_folder(run.sets / "squad")
     passages = list(value.candidates)
-    proposed = AnswerProposer(run, "").spans(passages)
+    proposers, field = TRAINED["proposer"], "config.generate.proposer"
+    proposed = proposers.open(run, "", field).spans([""] * len(passages), passages, 20)
     taken = {text for passage, best in zip(passages, proposed) for text in chosen(passage.text, (), 2, 0, best)}
     assert taken == {text for answers in value.answers.values() for text in answers.values}
     with pytest.raises(UserError, match=r"config\.answer\.model: .* trains a reader without questions"):
         readers.check(trained, str(run.folder), "config.answer.model")
     with pytest.raises(UserError, match=r"trains a reader with questions: name one of config\.spans\.asked=False"):
-        AnswerProposer(run, str(trained.folder))
+        proposers.check(run, str(trained.folder), field)

@@ -18,8 +18,7 @@ from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.evaluation import runs
-from retrieval.methods.reranker.export_folder import write_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
@@ -80,7 +79,11 @@ def test_depths_of_monobert_are_those_of_the_official_scorer(shared_data, tmp_pa
 
 
 WORDS = "the a red blue fox owl whale sleeps swims where does".split()
+
+
 TEXTS = ["the red fox sleeps", "an owl", "the blue whale swims", "a red owl", "a whale , a whale", "red red red fox"]
+
+
 QUERIES = {"q0": "red fox", "q1": "the whale", "q2": "owl"}
 
 

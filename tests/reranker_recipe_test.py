@@ -11,8 +11,8 @@ from retrieval.data.examples.features import Converter
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.reranker.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.methods.reranker.recipe import JOINED
+from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.search.encoding import encode_rows
@@ -132,7 +132,7 @@ def test_a_score_does_not_depend_on_its_batch():
     config = make_config(**{"model.positions": 64})
     model, mesh = build_model(config, 50), make_mesh(config)
     model.classifier.kernel[...] = jax.numpy.asarray(np.random.default_rng(0).normal(size=(16, 2)), np.float32)
-    score = PairScorer(config, model, VOCABULARY.sep_id, mesh).of(parameters_of(model))
+    score = pair_scorer(config, model, VOCABULARY.sep_id, mesh)(parameters_of(model))
     rows = [[id for id in ids if id] for ids in batch_of()["pair"].reshape(-1, 14).tolist()]
     rows = [[*row[:4], VOCABULARY.sep_id, *row[5:-1], VOCABULARY.sep_id] for row in rows]
     scores = encode_rows(rows, score, 512, 14, mesh.size)[:, 0]

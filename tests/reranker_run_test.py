@@ -5,16 +5,14 @@ import json
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from support.tiny import execute, make_run
 
 import retrieval
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
-from retrieval.methods.reranker.export_folder import read_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.model import load_cross_encoder
+from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
@@ -72,8 +70,7 @@ def exported(trained):
 def test_it_is_exported_and_read_back(trained, exported):
     config, size = trained.config, len(trained.load_vocabulary())
     _, model = initial_parameters.load_parameters(trained.folder, size, config.mesh)
-    one = nnx.eval_shape(lambda: CrossEncoder(model.encoder.config, 1, rngs=nnx.Rngs(0)))
-    params = read_cross_encoder(BertFolder.open(exported), one)
+    params = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], parameters_of(model)["encoder"])
     card = (exported / "README.md").read_text()
     assert "pipeline_tag: text-ranking" in card and "CrossEncoder(" in card and "encode_query" not in card
@@ -110,5 +107,5 @@ def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
     initial_parameters.init_from(model, run.config, size)
-    params = read_cross_encoder(BertFolder.open(exported), model)
+    params = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, parameters_of(model), params)

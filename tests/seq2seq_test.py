@@ -18,9 +18,9 @@ from retrieval.data.examples import seqio_tasks
 from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
-from retrieval.methods.writer import expansions, stage, validation
+from retrieval.methods.writer import examples, expansions, recipe, stage
+from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import teacher_forced
-from retrieval.methods.writer.task import GENERATION
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
@@ -28,6 +28,8 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.stages.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
+
+
 CHANGES = {
     "stages": STAGES,
     "base": "",
@@ -119,10 +121,10 @@ def test_validation_is_the_mean_over_held_out_tokens(trained):
     config, vocabulary = trained.config, trained.load_vocabulary()
     model = recipe_of(config).build(len(vocabulary))
     values = recipe_of(config).validation(trained, vocabulary, make_mesh(config))(parameters_of(model))
-    rows = validation.held_out(trained, vocabulary)
+    rows = recipe.held_out(trained, vocabulary)
     log = hits = tokens = 0
     logits_of = nnx.jit(lambda model, ids, types, seen: model(Text.from_ids(ids, types), seen, None))
-    for source, target in zip(rows.source[:, None], rows.target[:, None]):
+    for source, target in zip(*(part[:, None] for part in rows)):
         labels = target[0, 1 : (target != 0).sum()]
         logits = np.asarray(logits_of(model, source, _types(source, vocabulary.sep_id), target[:, :-1]))[
             0, : len(labels)
@@ -161,7 +163,7 @@ def test_the_file_has_every_passage_in_order(trained):
     assert all(
         len({r["text"] for r in records if r["_id"] == id}) == sum(r["_id"] == id for r in records) for id in ids
     )
-    assert [item.document for item in expansions.read(trained.folder / "generated" / "reqa.jsonl")] == [
+    assert [item.document for item in examples.read(trained.folder / "generated" / "reqa.jsonl")] == [
         record["_id"] for record in records
     ]
 
@@ -177,7 +179,7 @@ def test_the_file_does_not_depend_on_shards_or_batches(trained, inputs, tmp_path
 
 
 def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
-    run, written, real = again(trained, inputs, tmp_path / "run"), [], stage._queries
+    run, written, real = again(trained, inputs, tmp_path / "run"), [], stage.queries
 
     def killed(members, write):
         if len(written) == 2:
@@ -185,12 +187,12 @@ def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatc
         written.append(members)
         return real(members, write)
 
-    monkeypatch.setattr(stage, "_queries", killed)
+    monkeypatch.setattr(stage, "queries", killed)
     with pytest.raises(KeyboardInterrupt):
         tiny.execute(run, "generate")
     assert not (run.folder / "generated" / "reqa.jsonl").exists()
     rest = []
-    monkeypatch.setattr(stage, "_queries", lambda members, write: rest.append(members) or real(members, write))
+    monkeypatch.setattr(stage, "queries", lambda members, write: rest.append(members) or real(members, write))
     tiny.execute(run, "generate")
     total = files.read_json(run.record("generate"))["details"]["reqa"]["passages"]
     assert sum(map(len, rest)) == total - 10

@@ -8,7 +8,7 @@ from benchmarks import squad_questions
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.writer.questions_format import GeneratedQuestions
+from retrieval.methods.writer.examples import GeneratedQuestions
 
 FIRST, LAST = "The owl sees at night.", "By day the owl sleeps in an oak."
 

@@ -14,8 +14,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
-from retrieval.methods.reranker.export_folder import write_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight

@@ -17,6 +17,7 @@ from retrieval.runtime.store import is_url
 
 _ERROR = "error: "  # how the program begins what is wrong
 _BAD_INPUT = 2
+
 _UNSAYABLE = re.compile(r"[\0\ud800-\udfff]")  # what no command can have in a field
 
 
@@ -89,10 +90,6 @@ def run(
       UserError: bad input; with the program's own message.
       RuntimeError: it ended otherwise; the log has the reason.
     """
-    if not isinstance(workdir, str | os.PathLike):
-        raise UserError(f"workdir={workdir!r}: a path is needed: name the folder that the run may write to")
-    if not isinstance(overrides or {}, Mapping):
-        raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
     workdir = os.path.expanduser(workdir)
     names = [stages] if isinstance(stages, str) else list(stages)
     flags = {"config": config, "workdir": workdir, **{f"config.{name}": of for name, of in (overrides or {}).items()}}

@@ -27,12 +27,9 @@ from retrieval.api.document_texts import (
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, first_line, hub_hint, unknown_name
+from retrieval.errors import UserError, hub_hint, unknown_name
 from retrieval.methods.reader import answering
 from retrieval.methods.reader.answering import Answer, Answerer, has_answerer
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.rerank_stage import is_system
-from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.recipes import exported_towers, initial_parameters, towers
@@ -41,6 +38,7 @@ from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
+from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
 from retrieval.runtime import hub, store_copy
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
@@ -66,19 +64,10 @@ def load(path: str | Path) -> "Model":
     Raises:
       UserError: there is none, or a part of it is not understood, or the training has not ended.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(f"{path!r} is no path: name the work directory of a run, or the folder of an export")
     path = os.path.expanduser(path)
     copy = store_copy.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
-    try:
-        is_export = model_folder.has_modules(folder)
-    except OSError as error:
-        raise UserError(
-            f"{first_line(path)}: cannot be read ({error.strerror}); name the work directory of a run, or the folder "
-            "of an export"
-        ) from error
-    if is_export:
+    if model_folder.has_modules(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), path)
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):
         raise UserError(
@@ -193,10 +182,7 @@ class Model:
         if fields is not None:
             check_fields(fields)
         if fields and not isinstance(documents, str | Path):
-            raise UserError(
-                "fields names the columns of a file, and no path is given: of a list, call the fields of the records "
-                "'id', 'title' and 'text'; the run's own passages have none"
-            )
+            raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:
             return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
@@ -223,10 +209,8 @@ class Model:
         """
         if not checked_text(query, "the query").strip():
             raise UserError("the query is empty")
-        check_list(documents)
-        records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
-        passages = candidates(records)
-        scores = self._reranker.scores(query, passages).tolist()
+        passages = _candidates(_listed(documents))
+        scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
 
@@ -248,12 +232,9 @@ class Model:
         if passages is None:
             hits, system = self._own_passages.search(question, answerer.paragraphs), self._own_passages.system
         else:
-            check_list(passages)
-            passages = list(passages)
-            records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
+            passages, system = _listed(passages), ""
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
-            scored = zip(candidates(records), scores, strict=True)
-            hits, system = list(itertools.starmap(hit_of, scored)), ""
+            hits = list(map(hit_of, _candidates(passages), scores))
         return answerer.answers(question, hits, k, system)
 
     @functools.cached_property
@@ -276,18 +257,18 @@ class Model:
         return self._of_run(self._run, kinds, self._run.config.fuse.dense_weight)
 
     @functools.cached_property
-    def _reranker(self) -> PairReranker:
+    def _reranker(self) -> PairScorer:
         run, value = self._run, ""
         if run and not recipe_of(run.holder("train").config).reranks:
             value = run.config.rerank.model
-            run = run if value and not is_system(value) else None
+            run = run if is_place(value) else None
         if run is None:
             raise UserError(
                 f"{self._place}: there is no reranker: load the work directory of a run that trains one "
                 "(config.recipe=reranker), or that names one in config.rerank.model"
             )
-        rerankers.KIND.fetch(run, value, _RERANKER)
-        return PairReranker(run, value, _RERANKER)
+        TRAINED["reranker"].fetch(run, value, _RERANKER)
+        return TRAINED["reranker"].open(run, value, _RERANKER)
 
     def _check_towers(self) -> None:
         if not self._has_towers:
@@ -359,3 +340,13 @@ class Model:
         prepare = self._of_prepare.prepare
         names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
         return Limits(*(prepare[name] for name in names))
+
+
+def _listed(documents: Sequence[Document | Hit]) -> list[Document | Hit]:
+    check_list(documents)
+    return list(documents)
+
+
+def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
+    """Hits, texts and records as candidates."""
+    return candidates([each._asdict() if isinstance(each, Hit) else each for each in documents])

@@ -685,7 +685,7 @@ declare(
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field(
         "",
-        one_of("maker of answers", "retrieval.methods.writer.answer_maker.MAKERS", ""),
+        one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", ""),
         "what proposes answers to ask for; '': queries, no answers",
     ),
     proposer=Field(

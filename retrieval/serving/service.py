@@ -15,7 +15,7 @@ from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.errors import UserError
 from retrieval.methods.reader.answering import Answer, Answerer, system_that_is_read
-from retrieval.methods.reranker.reranking import PairReranker
+from retrieval.recipes.trained_model import PairScorer
 from retrieval.search.marks import marked
 
 _WORD = "warm"
@@ -51,7 +51,7 @@ class Service:
     opened: float = dataclasses.field(default_factory=time.time)
 
 
-def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer | None, batch: int) -> Service:
+def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer | None, batch: int) -> Service:
     """The service, with all compiled that queries need.
 
     Args:
@@ -64,7 +64,7 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
 
     def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
         assert reranker, "otherwise nobody asks"
-        return reranker.scores(query, candidates(documents))
+        return reranker.scores_of(query, candidates(documents))
 
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     own.compile(batch)

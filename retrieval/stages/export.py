@@ -14,9 +14,6 @@ from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.export_folder import write_cross_encoder
-from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
@@ -24,6 +21,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.runtime import hosts, hub
 from retrieval.stage_outputs import Run
 
@@ -41,8 +39,7 @@ def export(run: Run) -> dict[str, Any]:
     config, step = trainer.config, record_of(run, "train")["details"]["step"]
     # On every host, as checkpoints are read.
     if recipe_of(config).reranks:
-        reranker, _, lengths = rerankers.open_reranker(run, "", "config.base")
-        write_model = functools.partial(_write_reranker, reranker=reranker, vocabulary=vocabulary, length=lengths.row)
+        write_model = TRAINED["reranker"].open(run, "", "config.base").write
         kind = {"classes": config.model.classes}
     else:
         towers = load_towers(run, len(vocabulary))
@@ -187,12 +184,6 @@ def _prompts(data: ConfigDict) -> dict[str, str]:
     """What stands before queries and before documents."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
     return {side: text for side, name in of_sides if (text := data[name])}
-
-
-def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:
-    write_cross_encoder(folder, reranker)
-    types = reranker.encoder.config.type_vocab_size
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
 def _write_tokenizer(folder: Path, tower: Any, vocabulary: Vocabulary, length: int) -> None:

@@ -1,6 +1,7 @@
 """A file of lines about the passages of a collection, made shard by shard, so that what was cut off goes on."""
 
 import functools
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.search.sharded_map import shard_paths, write_shards
 from retrieval.stages.collection import Collection, repeated
+
+_log = logging.getLogger(__name__)
 
 LONG = "passages longer than the model reads"
 
@@ -38,6 +41,7 @@ def write_all(
             hosts.on_first(functools.partial(files.copy, folder / f"{first.name}.jsonl", path))
         else:
             counts[item.name] = write(path, item, shard_size, make)
+        _log.info("%s: %s", item.name, ", ".join(f"{what} {count:,}" for what, count in counts[item.name].items()))
     return counts
 
 

@@ -6,11 +6,10 @@ from retrieval import extras, files
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.methods.reader import answering
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.stage_outputs import Run
 from retrieval.stages.search import check_hits, reads
 
@@ -39,7 +38,7 @@ def check(k: int, depth: int) -> None:
 
 def fetch(run: Run) -> None:
     """Copies down the reranker and the reader, where the config names some on a store."""
-    rerankers.KIND.fetch(run, run.config.serve.reranker, _RERANKER)
+    TRAINED["reranker"].fetch(run, run.config.serve.reranker, _RERANKER)
     answering.fetch(run)
 
 
@@ -49,8 +48,8 @@ def check_reranker(run: Run) -> None:
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if rerankers.KIND.is_there(run, run.config.serve.reranker):
-        rerankers.check(run, run.config.serve.reranker, _RERANKER)
+    if TRAINED["reranker"].is_there(run, run.config.serve.reranker):
+        TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
 
 
 def serve(run: Run) -> None:
@@ -69,8 +68,8 @@ def serve(run: Run) -> None:
     def open_service() -> Service:
         runner.check_read(run, "serve")
         searcher = OwnSearch(run, run.config.evaluate.depth)
-        has_reranker = rerankers.KIND.is_there(run, fields.reranker)
-        reranker = PairReranker(run, fields.reranker, _RERANKER) if has_reranker else None
+        kind = TRAINED["reranker"]
+        reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
         answerer = answering.Answerer(run) if answering.has_answerer(run) else None
         return service_of(searcher, reranker, answerer, fields.batch)
 

@@ -58,23 +58,18 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
       UserError: the file cannot be read, or a line is not what it should be.
     """
     for at, line in text_files.lines(path):
-        yield _passage(line, at)
-
-
-def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
-    try:
-        record = foreign_json.parse(line, at, _NEEDED)
-        id = record["_id"] if "_id" in record else record["id"]
-        frequencies = record["frequencies"] if "frequencies" in record else dict(Counter(record["contents"].split()))
-        if not isinstance(frequencies, dict):
-            raise TypeError("frequencies are no object")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{at}: not the words of a passage; {_NEEDED}") from error
-    id = identifiers.of_value(id, "_id", at)
-    text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
-    for word, count in frequencies.items():
-        if type(count) is not int or not 1 <= count <= MOST:
-            raise UserError(
-                f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {MOST} is needed"
-            )
-    return id, frequencies
+        try:
+            record = foreign_json.parse(line, at, _NEEDED)
+            id = record["_id"] if "_id" in record else record["id"]
+            of_words = record["frequencies"] if "frequencies" in record else Counter(record["contents"].split())
+            frequencies = dict(of_words.items())
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{at}: not the words of a passage; {_NEEDED}") from error
+        id = identifiers.of_value(id, "_id", at)
+        text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
+        for word, count in frequencies.items():
+            if type(count) is not int or not 1 <= count <= MOST:
+                raise UserError(
+                    f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {MOST} is needed"
+                )
+        yield id, frequencies

@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 
-from retrieval.methods.deepct.loss import term_regression
-from retrieval.methods.deepct.model import DeepCT
+from retrieval.methods.deepct.model import DeepCT, term_regression
 from retrieval.methods.deepct.task import TERMS
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig

@@ -2,25 +2,26 @@
 
 import functools
 import json
-import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.deepct.model import DeepCT
-from retrieval.methods.deepct.term_weigher import TermWeigher
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.methods.deepct.model import DeepCT, term_frequencies
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import Trained, check_kind, open_trained
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.passage_rows import cut, rows_of
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.trained_model import check_kind, open_trained
 from retrieval.runtime import platforms
+from retrieval.search.encoding import batches
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
 from retrieval.stages.passage_lines import Lines
-
-_log = logging.getLogger(__name__)
 
 FOLDER = "term_weights"
 KEPT, WITHOUT = "words kept", "passages without a word"
@@ -29,28 +30,46 @@ KEPT, WITHOUT = "words kept", "passages without a word"
 def weigh(run: Run) -> dict[str, Any]:
     """Writes `term_weights/NAME.jsonl` for every collection; returns the counts of each."""
     fields = run.config.weigh
-    weigher = functools.cache(lambda: _weigher(open_trained(run), fields))  # none where all is weighed
-    make = functools.partial(_lines, weigher=weigher)
-    counts = passage_lines.write_all(run.folder / FOLDER, collections(run), fields.shard_size, make)
-    for name, of_collection in counts.items():
-        _log.info("%s: %s", name, ", ".join(f"{what} {number:,}" for what, number in of_collection.items()))
-    return counts
+    weigher = functools.cache(lambda: TermWeigher(*open_trained(run), fields))  # none where all is weighed
+
+    def make(passages: Sequence[Candidate]) -> Lines:
+        frequencies, long = weigher().weigh(passages), weigher().cut(passages)
+        records = ({"_id": passage.id, "frequencies": words} for passage, words in zip(passages, frequencies))
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        found = {KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}
+        return Lines(lines, Counter(found | {passage_lines.LONG: long}))
+
+    return passage_lines.write_all(run.folder / FOLDER, collections(run), fields.shard_size, make)
 
 
-def _lines(passages: Sequence[Candidate], weigher: Callable[[], TermWeigher]) -> Lines:
-    frequencies = weigher().weigh(passages)
-    lines = [
-        json.dumps({"_id": passage.id, "frequencies": words}, ensure_ascii=False) + "\n"
-        for passage, words in zip(passages, frequencies)
-    ]
-    without, long = sum(not words for words in frequencies), weigher().cut(passages)
-    return Lines(lines, Counter({KEPT: sum(map(len, frequencies)), WITHOUT: without, passage_lines.LONG: long}))
+class TermWeigher:
+    """Passages to the frequencies of their words, on this host's devices."""
 
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, fields: ConfigDict):
+        """Args are the config that the model was trained with, its vocabulary, and `config.weigh` of the run."""
+        mesh = local_mesh(config)
+        self._length, self._vocabulary, self._fields = config.data.document_length, vocabulary, fields
+        self._rows = -(-fields.batch_size // mesh.size) * mesh.size
+        on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
+        self._weigh = on_mesh.compiled(lambda model, text: model(text, None))(parameters_of(model))
 
-def _weigher(trained: Trained, fields: ConfigDict) -> TermWeigher:
-    """What weighs words with a trained model, as `config.weigh` says."""
-    assert isinstance(trained.model, DeepCT), "the stage's check refuses others"
-    return TermWeigher(*trained, fields.scale, fields.batch_size)
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """How many passages are longer than the model reads: words behind that get no weight."""
+        return cut(self._vocabulary, passages, self._length)
+
+    def weigh(self, passages: Sequence[Candidate]) -> list[dict[str, int]]:
+        """The frequencies of each passage's words, for `Bm25Index.from_frequencies`."""
+        rows = rows_of(self._vocabulary, passages, self._length)
+        frequencies: list[dict[str, int]] = [{} for _ in passages]
+        for places, ids_RL in batches(rows, lambda _: self._rows, self._length):
+            for place, weights_L in zip(places, self._weigh(ids_RL)):
+                pieces = [self._vocabulary.tokens[id] for id in rows[place]]
+                frequencies[place] = term_frequencies(
+                    pieces,
+                    weights_L[: len(pieces)].tolist(),
+                    scale=self._fields.scale,
+                )
+        return frequencies
 
 
 STAGES.register(

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from retrieval.arrays import reshape_rows
 from retrieval.data.examples.example_kind import PAIRS, Field, types
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.evaluation import metrics
 from retrieval.libraries import tf
-from retrieval.methods.reranker import validation
 from retrieval.methods.reranker.model import CrossEncoder, relevance
+from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES
+from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
@@ -54,6 +60,7 @@ JOINED = dataclasses.replace(
     make=_made,
     unread=("query", "document", "log_q"),
 )
+_log = logging.getLogger(__name__)
 
 
 class RerankerRecipe(PairRecipe):
@@ -68,7 +75,7 @@ class RerankerRecipe(PairRecipe):
     head = ("model.classes",)
     options = (*PairRecipe.options, "model.classes")
     gives = (SCORES, CLASSES)
-    metrics = validation.METRICS
+    metrics = METRICS
 
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
@@ -95,13 +102,38 @@ class RerankerRecipe(PairRecipe):
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
-        validation.check(self.config)
+        if not self.config.data.rates.pairs:
+            raise UserError(
+                f"config.loop.validate_every={self.config.loop.validate_every}: a reranker is validated on labelled "
+                "queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
+            )
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
     ) -> Callable[[Any], dict[str, float]]:
-        """Reranking the candidates of held-out queries."""
-        return validation.make(run, vocabulary, mesh)
+        """Where the positive of a held-out query stands among what BM25 finds for it, once that is reranked.
+
+        The positives stand last before they are reranked, and ties keep that order: equal scores earn nothing.
+        """
+        self.check_validation()
+        config, pool = self.config, labelled_pool(run)
+        lists = list(_lists(pool, config.loop.validate_negatives))
+        rows_QK = np.array([found + [-1] * (max(map(len, lists)) - len(found)) for found in lists], np.int32)
+        is_result_QK = rows_QK >= 0
+        rows = _rows(pool, lists, vocabulary, Lengths(config.data.query_length, config.data.document_length))
+        score = pair_scorer(config, abstract_model(config, len(vocabulary)), vocabulary.sep_id, mesh)
+        _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), config.loop.validate_negatives)
+        queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
+
+        def validate(params: Any) -> dict[str, float]:
+            longest, tokens = config.data.document_length, config.encode.batch_tokens
+            scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
+            scores_QK[is_result_QK] = encode_rows(rows, score(params), tokens, longest, mesh.size)[:, 0]
+            order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
+            ranked_QK = np.take_along_axis(rows_QK, order_QK, axis=1)
+            return metrics.evaluate(ranked_QK, queries, candidates, pool.qrels, METRICS)
+
+        return validate
 
     @property
     def collapse(self) -> Sign:
@@ -122,6 +154,28 @@ class RerankerRecipe(PairRecipe):
             return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
         return of_batch
+
+
+def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:
+    """Of each query the rows of what BM25 finds that is not relevant, then those of its positives."""
+    row_of = {candidate.id: row for row, candidate in enumerate(pool.candidates)}
+    words = Bm25Index.build([f"{c.title} {c.text}" for c in pool.candidates], "title + text")
+    most = max(len(grades) for grades in pool.qrels.values())
+    _, found_QK = words.search(list(pool.queries.values()), min(count + most, len(pool.candidates)))
+    for query, result_rows in zip(pool.queries, found_QK.tolist()):
+        relevant = [row_of[id] for id, grade in pool.qrels[query].items() if grade > 0]
+        yield [row for row in result_rows if row >= 0 and row not in relevant][:count] + relevant
+
+
+def _rows(pool: LabelledPool, lists: list[list[int]], vocabulary: Vocabulary, lengths: Lengths) -> list[list[int]]:
+    """The token ids of all pairs, one query after the other."""
+    beginnings = query_beginnings(vocabulary, list(pool.queries.values()), lengths)
+    bodies = document_bodies(vocabulary, pool.candidates, lengths)
+    return [
+        joined(query, bodies[row], vocabulary.sep_id, lengths)
+        for query, of_query in zip(beginnings, lists)
+        for row in of_query
+    ]
 
 
 RECIPES.register("reranker", RerankerRecipe)

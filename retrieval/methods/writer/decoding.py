@@ -1,23 +1,35 @@
 """Texts that an encoder-decoder writes, token by token: greedily, by beam search or drawn at random.
 
-These are functions of arrays of fixed shapes, to be jitted with the model as an argument. They end when all texts have.
+The functions are of arrays of fixed shapes, to be jitted with the model as an argument. They end when all texts have.
+`Writer` writes texts of passages with them. What it writes of a passage depends on that alone, not on the batch: each
+passage has a random key of its own, and the arrays of a passage have the same shapes in every batch.
 
 Letters of shapes: R sources, W texts of each, T tokens of a text at most, V vocabulary, X tokens that are drawn from
 or tried.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
 
+from retrieval import hashing
 from retrieval.arrays import first_highest, reshape_rows
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.writer.model import Cache, EncoderDecoder, Memory
 from retrieval.models.text import Text
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.passage_rows import cut, rows_of
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.search.encoding import batches
 
 PAD = 0
+GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 
 
 class Written(NamedTuple):
@@ -77,15 +89,11 @@ def sample(
     Raises:
       UserError: as `greedy`, or an option is out of its range.
     """
-    vocabulary = model.config.vocab_size
-    if count < 1 or not 1 <= top_k <= vocabulary or not temperature > 0:
-        raise UserError(
-            f"sampling: {count} texts, top_k {top_k}, temperature {temperature}: take 1 text or more, a top_k of 1 to "
-            f"{vocabulary} and a temperature above 0"
-        )
+    if not temperature > 0:
+        raise UserError(f"sampling: temperature {temperature}: take one above 0")
 
     def pick(logits_RWV: jax.Array, place: jax.Array) -> jax.Array:
-        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, top_k)
+        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, min(top_k, logits_RWV.shape[-1]))
         draw = jax.vmap(lambda key, logits_WX: jax.random.categorical(jax.random.fold_in(key, place), logits_WX))
         drawn_RW = draw(keys_R, logits_RWX / temperature)
         return jnp.take_along_axis(ids_RWX, drawn_RW[:, :, None], axis=2)[:, :, 0]
@@ -105,13 +113,8 @@ def beam_search(
         equation 14): what counts is log-probability / ((5 + tokens) / 6)^exponent.
 
     Raises:
-      UserError: as `greedy`, or an option is out of its range.
+      UserError: as `greedy`.
     """
-    if width < 1 or not length_penalty >= 0:
-        raise UserError(
-            f"beam search: width {width}, length_penalty {length_penalty}: take a width of 1 or more, a penalty of 0 "
-            "or more"
-        )
 
     def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
         R, W, V = logits_RWV.shape
@@ -136,6 +139,90 @@ def beam_search(
     # All beams are alike at first: one of them is enough.
     state = state._replace(log_RW=jnp.where(jnp.arange(width) == 0, state.log_RW, -jnp.inf))
     return _run(model, memory, ends, state, add)
+
+
+class Decoding(NamedTuple):
+    """How texts are written.
+
+    Attributes:
+      way: 'greedy', 'beam' or 'sample'.
+      texts: of each passage.
+      tokens: of a text at most, the end token among them.
+      beams, length_penalty: as `beam_search` has them.
+      top_k, temperature: as `sample` has them.
+      seed: of the draws.
+    """
+
+    way: str
+    texts: int
+    tokens: int
+    beams: int = 4
+    length_penalty: float = 0.0
+    top_k: int = 10
+    temperature: float = 1.0
+    seed: int = 0
+
+
+class WrittenText(NamedTuple):
+    """A text, its log-probability by the model's own distribution, and whether it was cut for want of room."""
+
+    text: str
+    log_probability: float
+    is_cut: bool
+
+
+class Writer:
+    """Passages to texts, by a trained model on this host's devices."""
+
+    def __init__(
+        self, config: ConfigDict, vocabulary: Vocabulary, model: EncoderDecoder, decoding: Decoding, batch_size: int
+    ):
+        """Args are the config that the model was trained with, the vocabulary, and the passages of a batch."""
+        mesh = local_mesh(config)
+        self._length, self._vocabulary, self._decoding = config.data.document_length, vocabulary, decoding
+        self._rows = -(-batch_size // mesh.size) * mesh.size
+        ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens)
+
+        def write(model: EncoderDecoder, source: Text, seeds_R: jax.Array) -> Written:
+            keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
+            return decode(model, source, ends, keys_R, decoding)
+
+        self._write = OnMesh(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
+
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """How many passages are longer than the model reads."""
+        return cut(self._vocabulary, passages, self._length)
+
+    def write(self, passages: Sequence[Candidate]) -> list[list[WrittenText]]:
+        """The texts of each passage, in the order in which the model gives them."""
+        sources = rows_of(self._vocabulary, passages, self._length)
+        texts: list[list[WrittenText]] = [[] for _ in passages]
+        for places, ids_RM in batches(sources, lambda _: self._rows, self._length):
+            seeds_R = np.zeros(self._rows, np.uint32)
+            seeds_R[: len(places)] = [hashing.number(passages[place].id) >> 32 for place in places]
+            for place, ids_WT, log_W in zip(places, *self._write(ids_RM, seeds_R)):
+                written = zip(ids_WT[: self._decoding.texts], log_W.tolist())
+                # Beam search may find fewer texts than it is asked for.
+                texts[place] = [self._text(ids_T, log) for ids_T, log in written if np.isfinite(log)]
+        return texts
+
+    def _text(self, ids_T: np.ndarray, log_probability: float) -> WrittenText:
+        end = np.flatnonzero(ids_T == self._vocabulary.sep_id)
+        token_ids = ids_T[: end[0]] if len(end) else ids_T
+        words = [id for id in token_ids.tolist() if id != self._vocabulary.unk_id]  # which is no word of the vocabulary
+        text = self._vocabulary.decode(words).removeprefix("##").strip()  # a piece that goes on, without a beginning
+        return WrittenText(text, log_probability, not len(end))
+
+
+def decode(model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, decoding: Decoding) -> Written:
+    """Writes texts in the way that `decoding` names."""
+    if decoding.way == GREEDY:
+        return greedy(model, source, ends)
+    if decoding.way == BEAM:
+        return beam_search(model, source, ends, width=decoding.beams, length_penalty=decoding.length_penalty)
+    return sample(
+        model, source, ends, keys_R, count=decoding.texts, top_k=decoding.top_k, temperature=decoding.temperature
+    )
 
 
 class _State(NamedTuple):

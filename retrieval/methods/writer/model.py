@@ -10,6 +10,7 @@ size.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,18 +49,12 @@ class WriterConfig:
     max_length: int
     copy: bool = False
 
-    def __post_init__(self):
-        if self.layers < 1 or self.max_length < 1:
-            raise UserError(f"decoder: layers {self.layers} and max_length {self.max_length} must be at least 1")
-
 
 # Of tokens, by a layer's attention: [R, N, D, M] of a source.
 KeysValues = tuple[jax.Array, jax.Array]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A source as the decoder sees it.
 
     Attributes:
@@ -71,9 +66,7 @@ class Source:
     states_RMH: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """What writing token by token computes once: the source, and its keys and values in every layer."""
 
     source: Source
@@ -81,9 +74,7 @@ class Memory:
     values_RKNDM: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Cache:
+class Cache(NamedTuple):
     """Keys and values of the tokens that were written, in every layer; zeros behind them."""
 
     keys_RWKNDT: jax.Array

@@ -5,25 +5,38 @@ doc2query (Nogueira et al. 2019) writes queries; ProQA writes questions of a par
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.writer import validation
+from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
-from retrieval.methods.writer.task import GENERATION
 from retrieval.models.rngs import Rngs
+from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes import examples
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe
+from retrieval.recipes.on_mesh import token_types
+from retrieval.recipes.passage_rows import rows_of
+from retrieval.recipes.placement import bind, gather
+from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
+from retrieval.recipes.towers import query_tokens
+from retrieval.search.encoding import padded
 from retrieval.stage_outputs import Run
-from retrieval.training import losses
+from retrieval.training import losses, sharding
 from retrieval.training.loop import Objective
+
+_log = logging.getLogger(__name__)
+
+_ROWS = 64  # pairs of a batch of validation, rounded up to whole devices
 
 
 class Seq2SeqRecipe(Recipe):
@@ -31,7 +44,9 @@ class Seq2SeqRecipe(Recipe):
 
     kind = GENERATION
     label = "a model that writes"
-    metrics = validation.METRICS
+    # Of the tokens of held-out queries, the end token among them: the mean log-probability, in nats, and the share of
+    # those that the model finds the most probable. Of both, more is better.
+    metrics = ("LogLikelihood", "TokenAccuracy")
     head = ("model.writer", "data.query_length")
     options = ("train.label_smoothing",)
 
@@ -68,9 +83,32 @@ class Seq2SeqRecipe(Recipe):
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
     ) -> Callable[[Any], dict[str, float]]:
-        """How probable the held-out queries are."""
+        """How probable the held-out queries are, given their passages; B pairs of a batch, L tokens of a query."""
         self.check_validation()
-        return validation.make(run, vocabulary, mesh)
+        size = -(-_ROWS // mesh.size) * mesh.size
+        pairs = held_out(run, vocabulary, size)
+        _log.info("validation: %d pairs", int((pairs[1] != 0).any(axis=1).sum()))
+        bound = bind(abstract_model(run.config, len(vocabulary)))
+
+        @jax.jit
+        def totals(params: Any, source: Text, target_BL: jax.Array) -> jax.Array:
+            seen_BL, labels_BL, weights_BL = teacher_forced(target_BL)
+            model: EncoderDecoder = bound(gather(params))
+            label_BL, normalizer_BL, hit_BL = losses.of_labels(model(source, seen_BL, None), labels_BL)
+            log_BL = label_BL - normalizer_BL
+            sums = [(weights_BL * values_BL).sum() for values_BL in (log_BL, hit_BL, jnp.ones_like(log_BL))]
+            return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))
+
+        def validate(params: Any) -> dict[str, float]:
+            rows, sums = sharding.batch_sharding(mesh), np.zeros(3)
+            for start in range(0, len(pairs[0]), size):
+                source, target = (part[start : start + size] for part in pairs)
+                text = (sharding.place(part, rows) for part in (source, token_types(source, vocabulary.sep_id)))
+                with jax.set_mesh(mesh):
+                    sums += np.asarray(totals(params, Text.from_ids(*text), sharding.place(target, rows)))
+            return dict(zip(self.metrics, (sums[:2] / sums[2]).tolist()))
+
+        return validate
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The cross-entropy of all tokens of the targets."""
@@ -84,6 +122,27 @@ class Seq2SeqRecipe(Recipe):
             return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
 
         return of_batch
+
+
+def held_out(run: Run, vocabulary: Vocabulary, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out queries with each of their passages: padded token ids of sources [N, M] and targets [N, L].
+
+    Args:
+      multiple: rows of padding make their number a multiple of it.
+
+    Raises:
+      UserError: none is held out.
+    """
+    data = run.config.data
+    queries, qrels = examples.validation(run)
+    relevant = [(query, id) for query, grades in qrels.items() for id, grade in grades.items() if grade > 0]
+    wanted = {id for _, id in relevant}
+    candidates = beir.read_candidates(examples.validation_folder(run) / "corpus.jsonl")
+    passages = {candidate.id: candidate for candidate in candidates if candidate.id in wanted}
+    sources = rows_of(vocabulary, [passages[id] for _, id in relevant], data.document_length)
+    targets = query_tokens(run.config, vocabulary, [queries[query] for query, _ in relevant])
+    count = -(-len(relevant) // multiple) * multiple
+    return (padded(sources, count, data.document_length), padded(targets, count, data.query_length))
 
 
 RECIPES.register("seq2seq", Seq2SeqRecipe)

@@ -1,195 +1,263 @@
-"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
+"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one.
+
+A reader may have to find the answer again (round-trip consistency, Alberti et al. 2019), a reader without questions may
+propose the answers, and a reranker may score what is written (Doc2Query--, Gospodinov et al. 2023).
+"""
 
 import functools
+import importlib
+import importlib.util
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import extras, files, hashing
 from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.evaluation.exact_match import normalised
-from retrieval.methods.reader import readers
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.writer import published_writer, writer
-from retrieval.methods.writer.answer_maker import MAKERS, chosen
-from retrieval.methods.writer.answer_proposer import PROPOSER, AnswerProposer
-from retrieval.methods.writer.expansions import Expansion, to_line
-from retrieval.methods.writer.judges import READER, RERANKER, AnswerJudge, QueryJudge
-from retrieval.methods.writer.model import EncoderDecoder
-from retrieval.methods.writer.published_writer import PublishedWriter
-from retrieval.methods.writer.writer import Decoding, Writer, WrittenText
+from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding, Writer, WrittenText
+from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import Trained, check_kind, open_trained
+from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, check_kind, open_trained
 from retrieval.runtime import hub, platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
 from retrieval.stages.passage_lines import Lines
 
-_log = logging.getLogger(__name__)
+# Fields of `config.generate` that name trained models, each of the kind of that name.
+HELPERS = ("reader", "proposer", "reranker")
+_PROPOSED = 20  # answers that are proposed of a passage: many of them overlap
 
-# What is counted of the texts that were written.
-WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = (
+# What is counted of the texts that were written, and of questions beside these.
+WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = _QUERIES = (
     "texts",
     "kept",
     "left out: empty",
     "left out: the passage has the same",
     "kept, but cut at config.generate.tokens",
 )
-
-# The same of questions: why an answer gets none, and why one is left out.
-PROPOSED, SHORT, TOLD, LOST = (
+PROPOSED, SHORT, TOLD, LOST = _QUESTIONS = (
     "answers proposed",
     "passages left out: too few words",
     "left out: the question has the answer",
     "left out: the reader finds another answer",
 )
 
+_CONFIG = "config.json"
+_TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
+_PACKAGES = ("torch", "transformers")
+_TOKENS = 64  # of a text of a published model, where the config does not say: docTTTTTquery's
+
 # From passages to what is written of each.
 Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
 
 
-class Found(NamedTuple):
-    """What was kept, each text with its passage; what was counted; and which of the texts were cut."""
+class Draft(NamedTuple):
+    """A text of a passage; `answer` is what a question asks for, '' of a query."""
 
-    kept: Sequence[tuple[Candidate, Expansion]]
-    counts: Counter
-    cut: Sequence[bool]
-
-
-class Judges(NamedTuple):
-    """What looks at the texts: questions or queries and their passages to answers, and to scores [P]; None for none."""
-
-    answers: Callable[[Sequence[str], Sequence[Candidate]], list[str]] | None = None
-    scores: Callable[[Sequence[str], Sequence[Candidate]], np.ndarray] | None = None
+    passage: Candidate
+    written: WrittenText
+    answer: str = ""
 
 
 def generate(run: Run) -> dict[str, Any]:
     """Writes `generated/NAME.jsonl` for every collection; returns the counts of each."""
     config, fields = run.config, run.config.generate
 
+    # Models are opened where something is left to write.
     @functools.cache
-    def writer_of_run() -> Writer | PublishedWriter:  # none where all is written
+    def writer() -> Writer | PublishedWriter:
         if fields.model:
             return PublishedWriter(hub.path(fields.model), _decoding(fields, config.seed), config.data.document_length)
-        return _writer(open_trained(run), fields, config.seed)
-
-    def write(passages: Sequence[Candidate]) -> list[list[WrittenText]]:
-        return writer_of_run().write(passages)
-
-    @functools.cache
-    def judges() -> Judges:
-        reader, reranker = fields.reader, fields.reranker
-        return Judges(
-            AnswerJudge(run, reader).answers if reader else None,
-            QueryJudge(run, reranker).scores if reranker else None,
-        )
+        trained = open_trained(run)
+        decoding = _decoding(fields, config.seed, trained.config.data.query_length - 1)
+        return Writer(*trained, decoding, fields.batch_size)
 
     @functools.cache
-    def proposer() -> AnswerProposer | None:
-        return AnswerProposer(run, fields.proposer) if fields.proposer else None
+    def helper(name: str) -> Any:
+        return TRAINED[name].open(run, fields[name], _field(name)) if fields[name] else None
 
     def make(passages: Sequence[Candidate]) -> Lines:
+        counts: Counter[str] = Counter(dict.fromkeys(_QUERIES, 0))
         if fields.answers:
-            found = _questions(passages, write, fields, config.seed, proposer())
+            counts.update(dict.fromkeys(_QUESTIONS, 0))
+            drafts = questions(passages, writer().write, fields, config.seed, counts, helper("proposer"))
         else:
-            found = _queries(passages, write)
-        found.counts[passage_lines.LONG] = writer_of_run().cut(passages)
-        return _judged(found, judges())
+            drafts = queries(passages, writer().write)
+        counts[passage_lines.LONG] = writer().cut(passages)
+        return Lines(lines_of(kept(drafts, counts, helper("reader")), helper("reranker")), counts)
 
-    chosen = list(_chosen(collections(run), fields.collections))
-    written = passage_lines.write_all(run.folder / GENERATED, chosen, fields.shard_size, make)
-    for name, counts in written.items():
-        left_out = ", ".join(
-            f"{what} {counts[what]:,}"
-            for what in (passage_lines.LONG, SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT)
-            if what in counts
-        )
-        _log.info("%s: %d queries of %d passages; %s", name, counts[KEPT], counts["passages"], left_out)
-    return written
+    items = list(_chosen(collections(run), fields.collections))
+    return passage_lines.write_all(run.folder / GENERATED, items, fields.shard_size, make)
 
 
-def _queries(passages: Sequence[Candidate], write: Write) -> Found:
-    """The texts that are kept."""
-    counts = Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
-    written = ((passage, text, None) for passage, texts in zip(passages, write(passages)) for text in texts)
-    return _kept(written, str, counts)
+def queries(passages: Sequence[Candidate], write: Write) -> list[Draft]:
+    """The queries that are written of passages."""
+    return [Draft(passage, text) for passage, texts in zip(passages, write(passages)) for text in texts]
 
 
-def _questions(
-    passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int, proposer: AnswerProposer | None = None
-) -> Found:
-    """The questions that are kept, each written of an answer and its passage.
-
-    ProQA's filters leave out passages of few words, and questions that have their answer in them.
-    """
-    kinds = (PROPOSED, SHORT, TOLD, WRITTEN, KEPT, EMPTY, DUPLICATES, CUT)
-    counts = Counter(dict.fromkeys(kinds, 0))
+def questions(
+    passages: Sequence[Candidate],
+    write: Write,
+    fields: ConfigDict,
+    seed: int,
+    counts: Counter,
+    proposer: SpanFinder | None = None,
+) -> list[Draft]:
+    """The questions that are written, each of an answer and its passage, but of passages of few words."""
     long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
-    counts[SHORT] = len(passages) - len(long)
-    spans = MAKERS[fields.answers].spans([passage.text for passage in long])
-    proposed = proposer.spans(long) if proposer else itertools.repeat(())
+    spans = MAKERS[fields.answers]([passage.text for passage in long])
+    best = proposer.spans([""] * len(long), long, _PROPOSED) if proposer else itertools.repeat(())
     asked = [
         (passage, answer)
-        for passage, found, best in zip(long, spans, proposed)
-        for answer in chosen(passage.text, found, fields.queries, seed, best)
+        for passage, found, first in zip(long, spans, best)
+        for answer in chosen(passage.text, found, fields.queries, seed, first)
     ]
-    counts[PROPOSED] = len(asked)
+    counts[SHORT], counts[PROPOSED] = len(passages) - len(long), len(asked)
     sources = [Candidate(f"{passage.id}\0{answer}", answer, passage.text) for passage, answer in asked]
-    written = ((passage, text, answer) for (passage, answer), (text, *_) in zip(asked, write(sources)))
-    return _kept(written, normalised, counts)
+    return [Draft(passage, text, answer) for (passage, answer), (text, *_) in zip(asked, write(sources))]
 
 
-def _kept(
-    written: Iterable[tuple[Candidate, WrittenText, str | None]], key_of: Callable[[str], str], counts: Counter
-) -> Found:
-    """The texts that are kept, of passages, texts and the answers of questions; `key_of` gives equal ones the same."""
-    kept, cut, seen = [], [], set()
-    for passage, text, answer in written:
-        key = passage.id, key_of(text.text)
-        told = answer is not None and normalised(answer) in key[1]
-        counts[WRITTEN] += 1
-        if why := EMPTY if not key[1] else DUPLICATES if key in seen else TOLD if told else "":
+def kept(drafts: Sequence[Draft], counts: Counter, reader: SpanFinder | None = None) -> list[Draft]:
+    """The texts that are kept: not empty, not there twice, and of questions those without their answer in them.
+
+    Args:
+      reader: has to find the answer of a question again; None: nobody has to.
+    """
+    left: list[Draft] = []
+    seen = set()
+    for draft in drafts:
+        text = normalised(draft.written.text) if draft.answer else draft.written.text
+        key = draft.passage.id, text
+        told = draft.answer and normalised(draft.answer) in text
+        if why := EMPTY if not text else DUPLICATES if key in seen else TOLD if told else "":
             counts[why] += 1
             continue
         seen.add(key)
-        counts[KEPT] += 1
-        cut.append(text.is_cut)
-        kept.append((passage, Expansion(passage.id, text.text, text.log_probability, answer or "")))
-    return Found(kept, counts, cut)
+        left.append(draft)
+    if reader and left:
+        found = reader.spans([draft.written.text for draft in left], [draft.passage for draft in left], 1)
+        answers = [draft.passage.text[slice(*spans[0])] if spans else "" for draft, spans in zip(left, found)]
+        right = [draft for draft, answer in zip(left, answers) if normalised(answer) == normalised(draft.answer)]
+        counts[LOST], left = len(left) - len(right), right
+    counts[WRITTEN], counts[KEPT], counts[CUT] = len(drafts), len(left), sum(draft.written.is_cut for draft in left)
+    return left
 
 
-def _judged(found: Found, judges: Judges) -> Lines:
-    """A line for each text that its judges keep."""
-    kept, cut, counts = list(found.kept), list(found.cut), found.counts
-    if judges.answers:
-        answers = judges.answers([text.text for _, text in kept], [passage for passage, _ in kept])
-        right = [normalised(answer) == normalised(text.answer) for answer, (_, text) in zip(answers, kept)]
-        counts[LOST] = len(kept) - sum(right)
-        counts[KEPT] -= counts[LOST]
-        kept, cut = list(itertools.compress(kept, right)), list(itertools.compress(cut, right))
-    counts[CUT] = sum(cut)
-    scores: Sequence[float | None] = [None] * len(kept)
-    if judges.scores:
-        scores = judges.scores([text.text for _, text in kept], [passage for passage, _ in kept]).tolist()
-    return Lines([to_line(text._replace(score=score)) for (_, text), score in zip(kept, scores)], counts)
+def lines_of(drafts: Sequence[Draft], reranker: PairScorer | None = None) -> list[str]:
+    """A line for each text, with the reranker's score of text and passage."""
+    scores: Iterable[float | None] = itertools.repeat(None)
+    if reranker:
+        scores = reranker.scores([draft.written.text for draft in drafts], [draft.passage for draft in drafts]).tolist()
+    return [
+        to_line(Expansion(passage.id, written.text, written.log_probability, answer, score))
+        for (passage, written, answer), score in zip(drafts, scores)
+    ]
 
 
-def _writer(trained: Trained, fields: ConfigDict, seed: int) -> Writer:
-    """What writes with a trained model, as `config.generate` says."""
-    assert isinstance(trained.model, EncoderDecoder), "`check` refuses others"
-    decoding = _decoding(fields, seed, trained.config.data.query_length - 1)
-    return Writer(*trained, decoding, fields.batch_size)
+class PublishedWriter:
+    """Passages to texts, by a T5 or BART of a folder that transformers loads: docTTTTTquery (Nogueira & Lin 2019).
+
+    Each passage is a batch of its own with a seed of its own, so its texts do not depend on the passages around it.
+    """
+
+    def __init__(self, folder: Path, decoding: Decoding, length: int):
+        """Args are the folder, how to write, and the tokens of a passage that are read, if the model reads so many.
+
+        Raises:
+          UserError: as `check_published`, or transformers cannot load the folder.
+        """
+        check_published(folder, decoding.tokens)
+        self._decoding = decoding
+        try:
+            self._torch, transformers = map(importlib.import_module, _PACKAGES)
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise UserError(
+                f"{folder}: transformers cannot load it ({first_line(error)}); an encoder-decoder is needed, "
+                "with its tokeniser"
+            ) from error
+        self._length = min(length, getattr(self._model.config, "max_position_embeddings", length))
+
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """As `Writer.cut`."""
+        return sum(len(self._tokenizer(_source(passage))["input_ids"]) > self._length for passage in passages)
+
+    def write(self, passages: Sequence[Candidate]) -> list[list[WrittenText]]:
+        """As `Writer.write`."""
+        with self._torch.inference_mode():
+            return [self._write(passage) for passage in passages]
+
+    def _write(self, passage: Candidate) -> list[WrittenText]:
+        decoding = self._decoding
+        options: dict[str, Any] = dict(max_new_tokens=decoding.tokens, do_sample=False, num_beams=1)
+        if decoding.way == SAMPLE:
+            options |= dict(do_sample=True, top_k=decoding.top_k, top_p=1.0, temperature=decoding.temperature)
+        if decoding.way == BEAM:
+            options |= dict(num_beams=decoding.beams, length_penalty=decoding.length_penalty)
+        source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
+        source = {name: source[name] for name in ("input_ids", "attention_mask")}
+        self._torch.manual_seed(hashing.number(str(decoding.seed), passage.id) >> 1)
+        ids_WT = self._model.generate(**source, **options, num_return_sequences=decoding.texts)
+        return [
+            WrittenText(self._tokenizer.decode(ids_T, skip_special_tokens=True).strip(), *self._judged(source, ids_T))
+            for ids_T in ids_WT
+        ]
+
+    def _judged(self, source: dict[str, Any], ids_T: Any) -> tuple[float, bool]:
+        """The log-probability of a text by the model's own distribution, and whether it was cut."""
+        written_T = ids_T[1:]  # behind the start token
+        ends = (written_T == self._model.config.eos_token_id).nonzero()
+        if len(ends):
+            written_T = written_T[: int(ends[0]) + 1]
+        logits_TV = self._model(**source, decoder_input_ids=ids_T[None, : len(written_T)]).logits[0]
+        log_TV = self._torch.log_softmax(logits_TV.float(), dim=-1)
+        return float(log_TV.gather(1, written_T[:, None]).sum()), not len(ends)
 
 
-def _decoding(fields: ConfigDict, seed: int, most: int = published_writer.TOKENS) -> Decoding:
+def check_published(folder: Path, tokens: int) -> None:
+    """Checks that a folder has an encoder-decoder, with positions for so many tokens of a text.
+
+    Raises:
+      UserError: it has none, or a package that runs it is not installed.
+    """
+    path = folder / _CONFIG
+    config = files.read_json(path) if path.is_file() else {}
+    if not isinstance(config, dict) or not config.get("is_encoder_decoder"):
+        raise UserError(
+            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder there; a folder of a T5 or BART is "
+            f"needed, as transformers saves it{hub_hint(str(folder))}"
+        )
+    if not any((folder / name).is_file() for name in _TOKENISERS):
+        raise UserError(
+            f"config.generate.model={folder}: no tokeniser there; put one of {', '.join(_TOKENISERS)} there"
+        )
+    most = config.get("max_position_embeddings")
+    if isinstance(most, int) and tokens > most:
+        raise UserError(
+            f"config.generate.tokens={tokens}: the model of {folder} has {most} positions: ask for {most} at most"
+        )
+    for name in _PACKAGES:
+        if not importlib.util.find_spec(name):  # to import them takes seconds
+            raise extras.missing("config.generate.model", name, "generate")
+
+
+def _source(passage: Candidate) -> str:
+    return f"{passage.title} {passage.text}".strip()
+
+
+def _field(helper: str) -> str:
+    return f"config.generate.{helper}"
+
+
+def _decoding(fields: ConfigDict, seed: int, most: int = _TOKENS) -> Decoding:
     """How `config.generate` has queries written: of `most` tokens, where it does not say."""
     more = {name: fields[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
     texts = 1 if fields.answers else fields.queries
@@ -209,18 +277,24 @@ def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> It
         yield known[name]
 
 
-def check_settings(generate: ConfigDict, seed: int) -> None:
+def check_settings(generate: ConfigDict) -> None:
     """Checks how queries are to be written, by the group `generate` of the config.
 
     Raises:
       UserError: the settings do not fit each other.
     """
-    writer.check(_decoding(generate, seed))
+    texts = 1 if generate.answers else generate.queries
+    most = {GREEDY: 1, BEAM: generate.beams}.get(generate.way, texts)
+    if texts > most:
+        raise UserError(
+            f"config.generate.queries={texts}, and config.generate.way={generate.way} gives {most}: ask for {most}, or "
+            f"take config.generate.way={SAMPLE}"
+        )
     for field in ("reader", "proposer"):
         if (value := generate[field]) and not generate.answers:
             raise UserError(
-                f"config.generate.{field}={value} is for the answers of questions, and queries have none: set "
-                f"config.generate.answers, such as rules, or config.generate.{field}=''"
+                f"{_field(field)}={value} is for the answers of questions, and queries have none: set "
+                f"config.generate.answers, such as rules, or {_field(field)}=''"
             )
 
 
@@ -230,16 +304,14 @@ def check(run: Run) -> None:
     Raises:
       UserError: it does not, or what proposes answers is not installed.
     """
-    if name := run.config.generate.answers:
-        MAKERS[name].check()
-    if name := run.config.generate.reader:
-        readers.check(run, name, READER)
-    if name := run.config.generate.proposer:
-        readers.check(run, name, PROPOSER, asked=False)
-    if name := run.config.generate.reranker:
-        rerankers.check(run, name, RERANKER)
-    if folder := run.config.generate.model:
-        published_writer.check(hub.path(folder), _decoding(run.config.generate, run.config.seed).tokens)
+    fields = run.config.generate
+    if fields.answers:
+        MAKERS[fields.answers]([])
+    for name in HELPERS:
+        if fields[name]:
+            TRAINED[name].check(run, fields[name], _field(name))
+    if fields.model:
+        check_published(hub.path(fields.model), fields.tokens or _TOKENS)
         return
     run.check_vocabulary()
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
@@ -250,33 +322,33 @@ def check(run: Run) -> None:
                 f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} writes with "
                 f"{trained.data[name]}, with which it was trained; set that"
             )
-    most = trained.data.query_length - 1
-    if run.config.generate.tokens > most:
+    if fields.tokens > (most := trained.data.query_length - 1):
         raise UserError(
-            f"config.generate.tokens={run.config.generate.tokens}: the model has positions for {most}, "
-            f"config.data.query_length={trained.data.query_length} without the start: ask for {most} at most, or train "
-            "with longer queries"
+            f"config.generate.tokens={fields.tokens}: the model has positions for {most}, config.data.query_length="
+            f"{most + 1} without the start: ask for {most} at most, or train with longer queries"
         )
 
 
 def fetch(run: Run) -> None:
-    """Copies down the models that propose answers and judge queries, where these are on a store."""
+    """Copies down the models that help, where these are on a store."""
+    for name in HELPERS:
+        TRAINED[name].fetch(run, run.config.generate[name], _field(name))
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of the published model, without one those of the vocabulary; and those of the models that help."""
     fields = run.config.generate
-    readers.KIND.fetch(run, fields.reader, READER)
-    readers.KIND.fetch(run, fields.proposer, PROPOSER)
-    rerankers.KIND.fetch(run, fields.reranker, RERANKER)
-
-
-def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
-    """The files of the published model; without one those of the vocabulary."""
-    return published_writer.inputs(hub.path(model)) if model else vocabulary()
+    folder = hub.path(fields.model) if fields.model else None
+    own = sorted(path for path in folder.glob("*") if path.is_file()) if folder else run.vocabulary_inputs()
+    helpers = [path for name in HELPERS for path in TRAINED[name].inputs(run, fields[name], _field(name))]
+    return [*own, *helpers]
 
 
 STAGES.register(
     "generate",
     Stage(
         generate,
-        check_config=(of_fields(check_settings, "generate", "seed"),),
+        check_config=(of_fields(check_settings, "generate"),),
         check=(
             check,
             platforms.check,
@@ -284,12 +356,7 @@ STAGES.register(
         fields=("seed", "generate", "encode.corpus", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
         reads=lambda config: ("prepare", "sets", *of_pairs(config), *train_unless(config.generate.model)),
-        files=lambda run: [
-            *inputs(run.config.generate.model, run.vocabulary_inputs),
-            *readers.KIND.inputs(run, run.config.generate.reader, READER),
-            *readers.KIND.inputs(run, run.config.generate.proposer, PROPOSER),
-            *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
-        ],
+        files=inputs,
         fetch=fetch,
         writes=(GENERATED,),
         everywhere=True,

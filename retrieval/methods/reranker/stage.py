@@ -1,7 +1,8 @@
-"""The stage `rerank`: the first results of any systems, put in the order of a reranker's scores.
+"""The stages `rerank` and `teacher`: a reranker's scores of the first results of systems, and of all labelled pairs.
 
-At each depth n the first n results of a run are reranked, and the rest is dropped (Zhan et al. 2020, section 4.4). A
-pair of a query and a candidate is scored once, whatever the number of systems and depths that have it.
+`rerank`: at each depth n the first n results of a run are put in the order of the scores, and the rest is dropped (Zhan
+et al. 2020, section 4.4). A pair is scored once, whatever the number of systems and depths that have it.
+`teacher`: distillation trains on the labelled examples of the stage `pairs`, with these scores beside them.
 """
 
 import itertools
@@ -15,26 +16,29 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import of_fields
+from retrieval.data.labelled import teacher_scores
+from retrieval.data.labelled.grouping import Groups
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Judged
+from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.reranker.scored_pairs import Scorer
+from retrieval.methods.reranker.trained import RERANKERS, Reranker
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.runtime import hosts, hub, platforms
-from retrieval.runtime.store import is_url
+from retrieval.recipes.trained_model import is_place
+from retrieval.runtime import hosts, platforms
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, evaluated_runs, run_files
+from retrieval.stages import evaluate, evaluated_runs, labelled_groups, run_files
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists, RunFile
 
 _log = logging.getLogger(__name__)
 
-FOLDER = result_files.RERANKED
-_MODEL = "config.rerank.model"
+FOLDER, TEACHER = result_files.RERANKED, "teacher"
+_RERANKER, _TEACHER = "config.rerank.model", "config.teacher.model"
+_PAIRS = ("files", "format", "queries", "collection", "pool", "in_order")
+_LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
 
 
 class Reranked(NamedTuple):
@@ -45,7 +49,6 @@ class Reranked(NamedTuple):
       scores: [Q, deepest] of each; what stands beside a row of -1 means nothing.
       references: the lists of the systems that the reranker was trained on.
       seconds: that a pair takes; None where another run has the order.
-      missing: pairs that this run has not.
     """
 
     folder: Path
@@ -53,8 +56,7 @@ class Reranked(NamedTuple):
     lists: list[Lists]
     scores: list[np.ndarray]
     references: list[Lists]
-    seconds: float | None = None
-    missing: int = 0
+    seconds: float | None
 
 
 def rerank(run: Run) -> dict[str, Any]:
@@ -62,15 +64,12 @@ def rerank(run: Run) -> dict[str, Any]:
 
     Returns the tables of the report: metrics by depth, and consistency factors.
     """
-    fields = run.config.rerank
+    fields, folder = run.config.rerank, run.folder / FOLDER
     runs = _runs(run, fields)
     of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
-    scorer = None
-    if not is_system(fields.model):
-        scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
-    folder = run.folder / FOLDER
+    reranker = None if is_system(fields.model) else RERANKERS.open(run, fields.model, _RERANKER)
     reranked = [
-        _rerank_set(fields, run.sets / name, of_set, of_files=of_files, scorer=scorer, store=folder / "scores")
+        _rerank_set(fields, run.sets / name, of_set, of_files=of_files, reranker=reranker, store=folder / "scores")
         for name, of_set in runs.items()
     ]
     return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
@@ -85,8 +84,6 @@ def check_settings(fields: ConfigDict) -> None:
     for name in ("systems", "depths"):
         if not fields[name]:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
-        if len(set(fields[name])) != len(fields[name]):
-            raise UserError(f"config.rerank.{name}={tuple(fields[name])}: one is there twice; leave it out")
     if by_answers := metrics.by_kind(fields.measures)[1]:
         raise UserError(
             f"config.rerank.measures: {by_answers[0]} looks for answers in texts, and rerank measures by judgements: "
@@ -103,28 +100,24 @@ def check(run: Run) -> None:
     wanted = tuple(run.config.rerank.depths)
     evaluated_runs.check(run, "rerank", max(wanted), f"rerank.depths={wanted}")
     if not is_system(run.config.rerank.model):
-        rerankers.check(run, run.config.rerank.model, _MODEL)
+        RERANKERS.check(run, run.config.rerank.model, _RERANKER)
 
 
 def is_system(model: str) -> bool:
     """Whether `rerank.model` names a system, whose ranks take the place of a model's."""
-    is_place = "/" in model or is_url(model) or hub.is_name(model) or Path(model).is_dir()
-    return bool(model) and not is_place
+    return bool(model) and not is_place(model)
 
 
 def inputs(run: Run) -> Sequence[Path]:
     """The files that tell whether the reranker has changed."""
     model = run.config.rerank.model
-    return () if is_system(model) else rerankers.inputs(run, model, _MODEL)
+    return () if is_system(model) else RERANKERS.inputs(run, model, _RERANKER)
 
 
 def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     """Of every set that can be reranked: the system -> its run.
 
     It has a run of a system which is to be reranked, and one of the system whose ranks count.
-
-    Args:
-      fields: of `config.rerank`.
 
     Raises:
       UserError: no set has a run of a system, or of both.
@@ -150,16 +143,15 @@ def _rerank_set(
     runs: dict[str, RunFile],
     *,
     of_files: Container[str],
-    scorer: Scorer | None,
+    reranker: Reranker | None,
     store: Path,
 ) -> Reranked:
     """The new scores of a set.
 
     Args:
-      fields: of `config.rerank`.
       folder: of the set.
       of_files: systems whose runs come from outside.
-      scorer: None where another run has the order.
+      reranker: None where another run has the order.
       store: where the scores of all sets lie.
     """
     # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
@@ -171,10 +163,11 @@ def _rerank_set(
         if system in by_name
     ]
     references = [by_name[system] for system in fields.trained_on if system in by_name]
-    if scorer is None:
-        scores, missing = _scores_of(by_name[fields.model], first)
-        return Reranked(folder, value, first, scores, references, missing=missing)
-    scores, seconds = _by_model(folder / "corpus.jsonl", store / value.name, value, scorer, first)
+    if reranker is None:
+        scores, seconds = _by_ranks(by_name[fields.model], value.name, first), None
+    else:
+        corpus, store = folder / "corpus.jsonl", store / value.name
+        scores, seconds = _by_model(corpus, store, value, reranker, fields.shard_size, first)
     return Reranked(folder, value, first, scores, references, seconds)
 
 
@@ -192,8 +185,8 @@ def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
     return lists._replace(scores=scores_QK, rows=rows_QK)
 
 
-def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], int]:
-    """Minus the places that another system gave, and how many it did not give: these come last and keep their order.
+def _by_ranks(other: Lists, name: str, lists: Sequence[Lists]) -> list[np.ndarray]:
+    """Minus the places that another system gave; what it did not give comes last and keeps its order.
 
     Its scores may be equal, or closer than float32 can tell; its ranks are not.
     """
@@ -207,20 +200,25 @@ def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], 
             scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
             missing += sum(row >= 0 and row not in places for row in rows)
         scores.append(scores_QK)
-    return scores, missing
+    if missing:
+        _log.warning("set %s: %d pairs are not in the run of config.rerank.model, and come last", name, missing)
+    return scores
 
 
 def _by_model(
-    corpus: Path, store: Path, value: Judged, scorer: Scorer, lists: Sequence[Lists]
+    corpus: Path, store: Path, value: Judged, reranker: Reranker, shard_size: int, lists: Sequence[Lists]
 ) -> tuple[list[np.ndarray], float | None]:
-    """A model's scores of all lists, and the seconds that a pair takes, as `Scores` has them."""
+    """A model's scores of all lists, and the seconds that a pair takes, as `Reranker.score_all` has them."""
     N = len(value.candidates)
     keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
     with CandidateTexts(corpus) as texts:
-        _check_texts(texts, value, np.unique(keys_P % N), corpus)
-        pairs = (divmod(int(key), N) for key in keys_P)
-        queries = list(value.queries.values())
-        values_P, seconds = scorer.score(store, queries, pairs, len(keys_P), texts.__getitem__)
+        if without := sorted({row for row in (keys_P % N).tolist() if row >= len(texts)}):
+            raise UserError(
+                f"{corpus}: no text of the candidate '{value.candidates[without[0]]}', which a run names: a model "
+                "cannot score it; take a set with all texts, or the ranks of a run in config.rerank.model"
+            )
+        pairs, queries = (divmod(int(key), N) for key in keys_P), list(value.queries.values())
+        values_P, seconds = reranker.score_all(store, shard_size, queries, pairs, len(keys_P), texts.__getitem__)
     scores = []
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
@@ -235,32 +233,11 @@ def _keys(rows_QK: np.ndarray, candidates: int) -> np.ndarray:
     return keys_QK[rows_QK >= 0]
 
 
-def _check_texts(texts: CandidateTexts, value: Judged, rows: np.ndarray, corpus: Path) -> None:
-    """Every passage has a text."""
-    if len(rows) and rows[-1] >= len(texts):
-        raise UserError(
-            f"{corpus}: no text of the candidate '{value.candidates[rows[-1]]}', which a run names: a model cannot "
-            "score it; take a set with all texts, or the ranks of a run in config.rerank.model"
-        )
-    if blank := np.intersect1d(rows, texts.blank).tolist():
-        raise UserError(
-            f"{corpus}, line {blank[0] + 1}: the passage '{texts[blank[0]].id}' is empty, and a reranker cannot judge "
-            "it: write a text, or leave it out of the set"
-        )
-
-
 def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, asked: Sequence[str]) -> dict[str, Any]:
-    """Writes runs and metrics; returns the tables.
-
-    Args:
-      folder: of all that the stage writes.
-      fields: of `config.rerank`.
-      asked: the metrics.
-    """
+    """Writes runs and metrics; returns the tables. `asked` are the metrics."""
     wanted = fields.depths
     rows, table, consistency = [], [], []
     for each in reranked:
-        _warn(each, fields.trained_depth)
         rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
         for ranking in rankings:
             evaluate.write_run(folder / "runs" / each.value.name, each.value, ranking)
@@ -281,33 +258,6 @@ def _rankings(each: Reranked, depth: int) -> Iterator[Ranking]:
         scores_QD, rows_QD = depths.reranked(scores_QK, lists.rows, depth)
         seconds = each.seconds and each.seconds * int((rows_QD >= 0).sum())
         yield Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds)
-
-
-def _warn(each: Reranked, trained_depth: int) -> None:
-    """Says what is strange about the scores, and which of the lists that the reranker was trained on are too short."""
-    for reference in each.references:
-        if (results := reference.rows.shape[1]) < trained_depth:
-            _log.warning(
-                "set %s: consistency with %s goes by its first %d results, for its run has no more: set "
-                "config.rerank.trained_depth=%d, or evaluate to a depth of %d",
-                *(each.value.name, reference.system, results, results, trained_depth),
-            )
-    if each.missing:
-        pairs = sum(int((lists.rows >= 0).sum()) for lists in each.lists)
-        _log.warning(
-            "set %s: %d of %d pairs are not in the run of config.rerank.model, and come last",
-            *(each.value.name, each.missing, pairs),
-        )
-    for lists, scores_QK in zip(each.lists, each.scores):
-        is_result_QK = lists.rows >= 0
-        highest_Q = np.where(is_result_QK, scores_QK, -np.inf).max(axis=1)
-        lowest_Q = np.where(is_result_QK, scores_QK, np.inf).min(axis=1)
-        alike_Q = (highest_Q == lowest_Q) & (is_result_QK.sum(axis=1) > 1)
-        if alike_Q.any():
-            _log.warning(
-                "set %s: the scores of %d of %d queries are all alike; the results of %s keep their order there",
-                *(each.value.name, alike_Q.sum(), len(alike_Q), lists.system),
-            )
 
 
 def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -341,6 +291,46 @@ def read(model: str) -> list[str | Read]:
     return [Read("sets", same=True), "evaluate", *train_unless(model)]
 
 
+def teach(run: Run) -> dict[str, Any]:
+    """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
+    folder, fields = run.folder / TEACHER, run.config.teacher
+    folder.mkdir(exist_ok=True)
+    reranker = RERANKERS.open(run, fields.model, _TEACHER)
+    # Examples in the order of their files have negatives beyond those that a query keeps.
+    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, counts):
+        queries = [group.query for group in groups]
+        total = sum(len(group.positives) + len(group.negatives) for group in groups)
+        if not total:
+            counts.log("teacher")
+            raise UserError("no labelled example is left to score: look at what was left out, and at config.split")
+        pairs = folder / "scores", fields.shard_size, queries, _pairs(groups), total
+        scores_P, seconds = reranker.score_all(*pairs)
+        scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
+        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
+    _log.info("teacher: %d pairs of %d queries", total, len(queries))
+    return {"pairs": total, "queries": len(queries), "seconds per pair": seconds and round(seconds, 6)}
+
+
+def _pairs(groups: Groups) -> Iterator[tuple[int, Candidate]]:
+    """The place of a query and a document, of all pairs."""
+    for place, group in enumerate(groups):
+        for text in (*group.positives, *group.negatives):
+            yield place, text
+
+
+def check_teacher(model: str) -> None:
+    """Checks that there is a teacher.
+
+    Raises:
+      UserError: there is none.
+    """
+    if not model:
+        raise UserError(
+            f"{_TEACHER} is empty: name the work directory of a reranker, or the folder of a cross-encoder, whose "
+            "scores are to be learned"
+        )
+
+
 STAGES.register(
     "rerank",
     Stage(
@@ -354,8 +344,36 @@ STAGES.register(
         uses=("encode.batch_tokens",),
         reads=of_fields(read, "rerank.model"),
         files=inputs,
-        fetch=lambda run: rerankers.KIND.fetch(run, run.config.rerank.model, _MODEL),
+        fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
         writes=(FOLDER,),
+        everywhere=True,
+    ),
+)
+STAGES.register(
+    "teacher",
+    Stage(
+        teach,
+        check_config=(of_fields(check_teacher, "teacher.model"),),
+        check=(
+            lambda run: RERANKERS.check(run, run.config.teacher.model, _TEACHER),
+            platforms.check,
+        ),
+        fields=(
+            "teacher",
+            "split",
+            *_LABELLED,
+            "data.query_length",
+            "data.document_length",
+            "model.dtype",
+        ),
+        uses=("encode.batch_tokens",),
+        reads=("prepare", "sets", "mine"),
+        files=lambda run: [
+            *labelled_groups.inputs(run.config),
+            *RERANKERS.inputs(run, run.config.teacher.model, _TEACHER),
+        ],
+        fetch=lambda run: RERANKERS.fetch(run, run.config.teacher.model, _TEACHER),
+        writes=(TEACHER,),
         everywhere=True,
     ),
 )

@@ -1,0 +1,227 @@
+"""Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import model_folder
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, hub_hint
+from retrieval.methods.reranker import model as cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes import bert_weights
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.trained_model import TRAINED, TrainedKind
+from retrieval.runtime import hub, store_copy
+from retrieval.search import encoding
+from retrieval.stage_outputs import Run
+
+_FEW = 32  # pairs that are scored as one batch
+
+
+class Lengths(NamedTuple):
+    """The tokens of a query, of a row with its document, and the separators between the two: a RoBERTa has two."""
+
+    query: int
+    row: int
+    separators: int = 1
+
+
+def pair_scorer(
+    config: ConfigDict, model: CrossEncoder, sep_id: int, mesh: jax.sharding.Mesh
+) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
+    """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape. Args are `OnMesh`'s."""
+    return OnMesh(config, model, sep_id, mesh).compiled(lambda model, pairs: model.scores(pairs)[:, None])
+
+
+def query_beginnings(vocabulary: Vocabulary, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
+    """`[CLS] query [SEP]` of each query."""
+    return [vocabulary.single(ids, lengths.query) for ids in vocabulary.encode_batch(texts)]
+
+
+def document_bodies(vocabulary: Vocabulary, items: Sequence[Candidate], lengths: Lengths) -> list[list[int]]:
+    """The tokens of each document: of its title, then of its text."""
+    titles = vocabulary.encode_batch([item.title for item in items])
+    texts = vocabulary.encode_batch([item.text for item in items])
+    pairs = (vocabulary.pair(title, text, lengths.row) for title, text in zip(titles, texts))
+    return [[id for id in pair[1:] if id != vocabulary.sep_id] for pair in pairs]
+
+
+def joined(query: Sequence[int], body: Sequence[int], sep_id: int, lengths: Lengths) -> list[int]:
+    """`[CLS] query [SEP] document [SEP]`, as `features.JoinedConverter` makes it: the document is cut."""
+    beginning = [*query, *[sep_id] * (lengths.separators - 1)]
+    return [*beginning, *body[: lengths.row - len(beginning) - 1], sep_id]
+
+
+class Reranker:
+    """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
+
+    def __init__(self, config: ConfigDict, model: CrossEncoder, vocabulary: Vocabulary, lengths: Lengths):
+        """Args are the run's config, the model, its vocabulary, and the tokens that it reads."""
+        self._model, self._vocabulary, self._lengths = model, vocabulary, lengths
+        mesh = local_mesh(config)
+        self._devices, self._batch_tokens = mesh.size, config.encode.batch_tokens
+        self._score = pair_scorer(config, model, vocabulary.sep_id, mesh)(parameters_of(model))
+
+    def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
+        """As `PairScorer.scores`."""
+        rows = self._rows(query_beginnings(self._vocabulary, queries, self._lengths), documents)
+        sizes = self._batch_tokens, self._lengths.row, self._devices
+        return encoding.encode_rows(rows, self._score, *sizes)[:, 0] if rows else np.zeros(0, np.float32)
+
+    def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
+        """As `PairScorer.scores_of`."""
+        rows = self._rows(query_beginnings(self._vocabulary, [query], self._lengths) * len(documents), documents)
+        parts = [self._few(rows[start : start + _FEW])[:, 0] for start in range(0, len(rows), _FEW)]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
+
+    def compile(self, count: int) -> None:
+        """As `PairScorer.compile`."""
+        for length in encoding.lengths_up_to(self._lengths.row):
+            self._few([[self._vocabulary.cls_id] * length] * min(count, _FEW))
+
+    def write(self, folder: Path) -> None:
+        """As `PairScorer.write`."""
+        cross_encoder.write_cross_encoder(folder, self._model)
+        types = self._model.encoder.config.type_vocab_size
+        tokenizer_files.write_tokenizer(folder, self._vocabulary, length=self._lengths.row, types=types)
+
+    def score_all(
+        self,
+        folder: Path,
+        shard_size: int,
+        queries: Sequence[str],
+        pairs: Iterable[tuple[int, Any]],
+        total: int,
+        text_of: Callable[[Any], Candidate] = lambda document: document,
+    ) -> tuple[np.ndarray, float | None]:
+        """The scores [P] of pairs, in their order, by files: a run that was killed goes on after the last one.
+
+        Every host scores files of its own.
+
+        Args:
+          folder: where the files lie.
+          shard_size: pairs of a file.
+          queries: the texts of all queries.
+          pairs: the place of a query, and what `text_of` finds a document by.
+          total: how many pairs there are.
+
+        Returns:
+          The scores, and the seconds that one takes; None where an earlier process has scored all.
+
+        Raises:
+          UserError: a score is not finite.
+        """
+        if not total:
+            return np.zeros(0, np.float32), None
+        beginnings, scored = query_beginnings(self._vocabulary, queries, self._lengths), 0
+
+        def rows(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
+            nonlocal scored
+            scored += len(members)
+            documents = [text_of(document) for _, document in members]
+            return [[row] for row in self._rows((beginnings[query] for query, _ in members), documents)]
+
+        began = time.perf_counter()
+        texts = ((str(query), (query, document)) for query, document in pairs)
+        sizes = {"batch_tokens": self._batch_tokens, "longest": self._lengths.row, "multiple": self._devices}
+        encoding.encode(folder, "pairs", texts, total, rows, self._score, shard_size=shard_size, **sizes)
+        seconds = time.perf_counter() - began
+        return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
+
+    def _rows(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
+        """The row of each document, behind the beginning of its query."""
+        bodies = document_bodies(self._vocabulary, documents, self._lengths)
+        return [joined(query, body, self._vocabulary.sep_id, self._lengths) for query, body in zip(beginnings, bodies)]
+
+    def _few(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        return encoding.encode_few(rows, self._score, self._lengths.row, self._devices)
+
+
+class _Rerankers(TrainedKind):
+    """Work directories of rerankers, and folders of Hugging Face's, whoever made them."""
+
+    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
+        """As `TrainedKind.inputs`."""
+        if folder := _published(value, field):
+            return [
+                *folder.files,
+                *cross_encoder.settings(folder),
+                *model_folder.module_files(folder.path),
+                *vocabularies.files(vocabularies.find(folder.path)),
+            ]
+        return super().inputs(run, value, field)
+
+    def check(self, run: Run, value: str, field: str) -> None:
+        """As `TrainedKind.check`."""
+        if folder := _published(value, field):
+            _check_lengths(folder, run.config.data, field)
+            cross_encoder.check_cross_encoder(folder)
+            bert_weights.vocabulary_of(folder)
+        else:
+            super().check(run, value, field)
+
+    def open(self, run: Run, value: str, field: str) -> Reranker:
+        """As `TrainedKind.open`."""
+        self.check(run, value, field)
+        if not (folder := _published(value, field)):
+            config, vocabulary, model = self.load(run, value, field)
+            lengths = Lengths(config.data.query_length, config.data.document_length)
+            return Reranker(run.config, model, vocabulary, lengths)
+        vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
+        of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
+        config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
+        model = cross_encoder.load_cross_encoder(folder, config, vocabulary.published_ids)
+        bert_weights.log_spare_rows(folder, vocabulary)
+        return Reranker(run.config, model, vocabulary, _lengths(folder, run.config.data))
+
+
+RERANKERS = _Rerankers(
+    "reranker", lambda recipe: recipe.reranks, ", or a folder that sentence_transformers.CrossEncoder loads"
+)
+TRAINED.register("reranker", RERANKERS)
+
+
+def _published(value: str, field: str) -> BertFolder | None:
+    """The folder of weights that a field names, be it on the hub; None for a work directory.
+
+    Raises:
+      UserError: there is neither.
+    """
+    folder = hub.local(value) if hub.is_name(value) else store_copy.local(value)
+    if value and is_bert(folder):
+        return BertFolder.open(folder)
+    if hub.is_name(value) or not folder.exists():
+        raise UserError(
+            f"{field}={value}: no cross-encoder of BERT's kind; name a work directory of a reranker, or a folder that "
+            f"sentence_transformers.CrossEncoder loads{hub_hint(value)}"
+        )
+    return None
+
+
+def _lengths(folder: BertFolder, data: ConfigDict) -> Lengths:
+    return Lengths(data.query_length, data.document_length, cross_encoder.separators(folder))
+
+
+def _check_lengths(folder: BertFolder, data: ConfigDict, field: str) -> None:
+    lengths, longest = _lengths(folder, data), folder.sizes["max_length"]
+    if lengths.row > longest:
+        raise UserError(
+            f"{field}={folder.path}: a model of {longest} positions: set config.data.document_length={longest} at most"
+        )
+    if lengths.row < lengths.query + lengths.separators + 1:
+        raise UserError(
+            f"{field}={folder.path}: config.data.document_length={lengths.row} is of query and document together, and "
+            f"config.data.query_length={lengths.query} leaves no room for a document: set config.data.query_length="
+            f"{max(1, lengths.row // 2)} at most"
+        )

@@ -1,0 +1,359 @@
+"""Texts around a model that writes: answers to ask for, files of what was written, and what these serve for.
+
+A file has a line for each text that a model wrote of a document, those of a document one after the other:
+
+    {"_id": "d7", "text": "how tall is mount everest", "log_probability": -3.2041}
+    {"_id": "d7", "text": "how tall is mount everest", "answer": "8,849 m", "log_probability": -2.1187}
+
+`_id` is the document's. `answer` is that of a question that was asked for it, and `score` what a reranker gives to text
+and document. Files of others may do without these and `log_probability`. Those of docTTTTTquery have all of a document:
+
+    {"id": "7", "predicted_queries": ["how tall is mount everest", "everest height"]}
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrieval import extras, foreign_json, hashing, identifiers, numbers, text_files
+from retrieval.data.examples import task_kind
+from retrieval.data.examples.example_kind import ExampleKind, Field, types
+from retrieval.data.examples.labelled_tasks import LabelledTask, documents
+from retrieval.data.examples.task_kind import Given, Maker
+from retrieval.data.examples.token_rows import Record, single
+from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Settings
+from retrieval.data.sets import beir, reqa
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError, first_line
+from retrieval.libraries import tf
+from retrieval.registry import Table
+from retrieval.search import index_kind, passage_files
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.bm25_kind import Bm25Kind, words
+from retrieval.search.index_kind import Options, Texts
+
+_LIST = "predicted_queries"
+_NEEDED = 'a line such as {"_id": "d7", "text": "a query"} is needed'
+_DIGITS = 4  # of a log-probability: the rest depends on the machine
+_SPACY = "en_core_web_sm"
+
+_MONTH = (
+    "(?:January|February|March|April|May|June|July|August|September|October|November|December|"
+    "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
+)
+_DATE = re.compile(
+    rf"\b(?:{_MONTH}\.? \d{{1,2}}(?:, \d{{3,4}})?|\d{{1,2}} {_MONTH}\.?(?: \d{{3,4}})?|{_MONTH}\.? \d{{3,4}}"
+    r"|(?:early |mid-|late )?\d{1,2}(?:st|nd|rd|th) century|\d{3,4} (?:BC|AD|BCE|CE)"
+    r"|(?:1\d{3}|20\d{2})(?:s|[-–]\d{2,4})?)\b"
+)
+_NUMBER = re.compile(
+    r"(?<![\w.,])[$€£]?\d+(?:,\d{3})*(?:\.\d+)?(?: ?%| (?:thousand|million|billion|trillion|percent|per cent|years?|"
+    r"months?|days?|hours?|minutes?|seconds?|km|kilometres|kilometers|miles?|metres|meters|feet|kg|tons?|tonnes|people)\b)?"
+)
+_WORD = r"(?:(?:[A-Z]\.)+|(?:Dr|Mr|Mrs|Ms|St|Prof|Gen|Col|Mt)\.|[A-Z]\w*(?:['’&-]\w+)*)"
+_NAME = re.compile(rf"\b{_WORD}(?: (?:of the|of|de la|de|von|van|and|the) {_WORD}| {_WORD})*")
+_BEGINS = re.compile(r"(?:^|[.!?:][\"')\]]* +|\n\s*)$")
+# Words that begin a sentence with a capital letter and are no names.
+_COMMON = frozenset(
+    "a an the this that these those he she it they we i you his her its their our in on at by of for from with to as "
+    "and but or if when while where what which who how why there here after before during since until because although "
+    "however also some many most all each every both other another one two three first second such no not then thus "
+    "today later".split()
+)
+
+
+# A candidate for an answer: its first character, and the one behind its last.
+Span = tuple[int, int]
+
+# From texts to the candidates of each, in any order; they may overlap. Of no texts it says whether it can be used here.
+AnswerMaker = Callable[[Sequence[str]], Iterator[list[Span]]]
+
+MAKERS: Table[AnswerMaker] = Table("maker of answers", file="maker")
+
+
+def rules(texts: Sequence[str]) -> Iterator[list[Span]]:
+    """Dates, numbers and capitalised names, by patterns for English."""
+    for text in texts:
+        found = [match.span() for pattern in (_DATE, _NUMBER) for match in pattern.finditer(text)]
+        yield [*found, *_names(text)]
+
+
+def entities(texts: Sequence[str]) -> Iterator[list[Span]]:
+    """Named entities and dates, by spaCy (Xiong et al. 2020, section 3.1).
+
+    Raises:
+      UserError: spaCy or its model is not installed.
+    """
+    found = _spacy_model().pipe(texts)
+    return ([(entity.start_char, entity.end_char) for entity in document.ents] for document in found)
+
+
+MAKERS.register("rules", rules)
+MAKERS.register("spacy", entities)
+
+
+@functools.cache
+def _spacy_model() -> Any:
+    try:
+        return importlib.import_module("spacy").load(_SPACY, exclude=["lemmatizer", "attribute_ruler"])
+    except ImportError as error:
+        raise extras.missing("config.generate.answers=spacy", "spacy", "spacy") from error
+    except OSError as error:
+        raise UserError(
+            f"config.generate.answers=spacy: its model {_SPACY} is not installed ({first_line(error)}): "
+            f"python -m spacy download {_SPACY}, or take config.generate.answers=rules"
+        ) from error
+
+
+def chosen(text: str, spans: Sequence[Span], most: int, seed: int, best: Sequence[Span] = ()) -> list[str]:
+    """Some of the candidates of a text, in their order there.
+
+    Of those that overlap the longest stays, and of those that read the same the first. Where there are more than
+    `most`, a hash of text and seed draws.
+
+    Args:
+      best: candidates that come before all others, the first before the next.
+    """
+    kept: list[Span] = []
+    for span in best:
+        if len(kept) < most and _stands_apart(span, kept):
+            kept.append(span)
+    first = {text[start:end].strip().casefold() for start, end in kept}
+    for span in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
+        if _stands_apart(span, kept):
+            kept.append(span)
+    different: dict[str, str] = {}
+    for start, end in sorted(kept):
+        if word := text[start:end].strip():
+            different.setdefault(word.casefold(), word)
+    drawn = sorted(
+        different.values(), key=lambda word: (word.casefold() not in first, hashing.digest(str(seed), text, word))
+    )
+    return [word for word in different.values() if word in drawn[:most]]
+
+
+def _stands_apart(span: Span, others: Sequence[Span]) -> bool:
+    return all(span[1] <= start or end <= span[0] for start, end in others)
+
+
+def _names(text: str) -> Iterator[Span]:
+    """Capitalised sequences. A common word that begins a sentence is no part of one."""
+    for match in _NAME.finditer(text):
+        start, end = match.span()
+        if _BEGINS.search(text[max(0, start - 8) : start]):
+            first = text[start:end].split(" ", 1)[0]
+            if first.lower().strip(".'’") in _COMMON:
+                start += len(first) + 1
+        if end - start > 1 and text[start].isupper():
+            yield start, end
+
+
+class Expansion(NamedTuple):
+    """A text of a document; what its file does not say is None, and `answer` is ''."""
+
+    document: str
+    text: str
+    log_probability: float | None
+    answer: str = ""
+    score: float | None = None
+
+
+def to_line(expansion: Expansion) -> str:
+    """A line of a file, with its end."""
+    record: dict[str, Any] = {"_id": expansion.document, "text": expansion.text}
+    if expansion.answer:
+        record["answer"] = expansion.answer
+    if expansion.log_probability is not None:
+        record["log_probability"] = round(expansion.log_probability, _DIGITS)
+    if expansion.score is not None:
+        # Nine digits give back the same float32: scores of a sure reranker differ in their last ones.
+        record["score"] = float(f"{expansion.score:.9g}")
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Iterator[Expansion]:
+    """The texts of a file, in order.
+
+    Raises:
+      UserError: there is no such file, or a line is not what it should be.
+    """
+    for at, line in text_files.lines(path):
+        record = foreign_json.parse(line, at, _NEEDED)
+        if isinstance(record, dict) and _LIST in record:
+            id = identifiers.of_value(record.get("id"), "id", at)
+            yield from (Expansion(id, text, None) for text in text_files.strings(record, _LIST, at))
+            continue
+        if not isinstance(record, dict) or not {"_id", "text"} <= record.keys():
+            raise UserError(f"{at}: not a text of a document; {_NEEDED}")
+        log, score = (
+            None if record.get(name) is None else numbers.score(record[name], name, at)
+            for name in ("log_probability", "score")
+        )
+        text, answer = text_files.string(record, "text", at), text_files.string(record, "answer", at, default="")
+        yield Expansion(identifiers.of_value(record["_id"], "_id", at), text, log, answer, score)
+
+
+@index_kind.register
+class Doc2Query(Bm25Kind):
+    """The index 'doc2query' (Nogueira et al. 2019): BM25 over title, text and written queries of each passage."""
+
+    name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
+    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used", "index.expansions_share")
+
+    def inputs(self, options: Options) -> Sequence[Path]:
+        named = options["index.expansions"]
+        return passage_files.inputs("config.index.expansions", named) if named else []
+
+    def preview(self, options: Options) -> None:
+        for path in self.inputs(options):
+            next(read(path), None)
+
+    def stages(self, options: Options) -> Sequence[str]:
+        return () if options["index.expansions"] else ("generate",)
+
+    def build(self, contents: Texts, options: Options) -> Bm25Index:
+        most, value = options["index.expansions_used"], options["index.expansions"]
+        path = passage_files.path_of(value, contents.name) if value else contents.generated
+        if path is None:
+            raise UserError(
+                "doc2query: no queries were written for these texts; name a file in config.index.expansions"
+            )
+        lowest, left_out = _threshold(path, options["index.expansions_share"])
+        lines = (
+            (line.document, line.text)
+            for line in read(path)
+            if lowest is None or (line.score is not None and line.score >= lowest)
+        )
+        queries, counts = passage_files.by_passage(path, lines, contents)
+        texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
+        document = f"title + text + up to {most} written queries ({counts}{left_out})"
+        return Bm25Index.build(texts, document, *self.parameters(options), words(contents, options))
+
+
+def _threshold(path: Path, share: float) -> tuple[float | None, str]:
+    """The lowest score of the queries that are used, None where all are; and what is left out, in words.
+
+    Doc2Query-- (Gospodinov et al. 2023) leaves out the queries of low scores.
+
+    Raises:
+      UserError: a query has no score.
+    """
+    if share == 1:
+        return None, ""
+    scores = []
+    for line in read(path):
+        if line.score is None:
+            raise UserError(
+                f"{path}: config.index.expansions_share={share} goes by scores, and a query of '{line.document}' has "
+                "none: write them with config.generate.reranker, or set config.index.expansions_share=1"
+            )
+        scores.append(line.score)
+    if not scores:
+        return None, ""
+    lowest = sorted(scores, reverse=True)[max(1, round(share * len(scores))) - 1]
+    used = sum(score >= lowest for score in scores)
+    return lowest, f", {len(scores) - used:,} of {len(scores):,} queries left out by their scores"
+
+
+@labelled_format.register
+class GeneratedQuestions(LabelledFormat):
+    """Questions that `--stage=generate` wrote, as labelled pairs (Xiong et al. 2020, section 3).
+
+    The passages are those of a BEIR corpus.jsonl, or of a folder with a prepared corpus's passages-*.jsonl. They stand
+    in the order of the questions, so neither is held in memory.
+    """
+
+    name = "generated"
+    what = "questions of the stage generate, with the passages they are of"
+    setting = (
+        "--config.pairs.files=runs/qg/generated/corpus.jsonl --config.pairs.format=generated "
+        "--config.pairs.collection=runs/wikipedia/corpus"
+    )
+    example = '{"_id": "d7", "text": "a question", "answer": "an answer", "log_probability": -3.2}'
+    first = "{"
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        passages = _passages(Path(settings.collection))
+        for document, written in itertools.groupby(read(path), key=lambda line: line.document):
+            passage = next((passage for passage in passages if passage.id == document), None)
+            if passage is None:
+                raise UserError(
+                    f"{path}: the passage '{document}' is not in {settings.collection}, or stands before another one "
+                    "there: name the passages that the questions were written of in config.pairs.collection"
+                )
+            for line in written:
+                if line.answer in passage.text:
+                    yield Example(line.text, (passage,))
+                else:
+                    counts.leave_out("questions whose answer is not in their passage", f"{path}, '{line.text}'")
+
+    def check(self, path: Path, settings: Settings) -> None:
+        if not settings.collection:
+            raise UserError(
+                f"{path}: generated questions, whose passages are elsewhere: set config.pairs.collection to a folder "
+                "of passages-*.jsonl, or to a corpus.jsonl"
+            )
+
+
+@labelled_format.register
+class SquadAnswers(LabelledFormat):
+    """SQuAD's questions as examples of question generation: `[CLS] answer [SEP] paragraph [SEP]` is the source.
+
+    The answer stands where a passage has its title (Xiong et al. 2020, section 3.1). The first of a question counts.
+    """
+
+    name = "squad_answers"
+    what = "SQuAD v1.1, answers and paragraphs to questions"
+    setting = "--config.pairs.files=train-v1.1.json --config.pairs.format=squad_answers"
+    example = reqa.SquadFiles.example
+    first = "{"
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        for paragraph in reqa.paragraphs(path):
+            for question, placed in paragraph.questions:
+                if placed:
+                    yield Example(question, (Candidate("", placed[0][1], paragraph.text),))
+                else:
+                    counts.leave_out("questions whose answer is not in its paragraph", f"{path}, '{question}'")
+
+
+def _passages(place: Path) -> Iterator[Candidate]:
+    paths = sorted(place.glob("passages-*.jsonl")) if place.is_dir() else [place]
+    if not paths:
+        raise UserError(f"config.pairs.collection={place}: no passages-*.jsonl there; name the folder of a corpus")
+    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
+
+
+GENERATION = ExampleKind(
+    "generation",
+    "sources and what is written of each",
+    {"source": Field(), "target": Field()},
+    {"source_types": Field(shape=("source",))},
+    lambda row, sep_id: {"source_types": types(row["source"], sep_id)},
+)
+
+
+@task_kind.register
+class QueryOfPassage(LabelledTask):
+    """The task 'doc2query': from a positive, `[CLS] title [SEP] text [SEP]`, to its query, `[CLS] query [SEP]`."""
+
+    name = "doc2query"
+    kind = GENERATION
+
+    def maker(self, given: Given) -> Maker:
+        """As `TaskKind.maker`; nothing is random."""
+
+        def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
+            (source,) = documents(record, tf.constant([0]), lengths["source"], given.specials)
+            return {"source": source, "target": single(record["query"], lengths["target"], given.specials)}
+
+        return make
