@@ -18,10 +18,9 @@ from support.tiny import execute, make_run
 from retrieval import files
 from retrieval.data.sets import answers, beir, qa
 from retrieval.errors import UserError
-from retrieval.methods.reader import question_tower, span_shards, tuned_lists
-from retrieval.methods.reader.answering import Answerer
-from retrieval.methods.reader.early_candidates import EarlyCandidates
-from retrieval.methods.reader.readers import open_reader
+from retrieval.methods.reader import answer_stage, recipe, task
+from retrieval.methods.reader.spans_stage import EarlyCandidates
+from retrieval.methods.reader.trained import READERS
 from retrieval.pipeline import preflight, records
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import make_mesh
@@ -213,14 +212,14 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
     embeddings_NE, passages = candidates_of(trained)
     vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions(towers[0] / "train.jsonl")
     batch = jax.device_get(next(examples.make_batches(trained, vocabulary, make_mesh(trained.config))))
-    config = question_tower.towers_of(trained).config
+    config = recipe.towers_of(trained).config
     asked = {
         tuple(vocabulary.single(vocabulary.encode(text), config.data.query_length)): id for id, text in queries.items()
     }
-    shard = np.load(trained.folder / "spans" / span_shards.CANDIDATES)
+    shard = np.load(trained.folder / "spans" / task.CANDIDATES)
     for question, rows, holds, found in zip(*(batch[n] for n in ("question", "candidates", "holds", "embedding"))):
         id = asked[tuple(question[question > 0].tolist())]
-        (query_E,) = question_tower.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
+        (query_E,) = recipe.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
         best = np.argsort(-embeddings_NE @ query_E, kind="stable")[:EARLY]
         np.testing.assert_array_equal(found, embeddings_NE[best])
         np.testing.assert_array_equal(found, shard[rows])
@@ -248,14 +247,14 @@ def test_candidates_are_numbered_as_they_come_first(towers, tmp_path):
     second = early.of(1, answers.of_texts(["text"]), [4, 7, 3])
     assert first.candidates == [0, 1, 2] and first.holds == [0, 2]
     assert second.candidates == [3, 0, 4] and second.holds == [0, 1, 2]
-    assert early.write(tmp_path / span_shards.CANDIDATES) == 5
-    np.testing.assert_array_equal(np.load(tmp_path / span_shards.CANDIDATES), embeddings[[7, 0, 1, 4, 3]])
+    assert early.write(tmp_path / task.CANDIDATES) == 5
+    np.testing.assert_array_equal(np.load(tmp_path / task.CANDIDATES), embeddings[[7, 0, 1, 4, 3]])
 
 
 @pytest.mark.parametrize(
     ("embedded", "passages", "message"),
     [
-        ("aabcd", "abcd", "has several windows of a passage"),
+        ("aabcd", "abcd", r"embedding 2 is not of passage 2 .*config\.encode\.windows=1"),
         ("abdc", "abcd", "embedding 3 is not of passage 3 of corpus.jsonl"),
         ("abc", "abcd", "embedding 4 is not of passage 4"),
         ("abcde", "abcd", "embedding 5 is not of passage 5"),
@@ -269,10 +268,10 @@ def test_embeddings_of_other_passages_are_refused(towers, tmp_path, embedded, pa
 
 def open_before(run):
     """The reader as it begins, with the question tower of the base."""
-    from retrieval.recipes.recipe import build_model
+    from retrieval.recipes.recipe import build_model, recipe_of
 
     model = build_model(run.config, run.vocab_size)
-    question_tower.starter(run)(model)
+    recipe_of(run.config).begin(run, model)
     return model
 
 
@@ -281,34 +280,28 @@ def test_the_question_tower_learns_beside_the_reader(trained):
     assert np.mean(losses[-6:]) < 0.9 * np.mean(losses[:6])
     before, after = (
         jax.tree.leaves(initial_parameters.parameters_of(model.retriever))
-        for model in (open_before(trained), open_reader(trained, "", "config.base").model)
+        for model in (open_before(trained), READERS.read(trained, "", "config.base").model)
     )
     assert all(np.abs(a - b).max() > 0 for a, b in zip(before, after, strict=True) if a.size > 1)
 
 
 def test_answers_come_from_what_the_tuned_tower_retrieves(trained):
     embeddings_NE, _ = candidates_of(trained)
-    judged, read = beir.read_judged(trained.sets / "squad"), open_reader(trained, "", "config.base")
-    towers = question_tower.towers_of(trained).config
-    queries_QE = question_tower.embedded(
-        read.model, towers, read.config, read.vocabulary, list(judged.queries.values())
-    )
+    judged, read = beir.read_judged(trained.sets / "squad"), READERS.read(trained, "", "config.base")
+    towers = recipe.towers_of(trained).config
+    queries_QE = recipe.embedded(read.model, towers, read.config, read.vocabulary, list(judged.queries.values()))
     scores_QN = queries_QE @ embeddings_NE.T
-    lists = tuned_lists.search(trained, read, tuned_lists.collections(trained, ["squad"])["squad"], judged, 3)
+    lists = answer_stage.tuned_lists(
+        trained, read, answer_stage.tuned_collections(trained, ["squad"])["squad"], judged, 3
+    )
     np.testing.assert_array_equal(lists.rows, np.argsort(-scores_QN, axis=1, kind="stable")[:, :3])
     np.testing.assert_allclose(lists.scores, -np.sort(-scores_QN, axis=1)[:, :3], rtol=1e-4)
     rows = files.read_json(trained.folder / "answered" / "results.json")
     assert {(row["system"], row["queries"]) for row in rows} == {("tuned+reader", len(judged.queries))}
-    of_before = question_tower.embedded(
+    of_before = recipe.embedded(
         open_before(trained), towers, read.config, read.vocabulary, list(judged.queries.values())
     )
     assert not np.allclose(of_before, queries_QE)
-
-
-def test_a_reader_says_which_tower_found_its_passages(trained, caplog):
-    with caplog.at_level("INFO", logger="retrieval"):
-        Answerer(trained)
-    assert "the reader trained its question tower too; passages are found with that of the embeddings" in caplog.text
 
 
 @pytest.mark.long
@@ -322,14 +315,14 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(trained, towers, tmp_pat
 def test_candidates_are_counted(trained, towers, tmp_path):
     told = records.details(trained, "spans")
     assert told["candidates"] == EARLY * told["questions"] and told["embeddings"] <= len(candidates_of(trained)[1])
-    assert told[span_shards.DEEP] > 0 and told[span_shards.FEWER] == 0
-    assert told["candidates with an answer"] == told["questions"] > told[span_shards.DEEP]
-    assert told[span_shards.WITHOUT] > 0 and len(told["first"]) == 1
+    assert told[task.DEEP] > 0 and told[task.FEWER] == 0
+    assert told["candidates with an answer"] == told["questions"] > told[task.DEEP]
+    assert told[task.WITHOUT] > 0 and len(told["first"]) == 1
     run = reader(towers, tmp_path / "run", **{"spans.early": 1000}, stages=("spans",))
     execute(run)
     told = records.details(run, "spans")
-    assert told[span_shards.FEWER] == told["questions"] == told["candidates with an answer"]
-    assert told["embeddings"] == 12 and span_shards.WITHOUT not in told
+    assert told[task.FEWER] == told["questions"] == told["candidates with an answer"]
+    assert told["embeddings"] == 12 and task.WITHOUT not in told
 
 
 @pytest.mark.parametrize(
@@ -370,13 +363,9 @@ def test_a_reader_starts_with_the_question_tower_of_another(trained, towers, tmp
     preflight.check(run, run.config.stages)
     execute(run)
     ours, theirs = (
-        initial_parameters.parameters_of(open_reader(each, "", "config.base").model) for each in (run, trained)
+        initial_parameters.parameters_of(READERS.read(each, "", "config.base").model) for each in (run, trained)
     )
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    with pytest.raises(UserError, match=r"a question tower with config\.data\.query_length=20, and here that is 24"):
-        own = {"base": str(base.folder), "stages": ("spans", "train"), "data.query_length": 24}
-        longer = reader(towers, tmp_path / "longer", **changes | own)
-        preflight.check(longer, longer.config.stages)
     copied = shutil.copytree(base.folder, tmp_path / "copied")
     with pytest.raises(UserError, match=r"beside the embeddings of .*, and here they are of .*copied"):
         own = {"base": str(copied), "stages": ("spans", "train")}

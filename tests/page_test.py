@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 
 from retrieval.api.document_index import Hit
 from retrieval.evaluation import report_page
-from retrieval.methods.reader.answering import Answer
+from retrieval.api.answering import Answer
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
 from retrieval.serving import app

@@ -22,11 +22,10 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
-from retrieval.methods.reader import span_shards, task
-from retrieval.methods.reader.answer_choice import WEIGHTS, Span, best_weight, ranked
-from retrieval.methods.reader.model import SpanReader
-from retrieval.methods.reader.reader_rows import RowLengths, inside_paragraph, question_tokens, row_of
-from retrieval.methods.reader.span_shards import Retrieved
+from retrieval.methods.reader import task
+from retrieval.methods.reader.model_and_loss import SpanReader
+from retrieval.methods.reader.task import Retrieved, RowLengths, inside_paragraph, question_tokens, row_of
+from retrieval.methods.reader.trained import WEIGHTS, Span, best_weight, ranked
 from retrieval.models.text import Text
 from retrieval.time_limit import TooSlowError
 
@@ -82,9 +81,9 @@ def test_the_paragraph_is_between_the_last_two_separators():
 
 
 def shards(tmp_path, questions):
-    statistics = span_shards.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
+    statistics = task.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
     shards = task.AnswerSpans().shards
-    paths = sorted(map(str, tmp_path.glob(span_shards.PATTERN)))
+    paths = sorted(map(str, tmp_path.glob(task.PATTERN)))
     features = shards.features()
     parse = lambda record: tf.io.parse_single_example(record, features)  # noqa: E731
     narrow = lambda record: {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in record.items()}  # noqa: E731
@@ -106,8 +105,8 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
     began = time.perf_counter()
     told, records = shards(tmp_path, questions)
     assert time.perf_counter() - began < 10 and len(records) == told["questions"] == 1
-    assert told["first"] == {span_shards.WITHOUT: "what", span_shards.SLOW: "what slow"}
-    assert told[span_shards.CUT] == 2 and told[span_shards.BEHIND] > 0 and told[span_shards.MORE] > 0
+    assert told["first"] == {task.WITHOUT: "what", task.SLOW: "what slow"}
+    assert told[task.CUT] == 2 and told[task.BEHIND] > 0 and told[task.MORE] > 0
     with pytest.raises(UserError, match="no question has an answer in its paragraphs, of 1"):
         shards(tmp_path / "none", questions[1:2])
 
@@ -117,15 +116,15 @@ def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most):
     times = [3, 0, 1, 3, 2]
     paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
     retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
-    match = lambda most, counts: span_shards.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
+    match = lambda most, counts: task.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
     counts = collections.Counter()
     every, kept = match(99, collections.Counter()), match(most, counts)
     assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
-    assert len(kept) == min(most, 9) == 9 - counts[span_shards.MORE]
+    assert len(kept) == min(most, 9) == 9 - counts[task.MORE]
     assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room
     of_each = {3: [1, 0, 1, 1, 0], 5: [2, 0, 1, 1, 1], 7: [2, 0, 1, 2, 2], 50: times}[most]
     assert [sum(paragraph == n for paragraph, *_ in kept) for n in range(5)] == of_each
-    assert counts[span_shards.UNMARKED] == (most == 3)
+    assert counts[task.UNMARKED] == (most == 3)
     firsts = {paragraph: span for paragraph, *span in reversed(every)}
     assert all([paragraph, *firsts[paragraph]] in map(list, kept) for paragraph, *_ in kept)
 
@@ -135,15 +134,15 @@ def test_a_pattern_that_is_slow_in_a_candidate_leaves_out_its_question_alone(tmp
         raise TooSlowError("too slow")
 
     known, scores = answers.of_texts(["fox"]), [2.0, 1.0]
-    behind = lambda: span_shards.Compared([2, 3], [0, 1, 2], [2])  # noqa: E731
+    behind = lambda: task.Compared([2, 3], [0, 1, 2], [2])  # noqa: E731
     questions = [
         Retrieved("slow", known, PARAGRAPHS, scores, slow),
         Retrieved("behind", answers.of_texts(["nowhere"]), PARAGRAPHS, scores, behind),
-        Retrieved("none", known, PARAGRAPHS[:0], [], lambda: span_shards.Compared([2, 3], [], [])),
+        Retrieved("none", known, PARAGRAPHS[:0], [], lambda: task.Compared([2, 3], [], [])),
     ]
     told, records = shards(tmp_path, questions)
-    assert told["first"] == {span_shards.SLOW: "slow", span_shards.WITHOUT: "none"} and len(records) == 1
-    assert told[span_shards.DEEP] == 1 and told["candidates with an answer"] == 1
+    assert told["first"] == {task.SLOW: "slow", task.WITHOUT: "none"} and len(records) == 1
+    assert told[task.DEEP] == 1 and told["candidates with an answer"] == 1
 
 
 def test_examples_have_the_paragraphs_that_are_drawn(tmp_path):

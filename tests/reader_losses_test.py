@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.methods.reader.loss import dpr_reader, orqa_reader, span_likelihood
+from retrieval.methods.reader.model_and_loss import dpr_reader, orqa_reader, span_likelihood
 from retrieval.training.loss_kind import LOSSES
 
 B, K, L, W, N = 4, 3, 7, 3, 5

@@ -13,7 +13,7 @@ from support.command_flags import forget_flags
 from configs.studies import proqa, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.cli import command_line
-from retrieval.methods.reader import question_tower
+from retrieval.methods.reader.recipe import tower_fields
 from retrieval.recipes.recipe import recipe_of
 from retrieval.studies import run_table, study_report
 from retrieval.studies.study_results import Results
@@ -77,7 +77,7 @@ def test_proqas_runs_stand_on_each_other(tmp_path):
     assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
     assert run.pairs.files == str(tmp_path / "writer" / "generated" / "corpus.jsonl")
     assert table["reader-joint-1"].needs == ("reader-proqa-1",) and reader.train.early and reader.spans.early
-    assert question_tower._fields(reader) == question_tower._fields(run)
+    assert tower_fields(reader) == tower_fields(run)
     recipe_of(reader).check()
     ict = table["ict-1"].run.config
     kept = ("steps", "batch_size", "groups", "learning_rate", "clip_norm", "warmup_ratio", "schedule_steps")

@@ -90,6 +90,19 @@ class Recipe(abc.ABC):
         else:
             copy_encoder(encoder_of(trained), model.encoder, self.label)
 
+    def fetch(self, run: Run) -> None:  # noqa: B027 (most take nothing)
+        """Copies down what `begin` takes of other runs, where these are on a store."""
+
+    def check_run(self, run: Run) -> None:  # noqa: B027
+        """Checks what `begin` takes of other runs.
+
+        Raises:
+          UserError: it is not there, or does not fit.
+        """
+
+    def begin(self, run: Run, model: Any) -> None:  # noqa: B027
+        """Gives a model, beside what `train.init_from` gives it, what it takes of other runs before the first step."""
+
     @abc.abstractmethod
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """The lengths of the fields of an example, before anything is packed.
@@ -208,11 +221,6 @@ class Recipe(abc.ABC):
     @property
     def has_teacher(self) -> bool:
         """Whether examples have a teacher's scores."""
-        return False
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether the question tower of a retriever is trained too, as `question_tower` has it."""
         return False
 
     @property

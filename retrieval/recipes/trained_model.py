@@ -1,16 +1,21 @@
 """Trained models, opened for a stage that works with them: a run's own or its base's, or another work directory's."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
+from retrieval.registry import Table
+from retrieval.runtime import hub
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
@@ -28,8 +33,43 @@ class Trained(NamedTuple):
     model: Any
 
 
-class TrainedKind(NamedTuple):
+class PairScorer(Protocol):
+    """What the kind 'reranker' opens. Threads may ask together."""
+
+    def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
+        """The score of each query with the document beside it, float32 [P]; a higher one is better."""
+        ...
+
+    def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
+        """How well each of a few documents answers a query, float32 [N]."""
+        ...
+
+    def compile(self, count: int) -> None:
+        """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
+        ...
+
+    def write(self, folder: Path) -> None:
+        """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
+        ...
+
+
+class SpanFinder(Protocol):
+    """What the kinds 'reader' and 'proposer' open."""
+
+    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
+        """The best `count` answers to each question in the passage beside it, best first.
+
+        Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
+        questions.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedKind:
     """A kind of model that a field names: by a work directory, or by '' as that of the run or its base.
+
+    A method registers its own in `TRAINED`: so the trunk and other methods use a model of it by `open` alone.
 
     Attributes:
       name: of the model, and of its recipe.
@@ -75,7 +115,7 @@ class TrainedKind(NamedTuple):
         if is_url(value):
             fetch_model(self.trainer(run, value, field))
 
-    def check(self, run: Run, value: str, field: str) -> Run:
+    def check(self, run: Run, value: str, field: str) -> Any:
         """Checks that there is a model, with a vocabulary that is its own; returns the run that trained it.
 
         Raises:
@@ -100,6 +140,22 @@ class TrainedKind(NamedTuple):
         vocabulary = trainer.load_vocabulary()
         config, model = load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
         return Trained(config, vocabulary, model)
+
+    def open(self, run: Run, value: str, field: str) -> Any:
+        """The model as what others use, such as a `PairScorer`.
+
+        Raises:
+          UserError: as `check`, or its parameters cannot be read.
+        """
+        raise NotImplementedError(f"others do not use a model of the kind '{self.name}'")
+
+
+TRAINED: Table[TrainedKind] = Table("kind of trained model", file="trained")
+
+
+def is_place(value: str) -> bool:
+    """Whether a value names a model by a folder, an address or the hub's name, and not a system or nothing."""
+    return "/" in value or is_url(value) or hub.is_name(value) or (bool(value) and Path(value).is_dir())
 
 
 def open_trained(run: Run) -> Trained:

@@ -3,9 +3,9 @@
 import logging
 
 from retrieval import extras, files
+from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
-from retrieval.methods.reader import answering
 from retrieval.methods.reranker import rerankers
 from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.pipeline import records, runner
@@ -73,8 +73,7 @@ def serve(run: Run) -> None:
         searcher = OwnSearch(run, run.config.evaluate.depth)
         has_reranker = rerankers.KIND.is_there(run, fields.reranker)
         reranker = PairReranker(run, fields.reranker, _RERANKER) if has_reranker else None
-        answerer = answering.Answerer(run) if answering.has_answerer(run) else None
-        return service_of(searcher, reranker, answerer, fields.batch)
+        return service_of(searcher, reranker, answering.open_answerer(run), fields.batch)
 
     def version() -> str | None:
         made = [records.read_record(where, name) for name, where in records.fitting(run, "serve")]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.reader.readers import SpanFinder, open_reader
 from retrieval.methods.reranker.rerankers import RowScorer, open_reranker
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 
@@ -39,15 +39,14 @@ class AnswerJudge:
     """A reader that answers each question from the passage that it was written of."""
 
     def __init__(self, run: Run, value: str):
-        """Args are those of `open_reader`.
+        """Args are those of `TrainedKind.open`.
 
         Raises:
           UserError: there is no reader, or it does not fit the run.
         """
-        self._find = SpanFinder(open_reader(run, value, READER), 1)
-        self._batch_tokens = run.config.encode.batch_tokens
+        self._finder = TRAINED["reader"].open(run, value, READER)
 
     def answers(self, questions: Sequence[str], passages: Sequence[Candidate]) -> list[str]:
         """The best answer to each question in its passage; '' where there is none."""
-        found = self._find.spans(questions, passages, self._batch_tokens)
-        return [best[0].text if best else "" for best in found]
+        found = self._finder.spans(questions, passages, 1)
+        return [passage.text[slice(*best[0])] if best else "" for passage, best in zip(passages, found)]

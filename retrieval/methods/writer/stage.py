@@ -15,7 +15,6 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.exact_match import normalised
-from retrieval.methods.reader import readers
 from retrieval.methods.reranker import rerankers
 from retrieval.methods.writer import published_writer, writer
 from retrieval.methods.writer.answer_maker import MAKERS, chosen
@@ -26,7 +25,7 @@ from retrieval.methods.writer.model import EncoderDecoder
 from retrieval.methods.writer.published_writer import PublishedWriter
 from retrieval.methods.writer.writer import Decoding, Writer, WrittenText
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import Trained, check_kind, open_trained
+from retrieval.recipes.trained_model import TRAINED, Trained, check_kind, open_trained
 from retrieval.runtime import hub, platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
@@ -233,9 +232,9 @@ def check(run: Run) -> None:
     if name := run.config.generate.answers:
         MAKERS[name].check()
     if name := run.config.generate.reader:
-        readers.check(run, name, READER)
+        TRAINED["reader"].check(run, name, READER)
     if name := run.config.generate.proposer:
-        readers.check(run, name, PROPOSER, asked=False)
+        TRAINED["proposer"].check(run, name, PROPOSER)
     if name := run.config.generate.reranker:
         rerankers.check(run, name, RERANKER)
     if folder := run.config.generate.model:
@@ -262,8 +261,8 @@ def check(run: Run) -> None:
 def fetch(run: Run) -> None:
     """Copies down the models that propose answers and judge queries, where these are on a store."""
     fields = run.config.generate
-    readers.KIND.fetch(run, fields.reader, READER)
-    readers.KIND.fetch(run, fields.proposer, PROPOSER)
+    TRAINED["reader"].fetch(run, fields.reader, READER)
+    TRAINED["proposer"].fetch(run, fields.proposer, PROPOSER)
     rerankers.KIND.fetch(run, fields.reranker, RERANKER)
 
 
@@ -288,8 +287,8 @@ STAGES.register(
         fetch=fetch,
         inputs=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),
-            *readers.KIND.inputs(run, run.config.generate.reader, READER),
-            *readers.KIND.inputs(run, run.config.generate.proposer, PROPOSER),
+            *TRAINED["reader"].inputs(run, run.config.generate.reader, READER),
+            *TRAINED["proposer"].inputs(run, run.config.generate.proposer, PROPOSER),
             *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
         ],
         outputs=(GENERATED,),
