@@ -12,7 +12,6 @@ from flax import nnx
 from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row, spread
 
-from retrieval.errors import UserError
 from retrieval.methods.seed_encoder.model import (
     Autoencoder,
     Bottleneck,
@@ -248,15 +247,3 @@ def test_logits_and_gradients_are_the_same_on_any_mesh(decoder):
         return sum(jnp.tanh(x / 10).mean() for x in result if x is not None), (original, result)
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (IDS, POSITIONS), atol=5e-5)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"layers": 0}, "layers 0 must be at least 1"),
-        ({"wiring": "crossed"}, "unknown wiring 'crossed': did you mean cross"),
-    ],
-)
-def test_bad_settings_are_refused(setting, message):
-    with pytest.raises(UserError, match=message):
-        DecoderConfig(**setting)

@@ -315,13 +315,13 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(trained, towers, tmp_pat
 def test_candidates_are_counted(trained, towers, tmp_path):
     told = records.details(trained, "spans")
     assert told["candidates"] == EARLY * told["questions"] and told["embeddings"] <= len(candidates_of(trained)[1])
-    assert told[task.DEEP] > 0 and told[task.FEWER] == 0
+    assert told[task.DEEP] > 0
     assert told["candidates with an answer"] == told["questions"] > told[task.DEEP]
     assert told[task.WITHOUT] > 0 and len(told["first"]) == 1
     run = reader(towers, tmp_path / "run", **{"spans.early": 1000}, stages=("spans",))
     execute(run)
     told = records.details(run, "spans")
-    assert told[task.FEWER] == told["questions"] == told["candidates with an answer"]
+    assert told["questions"] == told["candidates with an answer"]
     assert told["embeddings"] == 12 and task.WITHOUT not in told
 
 

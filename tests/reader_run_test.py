@@ -235,6 +235,7 @@ def test_the_weight_that_validation_chose_counts_for_questions_of_ones_own(
         other = reader(inputs, tmp_path / f"{number}", **changes | {"base": str(run.folder), "stages": ()} | change)
         caplog.clear()
         answerer = open_answerer(other)
+        assert answerer
         with caplog.at_level("INFO", logger="retrieval"):
             found = [answerer.answers(question, hits, system="bm25")[0].score for _ in range(2)]
         told = [record.message for record in caplog.records if record.message.startswith("answers:")]
@@ -278,20 +279,14 @@ def test_another_reader_is_trained_and_answers(trained, inputs, tmp_path):
         "split.set": "",
         "data.draw": "positive",
     }
-    run = reader(inputs, tmp_path / "run", **changes, **{"answer.sums": True, "answer.validation": "squad"})
+    run = reader(inputs, tmp_path / "run", **changes, **{"answer.validation": "squad"})
     preflight.check(run, run.config.stages)
     execute(run)
     assert all(line["answers"] for line in answers_of(run).values())
     told = records.details(run, "answer")["squad, bm25"]
     assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
     own = READERS.read(run, "", "config.base")
-    fields = run.config.answer
-    assert own.weight(fields) == 0.5
-    fields.weight = 0.7
-    assert own.weight(fields) == 0.7
-    fields.update(weight=0, validation="")
-    with pytest.raises(UserError, match=r"config\.answer\.sums=True adds up what a weight of 0"):
-        own.weight(fields)
+    assert own.weight(-1) == 0.5 and own.weight(0.7) == 0.7
 
 
 @pytest.mark.parametrize(

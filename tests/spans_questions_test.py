@@ -1,22 +1,12 @@
-"""The questions of the stage `spans`: of several files, and with the lists of a run file."""
+"""The questions of the stage `spans`, of several files."""
 
 import json
 
-import numpy as np
 import pytest
 
-from retrieval.data.sets import answers, orqa_split, set_format
+from retrieval.data.sets import orqa_split, set_format
 from retrieval.errors import UserError
 from retrieval.methods.reader import spans_stage
-
-KNOWN = answers.of_texts(["x"])
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A set of two passages."""
-    (tmp_path / "corpus.jsonl").write_text("".join(f'{{"_id": "d{i}", "text": "x"}}\n' for i in range(2)))
-    return tmp_path
 
 
 def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
@@ -93,14 +83,3 @@ def test_two_questions_of_one_id_are_refused(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"qId": "w1", "qText": f"of {name}", "answers": ["x"]}]))
     with pytest.raises(UserError, match=r"b\.json: the question id 'w1' is of another question in another file"):
         spans_stage._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False, ("qa", 3610))
-
-
-def test_lists_of_questions_that_are_not_trained_on_are_counted(folder, caplog):
-    run = folder / "r.trec"
-    run.write_text("q1 Q0 d1 1 2.0 s\nq1 Q0 d0 2 1.0 s\nq2 Q0 d0 1 1.0 s\n")
-    questions = [spans_stage._Question(id, id, KNOWN) for id in ("q0", "q1")]
-    lists = list(spans_stage._of_run(run, questions, folder, depth=1, third=""))
-    np.testing.assert_array_equal([rows for _, rows in lists], [[-1], [1]])
-    assert "1 are of questions that are not trained on" in caplog.text and "1 questions have none" in caplog.text
-    with pytest.raises(UserError, match=r"r\.trec: no list of any question that is trained on"):
-        list(spans_stage._of_run(run, questions[:1], folder, depth=1, third=""))

@@ -71,11 +71,11 @@ def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
     fields, folder = run.config.answer, run.folder / FOLDER
     names, trainer = _sets(fields, run.sets), _trainer(run)
-    systems = {system: "answer.systems" for system in fields.systems if system != TUNED}
-    found = evaluated_runs.by_set(run, names, systems)
+    systems = [system for system in fields.systems if system != TUNED]
+    found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
     reader = READERS.read(run, fields.model, MODEL)
-    weight, finder = reader.weight(fields), SpanFinder(reader, fields.spans)
+    weight, finder = reader.weight(fields.weight), SpanFinder(reader, fields.spans)
     counts: dict[str, collections.Counter] = {}
     read: list[_Read] = []
     for name in [name for name in names if name in found or name in tuned]:
@@ -85,10 +85,12 @@ def answer(run: Run) -> dict[str, Any]:
             lists.append(tuned_lists(trainer, reader, tuned[name], judged, fields.paragraphs))
         counts[name] = collections.Counter()
         read += _read_set(run, value, lists, finder, counts[name])
+    if not read:
+        raise UserError(f"config.answer.systems={fields.systems}: nothing to read for any set: name other systems")
     chosen = {each.system: (weight, 0) for each in read}
     if fields.validation:
         chosen = {system: _best_weight(read, system, fields) for system in chosen}
-    return hosts.on_first(lambda: _finish(folder, read, chosen, fields.sums, counts))
+    return hosts.on_first(lambda: _finish(folder, read, chosen, counts))
 
 
 def _sets(fields: ConfigDict, sets: Path) -> list[str]:
@@ -184,7 +186,7 @@ def _best_weight(read: Sequence[_Read], system: str, fields: ConfigDict) -> tupl
         """The exact match; of regular expressions the anchored one."""
         return next(iter(_scores(*known[number][:2], text).values()))
 
-    return best_weight([spans for *_, spans in known], right, fields.sums)[0], len(known)
+    return best_weight([spans for *_, spans in known], right)[0], len(known)
 
 
 def _scores(value: Judged, id: str, text: str) -> dict[str, float]:
@@ -197,14 +199,13 @@ def _finish(
     folder: Path,
     read: Sequence[_Read],
     chosen: Mapping[str, tuple[float, int]],
-    sums: bool,
     counts: Mapping[str, collections.Counter],
 ) -> dict[str, Any]:
     """Writes answers and metrics; returns what is told of them."""
     results, told, scores = [], {}, collections.defaultdict(list)
     for each in read:
         (weight, validation), name = chosen[each.system], each.value.name
-        best = [ranked(spans, weight, sums) for spans in each.spans]
+        best = [ranked(spans, weight) for spans in each.spans]
         path = folder / name / f"{each.system.replace(' ', '_')}.jsonl"
         files.write_text(path, "".join(_lines(each, best)))
         if without := sum(not spans for spans in best):
@@ -296,16 +297,6 @@ def _embedded_by(trainer: Run) -> Run:
     return trainer.holder("spans").before("spans")
 
 
-def check_systems(systems: Sequence[str]) -> None:
-    """Checks that there is a system, and none twice.
-
-    Raises:
-      UserError: there is none, or one is there twice.
-    """
-    if not systems or len(set(systems)) != len(systems):
-        raise UserError(f"config.answer.systems={tuple(systems)}: name one or more, each once")
-
-
 def _searched(run: Run) -> list[Run]:
     """The run whose embeddings the reader's question tower searches, where it does."""
     tuned = TUNED in run.config.answer.systems
@@ -347,7 +338,6 @@ STAGES.register(
     "answer",
     Stage(
         answer,
-        check_settings=(of_fields(check_systems, "answer.systems"),),
         check=(check,),
         reads="runs, a reader's checkpoint, texts of sets",
         writes="`answered/`: answers with their places, metrics, what the reader found",

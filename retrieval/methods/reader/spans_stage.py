@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files, text_files
+from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import answers, beir, nq_dev, orqa_split, qa, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation import runs
-from retrieval.identifiers import in_run_file
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
 from retrieval.pipeline.stage import STAGES, Stage
@@ -71,10 +69,7 @@ def write_spans(run: Run) -> dict[str, Any]:
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
     golds = {id for question in questions for id in question.golds}
     with CandidateTexts(run.sets / name / "corpus.jsonl", golds) as passages:
-        if fields.run:
-            lists = _of_run(Path(fields.run), questions, run.sets / name, _deep(fields), config.runs.third)
-        else:
-            lists = _searched(fields, source, name, texts, config.evaluate.depth)
+        lists = _searched(fields, source, name, texts, config.evaluate.depth)
         early = None
         if fields.early:
             early = EarlyCandidates(source.holder("train"), open_collection(source, name), passages, texts)
@@ -86,7 +81,6 @@ def write_spans(run: Run) -> dict[str, Any]:
             RowLengths(config.data.query_length, config.data.document_length),
             fields.most,
             fields.asked,
-            fields.early,
         )
         if early:
             statistics["embeddings"] = early.write(folder / task.CANDIDATES)
@@ -159,33 +153,12 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str], deep
       fields: of `config.spans`.
       deepest: results that an index is made for, `config.evaluate.depth`.
     """
-    kind, deep = INDEXES[fields.system], _deep(fields)
+    kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
     asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
     search = mine.open_search(kind, open_collection(source, name), options_of, max(deep, deepest))
     for start in range(0, len(texts), _PART):
         yield from zip(*search(asked[start : start + _PART], deep))
-
-
-def _deep(fields: ConfigDict) -> int:
-    """Passages of a question that are looked for."""
-    return max(fields.depth, fields.early)
-
-
-def _of_run(path: Path, questions: Sequence[_Question], folder: Path, depth: int, third: str) -> Lists:
-    """The same, of a run file, which may have lists of questions that are not trained on."""
-    candidates = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
-    ids = [question.id for question in questions]
-    asked = set(map(in_run_file, ids))
-    others = [id for id in runs.ids_in_runs([path], text_files.lines)[0] if id not in asked]
-    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [*ids, *others], candidates, third)
-    without = int((rows_QK[: len(ids), 0] < 0).sum())
-    for number, what in ((len(others), "are of questions that are not trained on"), (without, "questions have none")):
-        if number:
-            _log.warning("%s: lists: %d %s", path, number, what)
-    if without == len(ids):
-        raise UserError(f"{path}: no list of any question that is trained on; is it the run of other questions?")
-    yield from zip(scores_QK[: len(ids), :depth], rows_QK[: len(ids), :depth])
 
 
 class EarlyCandidates:
@@ -272,20 +245,20 @@ def _retrieved(
         yield Retrieved(question.text, known, [texts[row] for row, _ in passages], [s for _, s in passages], compared)
 
 
-def needs(system: str, run_file: str, early: int) -> tuple[str, ...]:
-    """The stages that make what is searched, which is none where there is a run file, and the question tower's."""
-    searched = () if run_file else mine.needs(system, "config.spans.system")
-    return tuple(dict.fromkeys((*searched, *(("train", "encode") if early else ()))))
+def needs(system: str, early: int) -> tuple[str, ...]:
+    """The stages that make what is searched, and what the question tower is trained with."""
+    of_tower = ("train", "encode") if early else ()
+    return tuple(dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower)))
 
 
 def check(run: Run) -> None:
-    """Checks that there are questions, and passages with an index or a run.
+    """Checks that there are questions, and passages with an index.
 
     Raises:
       UserError: there are none.
     """
     config, fields, source = run.config, run.config.spans, run.before(FOLDER)
-    needed = needs(fields.system, fields.run, fields.early)
+    needed = needs(fields.system, fields.early)
     if fields.early:
         if fields.early < fields.depth:
             raise UserError(
@@ -300,26 +273,21 @@ def check(run: Run) -> None:
             "evaluation set that has them, such as squad, or config.spans.questions to files such as "
             "NQ-open.train.jsonl"
         )
-    for field in ("questions", "run"):
-        source_paths.checked(f"config.spans.{field}", source_paths.split(fields[field]))
-    for path in inputs(fields):
-        if str(path) == fields.run:
-            runs.check_beginning(path, text_files.lines)
-        else:
-            qa.check_beginning(path, config.sets.qa_patterns)
+    source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
+    for path in inputs(fields.questions):
+        qa.check_beginning(path, config.sets.qa_patterns)
     for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
                 f"config.spans.system={fields.system} with config.spans.early={fields.early} takes what "
-                f"{' and '.join(needed)} make, and '{need}' is no stage before 'spans': add it there, set config.base "
-                "to a run that has it, or name a run file in config.spans.run"
+                f"{' and '.join(needed)} make, and '{need}' is no stage before 'spans': add it there, or set "
+                "config.base to a run that has it"
             )
 
 
-def inputs(fields: ConfigDict) -> Sequence[Path]:
-    """The files that `config.spans` names."""
-    named = [*source_paths.split(fields.questions), *source_paths.split(fields.run)]
-    return source_paths.existing([Path(path) for path in named])
+def inputs(questions: str) -> Sequence[Path]:
+    """The files that `config.spans.questions` names."""
+    return source_paths.existing([Path(path) for path in source_paths.split(questions)])
 
 
 STAGES.register(
@@ -330,12 +298,12 @@ STAGES.register(
         check=(Run.check_vocabulary,),
         reads="`training/` or files of questions, an index that is made before or is the base's",
         writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
-        settings=("spans", "split", "sets.qa_patterns", "runs.third", "data.query_length", "data.document_length"),
+        settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
         needs=("prepare", "sets"),
-        also=of_fields(needs, "spans.system", "spans.run", "spans.early"),
+        also=of_fields(needs, "spans.system", "spans.early"),
         looks_back=True,
         texts_of=("sets",),
-        inputs=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],
+        inputs=lambda run: [*inputs(run.config.spans.questions), *run.vocabulary_inputs()],
         outputs=("spans",),
     ),
 )

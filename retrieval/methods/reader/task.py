@@ -45,8 +45,8 @@ CANDIDATES = "candidates.npy"  # float32 [M, E], beside the shards
 WITHOUT, SLOW = "questions without an answer in their paragraphs", "questions whose pattern takes too long"
 CUT, BEHIND, MORE = "paragraphs cut to a row", "spans behind the cut", "spans beyond those that a question keeps"
 UNMARKED = "paragraphs with an answer that keep no span and count as without: raise config.spans.most"
-DEEP, FEWER = "questions with an answer behind their paragraphs alone", "questions with fewer candidates than asked for"
-WARNED_OF = (WITHOUT, SLOW, CUT, BEHIND, MORE, UNMARKED, DEEP, FEWER)
+DEEP = "questions with an answer behind their paragraphs alone"
+WARNED_OF = (WITHOUT, SLOW, CUT, BEHIND, MORE, UNMARKED, DEEP)
 FIRST, POSITIVE = "first", "positive"
 _TITLE = 4  # a title takes at most this part of a row
 
@@ -196,7 +196,6 @@ def write(
     lengths: RowLengths,
     most: int,
     asked: bool = True,
-    deep: int = 0,
 ) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
@@ -206,7 +205,6 @@ def write(
     Args:
       most: spans of a question, as `match` has it.
       asked: whether the rows have the questions.
-      deep: candidates that a question should have, 0 for none.
 
     Raises:
       UserError: no question has an answer in its paragraphs.
@@ -232,7 +230,6 @@ def write(
             counts["paragraphs with an answer"] += len({paragraph for paragraph, *_ in found.spans})
             if compared:
                 counts[DEEP] += not found.spans
-                counts[FEWER] += len(compared.candidates) < deep
                 counts["candidates"] += len(compared.candidates)
                 counts["candidates with an answer"] += len(compared.holds)
             yield hashing.digest(retrieved.question), _record(found, retrieved.scores, compared)

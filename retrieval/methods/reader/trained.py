@@ -14,7 +14,6 @@ from retrieval.api.document_index import Hit
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.evaluation.exact_match import normalised
 from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
@@ -73,19 +72,9 @@ class Reader(NamedTuple):
     selects: bool
     own_weight: float
 
-    def weight(self, fields: ConfigDict) -> float:
-        """The weight that `config.answer.weight` gives, or below 0 its own; `fields` are those of `config.answer`.
-
-        Raises:
-          UserError: a weight of 0 leaves out the spans' own scores, whose probabilities are to be added up.
-        """
-        weight = fields.weight if fields.weight >= 0 else self.own_weight
-        if fields.sums and not fields.validation and not weight:
-            raise UserError(
-                "config.answer.sums=True adds up what a weight of 0 of the reader's score leaves out: set False, or "
-                "config.answer.weight to more"
-            )
-        return weight
+    def weight(self, given: float) -> float:
+        """The weight that `config.answer.weight` gives, or below 0 its own."""
+        return given if given >= 0 else self.own_weight
 
 
 class _Readers(TrainedKind):
@@ -191,33 +180,16 @@ class SpanFinder:
         return spans
 
 
-def ranked(spans: Sequence[Span], weight: float, sums: bool = False) -> list[Span]:
-    """The spans by `weight` * reader + (1 - `weight`) * retriever, best first.
+def ranked(spans: Sequence[Span], weight: float) -> list[Span]:
+    """The spans by `weight` * reader + (1 - `weight`) * retriever, best first (Xiong et al. 2020, section 3.4).
 
     Of equal ones the one with the higher score of the reader comes first: with a weight of 0 the best of its paragraph.
-
-    Args:
-      sums: whether spans of equal text (by SQuAD's rule) are one answer, whose probability is the sum of theirs. The
-        place is that of the best of them, and the paragraph's score the highest.
     """
-    if sums:
-        groups: dict[str, list[Span]] = {}
-        for span in spans:
-            groups.setdefault(normalised(span.text), []).append(span)
-        spans = [
-            max(group, key=lambda span: span.reader)._replace(
-                reader=float(np.logaddexp.reduce([span.reader for span in group])),
-                retriever=max(span.retriever for span in group),
-            )
-            for group in groups.values()
-        ]
     scored = [span._replace(score=weight * span.reader + (1 - weight) * span.retriever) for span in spans]
     return sorted(scored, key=lambda span: (-span.score, -span.reader))
 
 
-def best_weight(
-    questions: Sequence[Sequence[Span]], value: Callable[[int, str], float], sums: bool = False
-) -> tuple[float, float]:
+def best_weight(questions: Sequence[Sequence[Span]], value: Callable[[int, str], float]) -> tuple[float, float]:
     """The weight in WEIGHTS whose answers are best on some questions, and their mean value; of equal ones the largest.
 
     Args:
@@ -226,7 +198,7 @@ def best_weight(
     """
 
     def mean(weight: float) -> float:
-        return float(np.mean([value(n, text_of(ranked(spans, weight, sums))) for n, spans in enumerate(questions)]))
+        return float(np.mean([value(n, text_of(ranked(spans, weight))) for n, spans in enumerate(questions)]))
 
     return max(((weight, mean(weight)) for weight in WEIGHTS), key=lambda found: (found[1], found[0]))
 
@@ -259,18 +231,18 @@ class OpenReader:
         hits, fields = hits[: self.paragraphs], self._run.config.answer
         passages = [Candidate(each.id, each.title, each.text) for each in hits]
         found = self._finder(fields.spans).spans([question] * len(hits), passages, scores=[each.score for each in hits])
-        best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system), fields.sums)
+        best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system))
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in best[:k]]
 
 
 def _weight_of(run: Run, reader: Reader, system: str) -> float:
     """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
-    fields, holder, weight = run.config.answer, run.holder("answer"), reader.weight(run.config.answer)
+    fields, holder, weight = run.config.answer, run.holder("answer"), reader.weight(run.config.answer.weight)
     if not fields.validation:
         return weight
     theirs, system = holder.config.answer, INDEXES[system].system if system in INDEXES else system
     folders = {READERS.trainer(each, each.config.answer.model, MODEL).folder for each in (run, holder)}
-    is_same = len(folders) == 1 and (theirs.validation, theirs.sums) == (fields.validation, fields.sums)
+    is_same = len(folders) == 1 and theirs.validation == fields.validation
     if is_same and records.has_settings(holder, "answer"):
         told = records.details(holder, "answer").get(key(fields.validation, system), {})
         if told.get(VALIDATION):
