@@ -329,7 +329,7 @@ def test_candidates_are_counted(trained, towers, tmp_path):
     ("changes", "message"),
     [
         ({"spans.early": 0}, "config.spans.early=0 candidates: set that to 2"),
-        ({"model.embed_dim": 16}, r"has config\.model\.embed_dim=8, and here that is 16"),
+        ({"model.embed_dim": 16}, r"config\.model\.embed_dim=16: the question tower of .* has 8: set it to that"),
         ({"data.query_length": 12}, "takes 16 tokens of a question"),
         ({"train.loss": "dpr_reader", "train.joint": False, "train.temperature": 1.0}, "early=True is a part of"),
         ({"train.early": False, "train.joint": False}, "trains none: set config.train.early=True"),

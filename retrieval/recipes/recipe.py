@@ -36,7 +36,6 @@ class Recipe(abc.ABC):
       reranks: whether the model scores a query and a document that it reads together.
       reads: whether the model finds answers in paragraphs.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
-      written_with: fields of the config that have to be what these examples were written with.
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
@@ -52,7 +51,6 @@ class Recipe(abc.ABC):
     reranks: ClassVar[bool] = False
     reads: ClassVar[bool] = False
     examples_of: ClassVar[str] = "pairs"
-    written_with: ClassVar[tuple[str, ...]] = ()
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
@@ -94,7 +92,7 @@ class Recipe(abc.ABC):
         """Copies down what `begin` takes of other runs, where these are on a store."""
 
     def check_run(self, run: Run) -> None:  # noqa: B027
-        """Checks what `begin` takes of other runs.
+        """Checks that what a run takes of others, its labelled examples and what `begin` takes, fits its config.
 
         Raises:
           UserError: it is not there, or does not fit.
@@ -154,20 +152,6 @@ class Recipe(abc.ABC):
                 raise UserError(f"config.{field}={value}: {self.label} does not read it: set config.{field}={default}")
         why = f"the loss is {self.config.train.loss}" if loss else f"{self.label} has a loss of its own"
         loss_kind.check_unread(self.loss_options(), read, why)
-
-    def check_labelled(self, writer: Run) -> None:
-        """Checks that a run, this one or a base, writes labelled examples as this config has them.
-
-        Raises:
-          UserError: it does not.
-        """
-        theirs = values_of(writer.config, self.written_with)
-        for field, ours in values_of(self.config, self.written_with).items():
-            if ours != theirs[field]:
-                raise UserError(
-                    f"config.{field}={ours}: the {self.examples_of} of {writer.place} were written with "
-                    f"{theirs[field]}: set it to that, or make them anew, with the stage '{self.examples_of}'"
-                )
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.

@@ -270,7 +270,6 @@ def check_data(run: Run) -> None:
             )
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:
-        recipe_of(config).check_labelled(writer)
         # A refresh writes as many as the stage.
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)

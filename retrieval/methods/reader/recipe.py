@@ -15,6 +15,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
+from retrieval.config.fields import values_of
 from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -38,6 +39,8 @@ from retrieval.training.loop import Objective
 
 _CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
+# A batch cuts rows, spans and scores to its own room for them.
+_WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
 _EARLY, _START = "config.train.early=True", "config.train.init_from"
 _HEAD = ("embed_dim", "embed_norm", "head", "pooling", "pool_from", "normalize", "token_types")
 
@@ -55,8 +58,6 @@ class ReaderRecipe(Recipe):
     gives = (SPANS, SPAN_PAIRS)
     options = ("model.answer_tokens", "data.paragraphs")
     examples_of = "spans"
-    # A batch cuts rows, spans and scores to its own room for them.
-    written_with = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
 
     @property
     def reader_loss(self) -> ReaderLoss:
@@ -118,23 +119,20 @@ class ReaderRecipe(Recipe):
             copy.bring(["checkpoints"])
 
     def check_run(self, run: Run) -> None:
-        """As `Recipe.check_run`: the question tower, and the candidates that it is trained with."""
+        """As `Recipe.check_run`: the examples, the question tower, and the candidates that it is trained with."""
+        config, spans = self.config, run.holder("spans")
+        written, ours = (values_of(each, _WRITTEN_WITH) for each in (spans.config, config))
+        _check_same(f"the spans of {spans.place} were written with", written, ours)
         if not self.retrieves:
             return
-        config, spans, towers = self.config, run.holder("spans"), towers_of(run)
+        towers = towers_of(run)
         if (kept := spans.config.spans.early) < config.spans.early:
             raise UserError(
                 f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates of a question: take "
                 "no more than that, or make the spans anew"
             )
         check_towers(towers, _EARLY)
-        theirs = tower_fields(towers.config)
-        for field, value in tower_fields(config).items():
-            if value != theirs[field]:
-                raise UserError(
-                    f"{_EARLY}: the question tower of {towers.place} has config.{field}={theirs[field]}, and here that "
-                    f"is {value}: set it to the same"
-                )
+        _check_same(f"the question tower of {towers.place} has", tower_fields(towers.config), tower_fields(config))
         if (least := towers.config.data.query_length) > config.data.query_length:
             raise UserError(
                 f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
@@ -235,6 +233,16 @@ def check_towers(towers: Run, field: str) -> None:
 def tower_fields(config: ConfigDict) -> dict[str, object]:
     """The fields on which it depends whether a question tower suits a reader."""
     return size_fields(config) | {f"model.{name}": config.model.get(name) for name in _HEAD}
+
+
+def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, object]) -> None:
+    """Checks that fields have the values that something was made with."""
+    for field, value in ours.items():
+        if value != theirs[field]:
+            raise UserError(
+                f"config.{field}={value}: {what} {theirs[field]}: set it to that, or make it anew, in the stage 'spans' "
+                "or with another config.base"
+            )
 
 
 def _reader_before(run: Run) -> Run | None:
