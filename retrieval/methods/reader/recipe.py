@@ -240,8 +240,8 @@ def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, obje
     for field, value in ours.items():
         if value != theirs[field]:
             raise UserError(
-                f"config.{field}={value}: {what} {theirs[field]}: set it to that, or make it anew, in the stage 'spans' "
-                "or with another config.base"
+                f"config.{field}={value}: {what} {theirs[field]}: set it to that, or make it anew: put 'spans' before "
+                "'train', or take another config.base"
             )
 
 
