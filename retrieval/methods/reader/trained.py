@@ -213,7 +213,7 @@ class OpenReader:
 
     def __init__(self, run: Run, reader: Reader):
         """Args are the run whose `config.answer` and `config.encode` count, and its reader."""
-        self._run, self._reader, self.paragraphs = run, reader, run.config.answer.paragraphs
+        self._run, self.paragraphs = run, run.config.answer.paragraphs
         self._finder = functools.cache(functools.partial(SpanFinder, reader))
         self._weight_of = functools.cache(functools.partial(_weight_of, run, reader))  # each is told once
 
