@@ -20,7 +20,7 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
         for name, holder in written.items():
             tops += STAGES[name].leaves
             if is_done(holder, name):
-                tops += STAGES[name].outputs
+                tops += STAGES[name].writes
                 sums |= record_of(holder, name)["outputs"]
         if holder.copy:
             holder.copy.bring(tops, sums)
@@ -40,9 +40,9 @@ def _by_folder(run: WorkDirectory, names: Sequence[str]) -> dict[Path, dict[str,
         is_read = name in names or name in holder.config.stages or is_done(holder, name)
         if is_read and name not in read.setdefault(holder.folder, {}):
             read[holder.folder][name] = holder
-            pending += needs(holder, name)
-    for want in {want for name in names for want in (*STAGES[name].needs_if_made, *STAGES[name].wants)}:
-        if is_done(run, want):
-            holder = run.holder(want)
-            read.setdefault(holder.folder, {})[want] = holder
+            for below, of in needs(holder, name):
+                if below.is_optional:
+                    read.setdefault(of.folder, {}).setdefault(below.stage, of)
+                else:
+                    pending.append((below.stage, of))
     return read

@@ -26,7 +26,7 @@ def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
         yield
         return
     stage = STAGES[name]
-    with hosts.sharing(SharedFolder(run.copy, (*stage.outputs, *stage.exchanged))):
+    with hosts.sharing(SharedFolder(run.copy, (*stage.writes, *stage.exchanged))):
         yield
 
 
@@ -45,6 +45,6 @@ def _fetch(run: WorkDirectory, name: str) -> None:
         run.copy.fetch([CONFIG, "stages"])
         now = read_own_record(run, name)
         if not (before and now and not before["done"] and before["inputs"] == now["inputs"]):
-            for output in STAGES[name].outputs:
+            for output in STAGES[name].writes:
                 files.remove(run.folder / output)
     downloads.bring(run, [name])

@@ -36,7 +36,7 @@ from retrieval.methods.reader.trained import (
     text_of,
 )
 from retrieval.pipeline import records
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
@@ -334,21 +334,22 @@ def check(run: Run) -> None:
         evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 
 
+def read(model: str) -> list[str | Read]:
+    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
+    return [Read("sets", same=True), "evaluate", *train_unless(model)]
+
+
 STAGES.register(
     "answer",
     Stage(
         answer,
         check=(check,),
-        reads="runs, a reader's checkpoint, texts of sets",
-        writes="`answered/`: answers with their places, metrics, what the reader found",
-        settings=("answer",),
+        fields=("answer",),
         uses=("encode.batch_tokens",),
-        needs=("sets", "evaluate"),
-        also=of_fields(train_unless, "answer.model"),
+        reads=of_fields(read, "answer.model"),
+        files=inputs,
         fetch=fetch,
-        texts_of=("sets",),
-        inputs=inputs,
-        outputs=(FOLDER,),
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )

@@ -20,7 +20,7 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.towers import query_tokens
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search import encoding
@@ -245,10 +245,11 @@ def _retrieved(
         yield Retrieved(question.text, known, [texts[row] for row, _ in passages], [s for _, s in passages], compared)
 
 
-def needs(system: str, early: int) -> tuple[str, ...]:
-    """The stages that make what is searched, and what the question tower is trained with."""
+def read(system: str, early: int) -> list[str | Read]:
+    """What the stage reads: the texts, what is searched, and what the question tower is trained with."""
     of_tower = ("train", "encode") if early else ()
-    return tuple(dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower)))
+    searched = dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower))
+    return ["prepare", Read("sets", same=True), *(Read(stage, earlier=True) for stage in searched)]
 
 
 def check(run: Run) -> None:
@@ -258,7 +259,7 @@ def check(run: Run) -> None:
       UserError: there are none.
     """
     config, fields, source = run.config, run.config.spans, run.before(FOLDER)
-    needed = needs(fields.system, fields.early)
+    needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
     if fields.early:
         if fields.early < fields.depth:
             raise UserError(
@@ -294,16 +295,10 @@ STAGES.register(
     "spans",
     Stage(
         write_spans,
-        check_inputs=(check,),
-        check=(Run.check_vocabulary,),
-        reads="`training/` or files of questions, an index that is made before or is the base's",
-        writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
-        settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
-        needs=("prepare", "sets"),
-        also=of_fields(needs, "spans.system", "spans.early"),
-        looks_back=True,
-        texts_of=("sets",),
-        inputs=lambda run: [*inputs(run.config.spans.questions), *run.vocabulary_inputs()],
-        outputs=("spans",),
+        check=(check, Run.check_vocabulary),
+        fields=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
+        reads=of_fields(read, "spans.system", "spans.early"),
+        files=lambda run: [*inputs(run.config.spans.questions), *run.vocabulary_inputs()],
+        writes=("spans",),
     ),
 )

@@ -243,7 +243,7 @@ def _weight_of(run: Run, reader: Reader, system: str) -> float:
     theirs, system = holder.config.answer, INDEXES[system].system if system in INDEXES else system
     folders = {READERS.trainer(each, each.config.answer.model, MODEL).folder for each in (run, holder)}
     is_same = len(folders) == 1 and theirs.validation == fields.validation
-    if is_same and records.has_settings(holder, "answer"):
+    if is_same and records.is_done(holder, "answer") and not records.changed_fields(holder, "answer"):
         told = records.details(holder, "answer").get(key(fields.validation, system), {})
         if told.get(VALIDATION):
             return told[WEIGHT]
