@@ -331,7 +331,7 @@ def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "sets.squad": str(tmp_path / "squad.json")}
     run = reader(inputs, tmp_path / "run", **changes, stages=("sets", "spans"))
     execute(run, "sets")
-    with pytest.raises(UserError, match="which has another"):
+    with pytest.raises(UserError, match="made of another 'sets'"):
         execute(run, "spans")
 
 
