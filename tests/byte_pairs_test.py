@@ -10,7 +10,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.errors import UserError
-from retrieval.methods.reader.reader_rows import RowLengths, question_tokens, row_of
+from retrieval.methods.reader.task import RowLengths, question_tokens, row_of
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"
 

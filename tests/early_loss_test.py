@@ -12,8 +12,8 @@ from support.refreshed_runs import outcome
 from support.tiny import execute, make_run
 
 from retrieval.data.sets import answers, beir, qa
-from retrieval.methods.reader import question_tower, span_shards
-from retrieval.methods.reader.readers import open_reader
+from retrieval.methods.reader import recipe, task
+from retrieval.methods.reader.trained import READERS
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import make_mesh
@@ -22,10 +22,20 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES
 
 B, K, L, W, N, E, T = 8, 2, 5, 3, 6, 4, 0.5
+
+
 _RANDOM = np.random.default_rng(0)
+
+
 SPANS = np.full((B, 3, 3), -1, np.int32)
+
+
 SPANS[0, :2], SPANS[1, :1], SPANS[2, :3] = [(0, 1, 2), (1, 3, 3)], [(1, 2, 4)], [(0, 1, 1), (0, 2, 3), (1, 4, 4)]
+
+
 SPANS[5, :1] = [(0, 2, 2)]
+
+
 BATCH = {
     "inside": np.tile(np.array([0, 1, 1, 1, 1], np.int32), (B, K, 1)),
     "spans": SPANS,
@@ -35,8 +45,14 @@ BATCH = {
     "holds": _RANDOM.integers(0, 2, (B, N)).astype(np.int32),
     "embedding": _RANDOM.normal(size=(B, N, E)).astype(np.float32),
 }
+
+
 BATCH["candidates"][2, 4:] = -1  # fewer candidates
+
+
 BATCH["holds"][2, 4:], BATCH["holds"][3] = 0, 0  # and a question without an answer among them
+
+
 PARAMS = {
     "question": _RANDOM.normal(size=(B, E)).astype(np.float32),
     "start": _RANDOM.normal(size=(B, K, L)).astype(np.float32),
@@ -119,8 +135,14 @@ def test_value_and_gradient_equal_loops_on_one_device_and_eight(setting):
 
 
 EARLY = 6
+
+
 TOWERS = {"split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2, "split.shards": 2, "sets.reqa": ""}
+
+
 TOWERS |= {"stages": ("prepare", "sets", "train", "encode"), "encode.corpus": False, "encode.untrained": False}
+
+
 READER = {
     "stages": ("spans", "train", "answer"),
     "corpus": "",
@@ -188,14 +210,14 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
     embeddings_NE, passages = candidates_of(trained)
     vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions([towers[0] / "train.jsonl"])
     batch = jax.device_get(next(examples.make_batches(trained, vocabulary, make_mesh(trained.config))))
-    config = question_tower.towers_of(trained).config
+    config = recipe.towers_of(trained).config
     asked = {
         tuple(vocabulary.single(vocabulary.encode(text), config.data.query_length)): id for id, text in queries.items()
     }
-    shard = np.load(trained.folder / "spans" / span_shards.CANDIDATES)
+    shard = np.load(trained.folder / "spans" / task.CANDIDATES)
     for question, rows, holds, found in zip(*(batch[n] for n in ("question", "candidates", "holds", "embedding"))):
         id = asked[tuple(question[question > 0].tolist())]
-        (query_E,) = question_tower.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
+        (query_E,) = recipe.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
         best = np.argsort(-embeddings_NE @ query_E, kind="stable")[:EARLY]
         np.testing.assert_array_equal(found, embeddings_NE[best])
         np.testing.assert_array_equal(found, shard[rows])
@@ -205,10 +227,10 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
 
 def open_before(run):
     """The reader as it begins, with the question tower of the base."""
-    from retrieval.recipes.recipe import build_model
+    from retrieval.recipes.recipe import build_model, recipe_of
 
     model = build_model(run.config, run.vocab_size)
-    question_tower.starter(run)(model)
+    recipe_of(run.config).begin(run, model)
     return model
 
 
@@ -217,6 +239,6 @@ def test_the_question_tower_learns_beside_the_reader(trained):
     assert np.mean(losses[-6:]) < 0.9 * np.mean(losses[:6])
     before, after = (
         jax.tree.leaves(initial_parameters.parameters_of(model.retriever))
-        for model in (open_before(trained), open_reader(trained, "", "config.base").model)
+        for model in (open_before(trained), READERS.read(trained, "", "config.base").model)
     )
     assert all(np.abs(a - b).max() > 0 for a, b in zip(before, after, strict=True) if a.size > 1)

@@ -12,6 +12,8 @@ from conftest import REPOSITORY
 from retrieval.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
+
+
 SHARED = tuple(
     f"retrieval.{name}"
     for name in (
@@ -142,6 +144,7 @@ MODULES = (
     "retrieval.training.losses",
     "retrieval.models.two_tower",
 )
+
 
 IMPORT = """
 import importlib, sys

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retrieval.data.sets import trec
+from retrieval.data.sets import relevance
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.evaluation.metrics import drop_self_matches, evaluate
@@ -126,8 +126,9 @@ def test_judgements_below_zero_are_as_good_as_zero():
 
 def test_the_deep_learning_tracks_grades(shared_data):
     """Of TREC DL's passages 2 and 3 are relevant for binary metrics, and nDCG takes every grade as its gain."""
-    judgements = trec.read_qrels(shared_data / "msmarco" / "qrels.dl19-passage.txt")
-    qrels = {query: grades for query, (_, grades) in judgements.items()}
+    path = shared_data / "msmarco" / "qrels.dl19-passage.txt"
+    judgements = relevance.read(path, relevance.trec_judgements(path))
+    qrels = {query: {id: score for id, (score, _) in grades.items()} for query, grades in judgements.items()}
     queries, candidates = list(qrels), sorted({id for grades in qrels.values() for id in grades})
     rng, row_of = np.random.default_rng(0), {id: row for row, id in enumerate(candidates)}
     rows = np.full((len(queries), 1000), -1, np.int32)

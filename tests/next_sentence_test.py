@@ -17,9 +17,8 @@ from support.tiny import execute, make_run
 from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
-from retrieval.methods.mlm import validation
-from retrieval.methods.mlm.next_sentence import NextSentenceModel
-from retrieval.methods.mlm.next_sentence_task import MASKED_PAIRS, make_pair
+from retrieval.methods.mlm.model import NextSentenceModel
+from retrieval.methods.mlm.task import MASKED_PAIRS, make_pair
 from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
@@ -156,7 +155,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
         return initial_parameters.load_parameters(folder, len(vocabulary), run.config.mesh)[1]
 
     best = max(validated, key=lambda line: line["validation/LogLikelihood"])
-    for name, value in by_numpy(trained(), validation.held_out(run, vocabulary)).items():
+    for name, value in by_numpy(trained(), recipe_of(run.config).held_out(run, vocabulary)).items():
         assert best[f"validation/{name}"] == pytest.approx(value, rel=1e-4)
     whole = parameters_of(trained())
     for name in ("ict", "mlm"):

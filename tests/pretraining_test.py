@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from retrieval.data.examples import corpus_tasks, masking, token_rows
+from retrieval.data.examples.masking import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.mlm.mlm_task import mask, masked_lengths
+from retrieval.methods.mlm.task import mask
 
 CLS, SEP, MASK = 101, 102, 103
 

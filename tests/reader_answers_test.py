@@ -21,11 +21,10 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
-from retrieval.methods.reader import span_shards, task
-from retrieval.methods.reader.answer_choice import WEIGHTS, Span, best_weight, ranked
-from retrieval.methods.reader.model import SpanReader
-from retrieval.methods.reader.reader_rows import RowLengths, question_tokens, row_of
-from retrieval.methods.reader.span_shards import Retrieved
+from retrieval.methods.reader import task
+from retrieval.methods.reader.model_and_loss import SpanReader
+from retrieval.methods.reader.task import Retrieved, RowLengths, question_tokens, row_of
+from retrieval.methods.reader.trained import WEIGHTS, Span, best_weight, ranked
 from retrieval.models.text import Text
 
 PIECES = "the of in a red fox zurich 1895 1943 old dr . ( ) , ##s jose o ' neil cafe live what who".split()
@@ -64,9 +63,9 @@ def test_tokens_of_an_answer_give_back_its_characters():
 
 
 def shards(tmp_path, questions):
-    statistics = span_shards.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
+    statistics = task.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
     shards = task.AnswerSpans().shards
-    paths = sorted(map(str, tmp_path.glob(span_shards.PATTERN)))
+    paths = sorted(map(str, tmp_path.glob(task.PATTERN)))
     parse = shards.parse
     narrow = lambda record: {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in record.items()}  # noqa: E731
     return statistics, [narrow(parse(record)) for record in tf.data.TFRecordDataset(paths)]
@@ -87,8 +86,8 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
     began = time.perf_counter()
     told, records = shards(tmp_path, questions)
     assert time.perf_counter() - began < 10 and len(records) == told["questions"] == 1
-    assert told["first"] == {span_shards.WITHOUT: "what", span_shards.SLOW: "what slow"}
-    assert told[span_shards.CUT] == 2 and told[span_shards.BEHIND] > 0 and told[span_shards.MORE] > 0
+    assert told["first"] == {task.WITHOUT: "what", task.SLOW: "what slow"}
+    assert told[task.CUT] == 2 and told[task.BEHIND] > 0 and told[task.MORE] > 0
     with pytest.raises(UserError, match="no question has an answer in its paragraphs, of 1"):
         shards(tmp_path / "none", questions[1:2])
 
@@ -98,15 +97,15 @@ def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most):
     times = [3, 0, 1, 3, 2]
     paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
     retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
-    match = lambda most, counts: span_shards.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
+    match = lambda most, counts: task.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
     counts = collections.Counter()
     every, kept = match(99, collections.Counter()), match(most, counts)
     assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
-    assert len(kept) == min(most, 9) == 9 - counts[span_shards.MORE]
+    assert len(kept) == min(most, 9) == 9 - counts[task.MORE]
     assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room
     of_each = {3: [1, 0, 1, 1, 0], 7: [2, 0, 1, 2, 2]}[most]
     assert [sum(paragraph == n for paragraph, *_ in kept) for n in range(5)] == of_each
-    assert counts[span_shards.UNMARKED] == (most == 3)
+    assert counts[task.UNMARKED] == (most == 3)
     firsts = {paragraph: span for paragraph, *span in reversed(every)}
     assert all([paragraph, *firsts[paragraph]] in map(list, kept) for paragraph, *_ in kept)
 

@@ -15,7 +15,6 @@ import retrieval
 from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
-from retrieval.methods.reader import readers
 from retrieval.methods.writer.examples import chosen
 from retrieval.pipeline import preflight
 from retrieval.pipeline.work_directory import Asked
@@ -183,6 +182,6 @@ def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     taken = {text for passage, best in zip(passages, proposed) for text in chosen(passage.text, (), 2, 0, best)}
     assert taken == {text for answers in value.answers.values() for text in answers.values}
     with pytest.raises(UserError, match=r"config\.answer\.model: .* trains a reader without questions"):
-        readers.check(trained, str(run.folder), "config.answer.model")
+        TRAINED["reader"].check(trained, str(run.folder), "config.answer.model")
     with pytest.raises(UserError, match=r"trains a reader with questions: name one of config\.spans\.asked=False"):
         proposers.check(run, str(trained.folder), field)

@@ -18,7 +18,7 @@ from retrieval.data.examples import seqio_tasks
 from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
-from retrieval.methods.writer import examples, expansions, recipe, stage
+from retrieval.methods.writer import examples, recipe, stage
 from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import teacher_forced
 from retrieval.models.text import Text
@@ -234,4 +234,4 @@ def test_a_file_of_texts_that_is_wrong(tmp_path, line, message):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(b'{"_id": "a", "text": "b", "log_probability": -1.5}\n' + line.encode("latin-1"))
     with pytest.raises(UserError, match=message):
-        list(expansions.read(path))
+        list(examples.read(path))

@@ -17,9 +17,9 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
 from starlette.testclient import TestClient
 
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
-from retrieval.methods.reader.answering import Answer
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits

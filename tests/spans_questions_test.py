@@ -1,5 +1,3 @@
-"""The questions of the stage `spans`: of several files, and those held out."""
-
 import json
 
 import pytest
@@ -8,12 +6,7 @@ from retrieval.data.sets import set_format
 from retrieval.errors import UserError
 from retrieval.methods.reader import spans_stage
 
-
-@pytest.fixture
-def folder(tmp_path):
-    """A set of two passages."""
-    (tmp_path / "corpus.jsonl").write_text("".join(f'{{"_id": "d{i}", "text": "x"}}\n' for i in range(2)))
-    return tmp_path
+"""The questions of the stage `spans`, of several files."""
 
 
 def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):

@@ -21,6 +21,7 @@ from retrieval.data.examples import seqio_tasks
 from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.features import Converter
+from retrieval.data.examples.masking import masked_lengths
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
@@ -30,7 +31,6 @@ from retrieval.data.sets.occurrences import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.mlm.mlm_task import masked_lengths
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 LENGTHS = pair_lengths(query=24, document=64)

@@ -12,6 +12,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import model_folder
+from retrieval.api import answering
+from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
     Document,
@@ -28,8 +30,6 @@ from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, hub_hint, unknown_name
-from retrieval.methods.reader import answering
-from retrieval.methods.reader.answering import Answer, Answerer, has_answerer
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.recipes import exported_towers, initial_parameters, towers
@@ -239,13 +239,15 @@ class Model:
 
     @functools.cached_property
     def _answerer(self) -> Answerer:
-        if self._run is None or not has_answerer(self._run):
+        if self._run:
+            answering.fetch(self._run)
+        answerer = answering.open_answerer(self._run) if self._run else None
+        if not answerer:
             raise UserError(
                 f"{self._place}: there is no reader: load the work directory of a run that trains one "
                 "(config.recipe=reader), or that names one in config.answer.model"
             )
-        answering.fetch(self._run)
-        return Answerer(self._run)
+        return answerer
 
     @functools.cached_property
     def _own_passages(self) -> DocumentIndex:

@@ -544,7 +544,6 @@ declare(
         one_of("index", "retrieval.search.index_kind.INDEXES"),
         "index that retrieves: bm25, or with the base's model exact or scann",
     ),
-    run=Field("", PATHS, "run file with the lists of the questions, in place of an index"),
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
     most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph"),
     gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
@@ -673,7 +672,6 @@ declare(
         "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
     ),
     validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
-    sums=Field(False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities"),
     spans=Field(10, whole(1), "spans of a passage that are kept"),
     shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
 )

@@ -236,7 +236,7 @@ def initial_state(
     To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
 
     Args:
-      begin: gives a model further parameters to start from, as `question_tower.starter` makes it.
+      begin: gives a model further parameters to start from, as `Recipe.begin` does.
     """
     model = build_model(config, vocab_size)
     if config.train.init_from:

@@ -38,7 +38,6 @@ class Recipe(abc.ABC):
       reranks: whether the model scores a query and a document that it reads together.
       reads: whether the model finds answers in paragraphs.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
-      written_with: fields of the config that have to be what these examples were written with.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
       options: fields of the config that it reads and that other recipes may leave unread, beside those of its loss.
@@ -53,7 +52,6 @@ class Recipe(abc.ABC):
     reranks: ClassVar[bool] = False
     reads: ClassVar[bool] = False
     examples_of: ClassVar[str] = "pairs"
-    written_with: ClassVar[tuple[str, ...]] = ()
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Sequence[str]] = ()
@@ -89,6 +87,19 @@ class Recipe(abc.ABC):
             copy_parameters(trained, model)
         else:
             copy_encoder(encoder_of(trained), model.encoder, self.label)
+
+    def fetch(self, run: Run) -> None:  # noqa: B027 (most take nothing)
+        """Copies down what `begin` takes of other runs, where these are on a store."""
+
+    def check_run(self, run: Run) -> None:  # noqa: B027
+        """Checks that what a run takes of others, its labelled examples and what `begin` takes, fits its config.
+
+        Raises:
+          UserError: it is not there, or does not fit.
+        """
+
+    def begin(self, run: Run, model: Any) -> None:  # noqa: B027
+        """Gives a model, beside what `train.init_from` gives it, what it takes of other runs before the first step."""
 
     @abc.abstractmethod
     def lengths(self, positives: int = 0) -> dict[str, int]:
@@ -144,20 +155,6 @@ class Recipe(abc.ABC):
         why = f"the loss is {self.config.train.loss}" if loss else f"{self.label} has a loss of its own"
         loss_kind.check_unread(self.loss_options(), read, why)
 
-    def check_labelled(self, writer: Run) -> None:
-        """Checks that a run, this one or a base, writes labelled examples as this config has them.
-
-        Raises:
-          UserError: it does not.
-        """
-        theirs = values_of(writer.config, self.written_with)
-        for field, ours in values_of(self.config, self.written_with).items():
-            if ours != theirs[field]:
-                raise UserError(
-                    f"config.{field}={ours}: the {self.examples_of} of {writer.place} were written with "
-                    f"{theirs[field]}: set it to that, or make them anew, with the stage '{self.examples_of}'"
-                )
-
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.
 
@@ -210,11 +207,6 @@ class Recipe(abc.ABC):
     @property
     def has_teacher(self) -> bool:
         """Whether examples have a teacher's scores."""
-        return False
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether the question tower of a retriever is trained too, as `question_tower` has it."""
         return False
 
     @property

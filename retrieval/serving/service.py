@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.api.answering import Answer, Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.errors import UserError
-from retrieval.methods.reader.answering import Answer, Answerer, system_that_is_read
 from retrieval.recipes.trained_model import PairScorer
 from retrieval.search.marks import marked
 

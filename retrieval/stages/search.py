@@ -9,12 +9,12 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import terminal, text_files
+from retrieval.api import answering
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
-from retrieval.methods.reader import answering
-from retrieval.methods.reader.answering import Answer
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
@@ -53,7 +53,7 @@ def search(run: Run) -> None:
     """
     queries = _queries(run.asked)
     searcher, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
-    reader = answering.Answerer(run) if answering.has_answerer(run) else None
+    reader = answering.open_answerer(run)
     with terminal.while_read():
         for several in queries:
             for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):

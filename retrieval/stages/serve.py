@@ -3,9 +3,9 @@
 import logging
 
 from retrieval import extras, files
+from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
-from retrieval.methods.reader import answering
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
@@ -70,8 +70,7 @@ def serve(run: Run) -> None:
         searcher = OwnSearch(run, run.config.evaluate.depth)
         kind = TRAINED["reranker"]
         reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
-        answerer = answering.Answerer(run) if answering.has_answerer(run) else None
-        return service_of(searcher, reranker, answerer, fields.batch)
+        return service_of(searcher, reranker, answering.open_answerer(run), fields.batch)
 
     def version() -> str | None:
         made = [records.read_record(where, other.stage) for other, where in records.needs(run, "serve")]

@@ -17,7 +17,6 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
-from retrieval.methods.reader import question_tower
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import bert_weights, initial_parameters, train_state
@@ -97,7 +96,7 @@ def train(run: Run) -> dict[str, Any]:
             statistics = run.corpus / "stats.json"
             hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
-        begin = question_tower.starter(run)
+        begin = functools.partial(recipe_of(config).begin, run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
         with jax.set_mesh(mesh):
             validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None
@@ -266,7 +265,6 @@ def check_data(run: Run) -> None:
             )
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:
-        recipe_of(config).check_labelled(writer)
         # A refresh writes as many as the stage.
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
@@ -285,7 +283,7 @@ def check_data(run: Run) -> None:
 def fetch(run: Run) -> None:
     """Copies down what parameters start from, where that is on a store."""
     initial_parameters.fetch_start(run)
-    question_tower.fetch(run)
+    recipe_of(run.config).fetch(run)
 
 
 def check_model(run: Run) -> None:
@@ -299,7 +297,7 @@ def check_model(run: Run) -> None:
     config, mesh = run.config, make_mesh(run.config)
     abstract_batch(config, mesh)
     recipe_of(config).check_chunks(mesh.size)
-    question_tower.check(run)
+    recipe_of(config).check_run(run)
     if config.mesh.rules:
         params = parameters_of(abstract_model(config, run.vocab_size))
         shardings_of(params, config, mesh)

@@ -25,8 +25,6 @@ Options = Mapping[str, Any]
 EMBEDDINGS = "embeddings"  # (query_BE, document_BKE, batch, **options)
 SCORES = "scores"  # (score_BK, batch, **options)
 CLASSES = "classes"  # (logit_BKC, batch, **options), C = 2
-# As `objectives.answer_spans` has them, by name: of tokens as the ends of an answer, or of whole spans.
-SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"  # (scores, batch, **options)
 
 TEMPERATURE = "train.temperature"
 
@@ -37,7 +35,7 @@ class Loss:
 
     Attributes:
       function: as what it compares has it; the last part of an option's name is its keyword.
-      compares: EMBEDDINGS, SCORES, CLASSES, SPANS or SPAN_PAIRS.
+      compares: EMBEDDINGS, SCORES, CLASSES, or what a method's models alone give.
       help: what it is, in a line.
       options: the fields of the config that it reads, as dotted names.
       needs_negatives: whether an example must have hard negatives.
@@ -45,9 +43,6 @@ class Loss:
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
       counts_copies: from its options, the field by which a copy of a query's positive counts as a second one, or ''.
-      selects: from its options, whether it trains a reader's head that scores paragraphs.
-      retrieves: from its options, whether it trains the question tower of a reader's retriever.
-      answer_weight: from its options, the share of a reader's score beside that of its paragraph, where none is given.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
       check: refuses options that do not fit each other.
@@ -62,9 +57,6 @@ class Loss:
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
     counts_copies: Callable[[Options], str] = lambda options: ""
-    selects: Callable[[Options], bool] = lambda options: False
-    retrieves: Callable[[Options], bool] = lambda options: False
-    answer_weight: Callable[[Options], float] = lambda options: 1.0
     neutral: Mapping[str, Collection[Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Options], None] = lambda options: None
 
@@ -86,7 +78,7 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
 
     Args:
       label: the model, for errors.
-      gives: what the model gives to compare, some of EMBEDDINGS, SCORES, CLASSES, SPANS, SPAN_PAIRS.
+      gives: what the model gives to compare.
       options: the values of `option_names()`.
       negatives: hard negatives of an example.
 

@@ -1,14 +1,30 @@
-"""Which tokens of a text are masked."""
+"""Masked texts: which tokens are masked, and what an example of them has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from retrieval.data.examples.example_kind import ExampleKind, Field
 from retrieval.libraries import tf
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
 PERCENT = 15
+
+MASKED = ExampleKind(
+    "masked",
+    "masked texts",
+    {"text": Field(side="document"), "positions": Field(), "labels": Field()},
+    {"weights": Field("float32", ("positions",))},
+    # 1 for a position to predict, and 0 for padding. The first token, [CLS], is never predicted.
+    lambda row, sep_id: {"weights": tf.cast(row["positions"] > 0, tf.float32)},
+)
+
+
+def masked_lengths(text: int) -> dict[str, int]:
+    """The lengths of the fields: as many positions as a full row has masked tokens."""
+    masked = max(1, share(text - 2, PERCENT))
+    return {"text": text, "positions": masked, "labels": masked}
 
 
 def share(count: Any, percent: int) -> Any:

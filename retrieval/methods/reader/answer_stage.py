@@ -1,4 +1,7 @@
-"""The stage `answer`: the answers that a reader finds in the first passages of any systems, and how many are right."""
+"""The stage `answer`: the answers that a reader finds in the first passages of any systems, and how many are right.
+
+The system 'tuned' is what a reader's own question tower retrieves, among the embeddings that it was trained with.
+"""
 
 import collections
 import functools
@@ -12,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.api.answering import MODEL
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir
@@ -19,24 +23,34 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
-from retrieval.methods.reader import answer_choice, reader_rows, readers, tuned_lists
-from retrieval.methods.reader.answer_choice import Span
-from retrieval.methods.reader.chosen_weight import MODEL, VALIDATION, WEIGHT, told_of
-from retrieval.methods.reader.readers import Reader, SpanFinder
-from retrieval.methods.reader.tuned_lists import TUNED
+from retrieval.methods.reader import recipe, task
+from retrieval.methods.reader.trained import (
+    READERS,
+    VALIDATION,
+    WEIGHT,
+    Reader,
+    Span,
+    SpanFinder,
+    best_weight,
+    key,
+    ranked,
+    text_of,
+)
+from retrieval.pipeline import records
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
+from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, evaluated_runs, run_files
-from retrieval.stages.collection import set_names, train_unless
+from retrieval.stages import evaluate, evaluated_runs, indexes, pod_search, run_files
+from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names, train_unless
+from retrieval.stages.indexes import Together
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists
 
 _log = logging.getLogger(__name__)
 
-FOLDER = result_files.ANSWERED
-SPLIT = "read"
+FOLDER, SPLIT, TUNED = result_files.ANSWERED, "read", "tuned"
 WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "paragraphs"
 
 
@@ -57,86 +71,58 @@ class _Read(NamedTuple):
 def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
     fields, folder = run.config.answer, run.folder / FOLDER
-    names = _sets(source_paths.split(fields.sets), set_names(run.sets))
-    if fields.validation:
-        _check_validation(fields.validation, names, run.sets)
+    names, trainer = _sets(fields, run.sets), _trainer(run)
     systems = [system for system in fields.systems if system != TUNED]
     found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
-    trainer = _trainer(run)
-    tuned = tuned_lists.collections(trainer, names) if TUNED in fields.systems else {}
-    reader = readers.open_reader(run, fields.model, MODEL)
-    weight = reader.weight(fields.weight, fields.sums and not fields.validation)
-    finder = SpanFinder(reader, fields.spans)
-    sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
+    tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
+    reader = READERS.read(run, fields.model, MODEL)
+    weight, finder = reader.weight(fields.weight), SpanFinder(reader, fields.spans)
     counts: dict[str, collections.Counter] = {}
     read: list[_Read] = []
     for name in [name for name in names if name in found or name in tuned]:
-        counts[name] = collections.Counter()
         judged = beir.read_judged(run.sets / name)
         value, lists = run_files.read([*found.get(name, {}).values()], judged, run_files.ALLOW)
         if name in tuned:
-            lists.append(tuned_lists.search(trainer, reader, tuned[name], judged, fields.paragraphs))
-        place = run.sets / name, folder / "spans" / name
-        read += _read_set(*place, value, lists, reader, finder, fields, sizes, counts[name])
-    weights = _weights(read, fields, weight)
-    return hosts.on_first(lambda: _finish(folder, run.sets, read, weights, fields.sums, counts))
+            lists.append(tuned_lists(trainer, reader, tuned[name], judged, fields.paragraphs))
+        counts[name] = collections.Counter()
+        read += _read_set(run, value, lists, finder, counts[name])
+    if not read:
+        raise UserError(f"config.answer.systems={fields.systems}: nothing to read for any set: name other systems")
+    chosen = {each.system: (weight, 0) for each in read}
+    if fields.validation:
+        chosen = {system: _best_weight(read, system, fields) for system in chosen}
+    return hosts.on_first(lambda: _finish(folder, read, chosen, counts))
 
 
-def _sets(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The sets whose questions are answered.
+def _sets(fields: ConfigDict, sets: Path) -> list[str]:
+    """The sets whose questions are answered; `fields` are those of `config.answer`.
 
     Raises:
-      UserError: one is not there.
+      UserError: one is not there, or the one that is to choose the weight is not among them or has no answers.
     """
-    for name in wanted:
+    wanted, names, validation = source_paths.split(fields.sets), set_names(sets), fields.validation
+    for field, name in [*(("sets", name) for name in wanted), *([("validation", validation)] if validation else [])]:
         if name not in names:
-            raise unknown_name("set in config.answer.sets", name, names)
+            raise unknown_name(f"set in config.answer.{field}", name, names)
+    if validation and wanted and validation not in wanted:
+        raise UserError(f"config.answer.validation={validation}: config.answer.sets leaves that set out; name it too")
+    if validation and not beir.answers_file(sets / validation):
+        raise UserError(
+            f"config.answer.validation={validation}: its questions have no answers: name a set that has some, or set "
+            "config.answer.weight"
+        )
     return [name for name in names if name in wanted or not wanted]
 
 
-def _check_validation(name: str, names: Sequence[str], sets: Path) -> None:
-    """Checks the set that is to choose the weight, before all its passages are read.
-
-    Args:
-      names: of the sets whose questions are answered.
-
-    Raises:
-      UserError: it is not among them, or has no answers.
-    """
-    if name not in names:
-        left_out = name in set_names(sets)
-        raise (
-            UserError(f"config.answer.validation={name}: config.answer.sets leaves that set out; name it there too")
-            if left_out
-            else unknown_name("set in config.answer.validation", name, names)
-        )
-    if not beir.answers_file(sets / name):
-        raise UserError(
-            f"config.answer.validation={name}: its questions have no answers: name a set that has some, or set "
-            "config.answer.weight"
-        )
-
-
 def _read_set(
-    folder: Path,
-    store: Path,
-    value: Judged,
-    lists: Sequence[Lists],
-    reader: Reader,
-    finder: SpanFinder,
-    fields: ConfigDict,
-    sizes: Mapping[str, int],
-    counts: collections.Counter,
+    run: Run, value: Judged, lists: Sequence[Lists], finder: SpanFinder, counts: collections.Counter
 ) -> Iterator[_Read]:
     """The spans of the first passages of every system; a passage of a question is read once.
 
-    Args:
-      folder: of the set.
-      store: where what the reader says is kept.
-      lists: of the systems.
-      fields: of `config.answer`.
-      sizes: of files and batches.
+    What the reader says of passages is kept in shards, so that a stage which was killed goes on.
     """
+    fields, reader = run.config.answer, finder.reader
+    folder, store = run.sets / value.name, run.folder / FOLDER / "spans" / value.name
     first = [others(each.scores, each.rows, value.queries, value.own, fields.paragraphs) for each in lists]
     pairs = sorted(
         {(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows if row >= 0}
@@ -144,7 +130,7 @@ def _read_set(
     if not pairs:
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
     lengths, vocabulary = reader.lengths, reader.vocabulary
-    questions = [reader_rows.question_tokens(vocabulary, text, lengths) for text in value.queries.values()]
+    questions = [task.question_tokens(vocabulary, text, lengths) for text in value.queries.values()]
     with CandidateTexts(folder / "corpus.jsonl") as texts:
         if missing := [row for _, row in pairs if row >= len(texts)]:
             raise UserError(
@@ -153,117 +139,99 @@ def _read_set(
             )
 
         def rows_of(members: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
-            return [[reader_rows.row_of(vocabulary, questions[q], texts[row], lengths).ids] for q, row in members]
+            return [[task.row_of(vocabulary, questions[q], texts[row], lengths).ids] for q, row in members]
 
         members = ((f"{q} {row}", (q, row)) for q, row in pairs)
+        sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
         options = {"longest": lengths.row, "multiple": finder.mesh.size, **sizes}
         encoding.encode(store, "pairs", members, len(pairs), rows_of, finder, **options)
-        values_PM = encoding.load_of_all_hosts(store, "pairs")
-        rows = {}
-        for (q, row), values in zip(pairs, values_PM):
-            text = texts[row].text
-            laid = reader_rows.row_of(vocabulary, questions[q], texts[row], lengths)
+        found = {}
+        for (q, row), values in zip(pairs, encoding.load_of_all_hosts(store, "pairs")):
+            laid = task.row_of(vocabulary, questions[q], texts[row], lengths)
             counts[READ] += 1
             counts[CUT] += laid.cut > 0
-            rows[q, row] = readers.spans_of(values, laid, text, 0, 0.0, reader.selects)
+            found[q, row] = finder.spans_of(values, laid, texts[row].text, 0, 0.0)
     for each, (scores_QK, rows_QK) in zip(lists, first):
-        spans = [_of_question(q, rows_QK[q], scores_QK[q], rows, reader.selects) for q in range(len(rows_QK))]
+        spans = [
+            [
+                span._replace(rank=rank, retriever=span.retriever if reader.selects else score)
+                for rank, (row, score) in enumerate(zip(rows_K, scores_K))
+                if row >= 0
+                for span in found[q, row]
+            ]
+            for q, (rows_K, scores_K) in enumerate(zip(rows_QK.tolist(), scores_QK.tolist()))
+        ]
         yield _Read(each.system, value, rows_QK, spans)
 
 
-def _of_question(
-    q: int, rows_K: np.ndarray, scores_K: np.ndarray, found: Mapping[tuple[int, int], list[Span]], selects: bool
-) -> list[Span]:
-    """The spans of all passages of a question, with rank and score of the passage in this system's list."""
-    return [
-        span._replace(rank=rank, retriever=span.retriever if selects else score)
-        for rank, (row, score) in enumerate(zip(rows_K.tolist(), scores_K.tolist()))
-        if row >= 0
-        for span in found[q, row]
-    ]
-
-
-def _weights(read: Sequence[_Read], fields: ConfigDict, weight: float) -> dict[str, tuple[float, int]]:
-    """The weight of the reader by system, and how many questions chose it.
-
-    Args:
-      fields: of `config.answer`.
-      weight: where no set chooses.
+def _best_weight(read: Sequence[_Read], system: str, fields: ConfigDict) -> tuple[float, int]:
+    """The weight of the reader that `answer.validation` chooses for a system, and by how many questions.
 
     Raises:
-      UserError: the set that is to choose has no run, or no answers.
+      UserError: that set has no run of the system, or no answers.
     """
-    if not fields.validation:
-        return {each.system: (weight, 0) for each in read}
-    weights = {}
-    for system in dict.fromkeys(each.system for each in read):
-        of_set = [each for each in read if each.system == system and each.value.name == fields.validation]
-        if not of_set or not of_set[0].value.answers:
-            raise UserError(
-                f"config.answer.validation={fields.validation}: no set of that name with answers has a run of "
-                f"'{system}': name one of this run's sets, or set config.answer.weight"
-            )
-        ids, spans = _answered(of_set[0])
-        right = functools.partial(_right, of_set[0].value, ids)
-        weights[system] = answer_choice.best_weight(spans, right, fields.sums)[0], len(ids)
-    return weights
+    of_set = [each for each in read if (each.system, each.value.name) == (system, fields.validation)]
+    known = [
+        (each.value, id, spans)
+        for each in of_set
+        for id, spans in zip(each.value.queries, each.spans)
+        if id in each.value.answers
+    ]
+    if not known:
+        raise UserError(
+            f"config.answer.validation={fields.validation}: that set has no run of '{system}', or no answers: name "
+            "another one, or set config.answer.weight"
+        )
+
+    def right(number: int, text: str) -> float:
+        """The exact match; of regular expressions the anchored one."""
+        return next(iter(_scores(*known[number][:2], text).values()))
+
+    return best_weight([spans for *_, spans in known], right)[0], len(known)
 
 
-def _right(value: Judged, ids: Sequence[str], number: int, text: str) -> float:
-    """The exact match of an answer to the question of a number; of regular expressions the anchored one."""
-    known, question = value.answers[ids[number]], value.queries[ids[number]]
-    return next(iter(exact_match.scores(text, known.values, known.are_patterns, question).values()))
-
-
-def _answered(read: _Read) -> tuple[list[str], list[list[Span]]]:
-    """The questions whose answers are known, and their spans."""
-    known = [(id, spans) for id, spans in zip(read.value.queries, read.spans) if id in read.value.answers]
-    return [id for id, _ in known], [spans for _, spans in known]
+def _scores(value: Judged, id: str, text: str) -> dict[str, float]:
+    """Metric -> value of an answer to a question."""
+    known = value.answers[id]
+    return exact_match.scores(text, known.values, known.are_patterns, value.queries[id])
 
 
 def _finish(
     folder: Path,
-    sets: Path,
     read: Sequence[_Read],
-    weights: Mapping[str, tuple[float, int]],
-    sums: bool,
+    chosen: Mapping[str, tuple[float, int]],
     counts: Mapping[str, collections.Counter],
 ) -> dict[str, Any]:
     """Writes answers and metrics; returns what is told of them."""
-    results, told, scores = [], {}, {}
+    results, told, scores = [], {}, collections.defaultdict(list)
     for each in read:
-        weight, validation = weights[each.system]
-        ranked = [answer_choice.ranked(spans, weight, sums) for spans in each.spans]
-        path = folder / each.value.name / f"{each.system.replace(' ', '_')}.jsonl"
-        files.write_text(path, "".join(_lines(each, ranked)))
-        without = sum(not spans for spans in ranked)
-        if without:
-            _log.warning("answer: %s, %s: %d %s", each.value.name, each.system, without, WITHOUT)
-        told[told_of(each.value.name, each.system)] = {
-            WEIGHT: weight,
-            VALIDATION: validation,
-            WITHOUT: without,
-            **counts[each.value.name],
-        }
-        found = evaluate.Scores(
-            Ranking(f"{each.system}+reader", np.zeros((0, 0)), each.rows), SPLIT, *_metrics(each, ranked)
-        )
-        scores.setdefault(each.value.name, []).append(found)
-        results += evaluate.result_rows(each.value.name, found)
+        (weight, validation), name = chosen[each.system], each.value.name
+        best = [ranked(spans, weight) for spans in each.spans]
+        path = folder / name / f"{each.system.replace(' ', '_')}.jsonl"
+        files.write_text(path, "".join(_lines(each, best)))
+        if without := sum(not spans for spans in best):
+            _log.warning("answer: %s, %s: %d %s", name, each.system, without, WITHOUT)
+        own = {WEIGHT: weight, VALIDATION: validation, WITHOUT: without}
+        told[key(name, each.system)] = own | counts[name]
+        answered = [(id, text_of(spans)) for id, spans in zip(each.value.queries, best) if each.value.answers.get(id)]
+        values = [_scores(each.value, id, text) for id, text in answered]
+        metrics = {metric: np.array([of[metric] for of in values]) for metric in (values[0] if values else ())}
+        ranking = Ranking(f"{each.system}+reader", np.zeros((0, 0)), each.rows)
+        scores[name].append(evaluate.Scores(ranking, SPLIT, [id for id, _ in answered], metrics))
+        results += evaluate.result_rows(name, scores[name][-1])
     for name, of_set in scores.items():
         evaluate.write_per_query(folder, name, [each for each in of_set if each.values])
-    files.write_json(folder / result_files.NAME, results)
-    for name, of_set in counts.items():
-        if of_set[CUT]:
+        if cut := counts[name][CUT]:
             _log.warning(
-                "answer: %s: %d of %d paragraphs are cut to a row of the reader", name, of_set[CUT], of_set[READ]
+                "answer: %s: %d of %d paragraphs are cut to a row of the reader", name, cut, counts[name][READ]
             )
+    files.write_json(folder / result_files.NAME, results)
     return told
 
 
-def _lines(read: _Read, ranked: Sequence[Sequence[Span]]) -> Iterator[str]:
+def _lines(read: _Read, best: Sequence[Sequence[Span]]) -> Iterator[str]:
     """A line for every question, best answer first."""
-    for (id, question), rows_K, spans in zip(read.value.queries.items(), read.rows, ranked):
+    for (id, question), rows_K, spans in zip(read.value.queries.items(), read.rows, best):
         answers = [
             {
                 "answer": span.text,
@@ -279,46 +247,76 @@ def _lines(read: _Read, ranked: Sequence[Sequence[Span]]) -> Iterator[str]:
         yield json.dumps({"_id": id, "question": question, "answers": answers}, ensure_ascii=False) + "\n"
 
 
-def _metrics(read: _Read, ranked: Sequence[Sequence[Span]]) -> tuple[list[str], dict[str, np.ndarray]]:
-    """The questions whose answers are known, and metric -> value of each."""
-    ids, values = [], collections.defaultdict(list)
-    for id, spans in zip(read.value.queries, ranked):
-        if known := read.value.answers.get(id):
-            ids.append(id)
-            found = exact_match.scores(
-                answer_choice.text_of(spans), known.values, known.are_patterns, read.value.queries[id]
-            )
-            for metric, value in found.items():
-                values[metric].append(value)
-    return ids, {metric: np.array(of_metric) for metric, of_metric in values.items()}
-
-
-def check_systems(systems: Sequence[str]) -> None:
-    """Checks that there is a system, and none twice.
+def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
+    """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it.
 
     Raises:
-      UserError: there is none, or one is there twice.
+      UserError: there is none.
     """
-    if not systems or len(set(systems)) != len(systems):
-        raise UserError(f"config.answer.systems={tuple(systems)}: name one or more, each once")
+    source = _embedded_by(trainer)
+    hosts.on_first(lambda: bool(records.verify_written(source.holder("encode").folder, ["embeddings"])))
+    found = {name: open_collection(source, name) for name in names}
+    found = {name: collection for name, collection in found.items() if collection.has_embeddings()}
+    if not found:
+        raise UserError(
+            f"system '{TUNED}': {source.holder('encode').place} has embedded none of the sets {', '.join(names)}: name "
+            "a base with the same sets, or another system in config.answer.systems"
+        )
+    return found
 
 
-def fetch(run: Run) -> None:
-    """Copies down the reader, and what its question tower searches, where these are on a store."""
-    readers.KIND.fetch(run, run.config.answer.model, MODEL)
-    if TUNED in run.config.answer.systems:
-        tuned_lists.fetch(_trainer(run))
+def tuned_lists(trainer: Run, reader: Reader, collection: Collection, value: Judged, depth: int) -> Lists:
+    """The first candidates of every query of a set, without the query itself.
 
+    In a pod the first host embeds the queries, each host has its share of the candidates, and all get the lists.
 
-def inputs(run: Run) -> list[Path]:
-    """The records of the reader, and of the embeddings that its question tower searches."""
-    own = list(readers.KIND.inputs(run, run.config.answer.model, MODEL))
-    return [*own, *tuned_lists.inputs(_trainer(run))] if TUNED in run.config.answer.systems else own
+    Raises:
+      UserError: the embeddings are of other candidates.
+    """
+    collection.check_embeddings(value)
+    source, towers = _embedded_by(trainer), recipe.towers_of(trainer).config
+
+    def found(together: Together | None) -> tuple[np.ndarray, np.ndarray]:
+        texts = list(value.queries.values())
+        queries_QE = recipe.embedded(reader.model, towers, reader.config, reader.vocabulary, texts)
+        deep, exact = min(depth + bool(value.own), len(value.candidates)), INDEXES[EXACT]
+        shared = together(exact, collection, TRAINED) if together else None
+        index = indexes.open_dense(exact, collection, {}) if shared is None else shared
+        return others(*index.search(queries_QE, deep), value.queries, value.own, depth)
+
+    opened = functools.partial(open_collection, source)
+    scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(opened, found)
+    return Lists(TUNED, scores_QK, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
 
 
 def _trainer(run: Run) -> Run:
     """The run that trained the reader."""
-    return readers.KIND.trainer(run, run.config.answer.model, MODEL)
+    return READERS.trainer(run, run.config.answer.model, MODEL)
+
+
+def _embedded_by(trainer: Run) -> Run:
+    """The run as the reader's stage `spans` saw it."""
+    return trainer.holder("spans").before("spans")
+
+
+def _searched(run: Run) -> list[Run]:
+    """The run whose embeddings the reader's question tower searches, where it does."""
+    tuned = TUNED in run.config.answer.systems
+    return [_embedded_by(_trainer(run)).holder("encode")] if tuned else []
+
+
+def fetch(run: Run) -> None:
+    """Copies down the reader, and what its question tower searches, where these are on a store."""
+    READERS.fetch(run, run.config.answer.model, MODEL)
+    for searched in _searched(run):
+        if searched.copy:
+            searched.copy.bring(["embeddings"])
+
+
+def inputs(run: Run) -> list[Path]:
+    """The records of the reader, and of the embeddings that its question tower searches."""
+    searched = [each.own_record("encode") for each in _searched(run)]
+    return [*READERS.inputs(run, run.config.answer.model, MODEL), *searched]
 
 
 def check(run: Run) -> None:
@@ -328,12 +326,14 @@ def check(run: Run) -> None:
       UserError: there is none, or the runs are too short.
     """
     fields = run.config.answer
-    readers.check(run, fields.model, MODEL)
-    if TUNED in fields.systems:
-        tuned_lists.check(_trainer(run))
-        if len(fields.systems) == 1:
-            return
-    evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
+    trainer = READERS.check(run, fields.model, MODEL)
+    if TUNED in fields.systems and not trainer.config.train.early:
+        raise UserError(
+            f"config.answer.systems names '{TUNED}', what a reader's own question tower retrieves, and {trainer.place} "
+            "trains none: set config.train.early=True there, or name another system"
+        )
+    if set(fields.systems) - {TUNED}:
+        evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 
 
 def read(model: str) -> list[str | Read]:
@@ -345,7 +345,6 @@ STAGES.register(
     "answer",
     Stage(
         answer,
-        check_config=(of_fields(check_systems, "answer.systems"),),
         check=(check,),
         fields=("answer",),
         uses=("encode.batch_tokens",),

@@ -1,30 +1,46 @@
-"""The recipe 'reader': where in the retrieved paragraphs of a question its answer stands (Xiong et al. 2020)."""
+"""The recipe 'reader': where in the retrieved paragraphs of a question its answer stands (Xiong et al. 2020).
+
+It may train the question tower of its retriever too: that of the towers which embedded its paragraphs, or of the reader
+that it starts from. Paragraphs keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
+from retrieval.config.fields import values_of
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.reader import question_tower
-from retrieval.methods.reader.model import SpanReader
-from retrieval.methods.reader.task import ANSWERED, span_lengths
+from retrieval.methods.reader.model_and_loss import SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
+from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
+from retrieval.models.two_tower import TwoTower
+from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.recipes.encoder_sizes import encoder_sizes, size_fields, take_positions
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import gather, local_mesh, parameters_of
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
+from retrieval.recipes.towers import build_towers, query_tokens
+from retrieval.search.encoding import encode_rows
+from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
 
 _CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
+# A batch cuts rows, spans and scores to its own room for them.
+_WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
+_EARLY, _START = "config.train.early=True", "config.train.init_from"
+_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "pool_from", "normalize", "token_types")
 
 
 class ReaderRecipe(Recipe):
@@ -39,24 +55,32 @@ class ReaderRecipe(Recipe):
     gives = (SPANS, SPAN_PAIRS)
     options = ("model.answer_tokens", "data.paragraphs")
     examples_of = "spans"
-    # A batch cuts rows, spans and scores to its own room for them.
-    written_with = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
+
+    @property
+    def reader_loss(self) -> ReaderLoss:
+        """The loss that `train.loss` names."""
+        assert isinstance(self.loss, ReaderLoss), "`check` refuses others"
+        return self.loss
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether the question tower of the retriever is trained too."""
+        return self.config.train.early and bool(self.loss and "train.early" in self.loss.options)
+
+    @property
+    def row_lengths(self) -> RowLengths:
+        """The tokens of a question and of a row."""
+        return RowLengths(self.config.data.query_length, self.config.data.document_length)
 
     def build(self, vocab_size: int) -> SpanReader:
         """A Transformer with the heads that the loss compares."""
         self.check()
-        config = self.config
-        loss = LOSSES[config.train.loss]
+        config, loss = self.config, self.reader_loss
         widths = config.model.answer_tokens if loss.compares == SPAN_PAIRS else 0
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
         selects = loss.selects(self.loss_options())
-        retriever = question_tower.build(config, vocab_size) if self.retrieves else None
+        retriever = _untrained_tower(config, vocab_size) if self.retrieves else None
         return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=Rngs(config.seed))
-
-    @property
-    def retrieves(self) -> bool:
-        """As `Recipe.retrieves`."""
-        return LOSSES[self.config.train.loss].retrieves(self.loss_options())
 
     def check(self) -> None:
         """As `Recipe.check`; rows have room for a paragraph, and as many paragraphs are kept as are read."""
@@ -75,8 +99,8 @@ class ReaderRecipe(Recipe):
             )
         if self.retrieves and config.spans.early < config.spans.depth:
             raise UserError(
-                f"config.train.early=True trains the question tower with config.spans.early={config.spans.early} "
-                f"candidates: set that to {config.spans.depth} (config.spans.depth) or more, such as 5000"
+                f"{_EARLY} trains the question tower with config.spans.early={config.spans.early} candidates: set that "
+                f"to {config.spans.depth} (config.spans.depth) or more, such as 5000"
             )
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
@@ -85,6 +109,53 @@ class ReaderRecipe(Recipe):
             copy_parameters(trained, model, shared=True)
         else:
             super().start_from(model, trained)
+
+    def fetch(self, run: Run) -> None:
+        """As `Recipe.fetch`: the towers whose question tower is trained on."""
+        if self.retrieves and (copy := towers_of(run).copy):
+            copy.bring(["checkpoints"])
+
+    def check_run(self, run: Run) -> None:
+        """As `Recipe.check_run`: the examples, the question tower, and the candidates that it is trained with."""
+        config, spans = self.config, run.holder("spans")
+        written, ours = (values_of(each, _WRITTEN_WITH) for each in (spans.config, config))
+        _check_same(f"the spans of {spans.place} were written with", written, ours)
+        if not self.retrieves:
+            return
+        towers = towers_of(run)
+        if (kept := spans.config.spans.early) < config.spans.early:
+            raise UserError(
+                f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates of a question: take "
+                "no more than that, or make the spans anew"
+            )
+        check_towers(towers, _EARLY)
+        _check_same(f"the question tower of {towers.place} has", tower_fields(towers.config), tower_fields(config))
+        if (least := towers.config.data.query_length) > config.data.query_length:
+            raise UserError(
+                f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
+                f"{least} tokens of a question: set it to so many or more"
+            )
+        if start := _reader_before(run):
+            try:
+                before = towers_of(start)
+            except UserError:  # the base of that reader has gone: nobody knows
+                return
+            if before.folder.resolve() != towers.folder.resolve():
+                raise UserError(
+                    f"{_START}={start.place}: its question tower was trained beside the embeddings of {before.place}, "
+                    f"and here they are of {towers.place}: take a config.base with the same towers, or start from "
+                    "another run"
+                )
+
+    def begin(self, run: Run, model: SpanReader) -> None:
+        """As `Recipe.begin`: the question tower that the paragraphs were retrieved with, where it has none yet."""
+        if not self.retrieves or _reader_before(run):
+            return
+        towers = towers_of(run)
+        initial_parameters.check_vocabulary(run, towers.folder, "config.base")
+        _, trained = initial_parameters.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
+        take_positions(trained, run.config.data.query_length)
+        copy_parameters(trained.query_tower, model.retriever.query_tower)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Rows are as long as documents."""
@@ -100,7 +171,7 @@ class ReaderRecipe(Recipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""
-        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
+        loss = self.reader_loss.bind(self.loss_options())
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             B, K = batch["paragraph"].shape
@@ -117,3 +188,69 @@ class ReaderRecipe(Recipe):
 
 
 RECIPES.register("reader", ReaderRecipe)
+
+
+def _untrained_tower(config: ConfigDict, vocab_size: int) -> TwoTower:
+    """A tower with the sizes of a reader's config, and positions for its questions."""
+    config = config.copy_and_resolve_references()
+    config.data.document_length = config.data.query_length
+    config.model.positions, config.model.tied = 0, True
+    return build_towers(config, vocab_size)
+
+
+def towers_of(run: Run) -> Run:
+    """The run with the towers that embedded the paragraphs of a reader's run: the base of the stage `spans`."""
+    return run.holder("spans").before("spans").holder("train")
+
+
+def check_towers(towers: Run, field: str) -> None:
+    """Checks that a run has two towers whose paragraphs are one embedding each.
+
+    Raises:
+      UserError: it has not.
+    """
+    if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
+        raise UserError(
+            f"{field} takes the question tower and the embeddings of paragraphs of config.base, and {towers.place} has "
+            "no towers: name a run that has, such as one of configs/proqa.py"
+        )
+
+
+def tower_fields(config: ConfigDict) -> dict[str, object]:
+    """The fields on which it depends whether a question tower suits a reader."""
+    return size_fields(config) | {f"model.{name}": config.model.get(name) for name in _HEAD}
+
+
+def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, object]) -> None:
+    """Checks that fields have the values that something was made with."""
+    for field, value in ours.items():
+        if value != theirs[field]:
+            raise UserError(
+                f"config.{field}={value}: {what} {theirs[field]}: set it to that, or make it anew: put 'spans' before "
+                "'train', or take another config.base"
+            )
+
+
+def _reader_before(run: Run) -> Run | None:
+    """The run with a trained question tower that this one's parameters start from, if they do."""
+    if not run.config.train.init_from or bert_weights.folders(run.config):
+        return None
+    start = Run.opened(run.config.train.init_from, _START, run.lock)
+    recipe = recipe_of(start.config)
+    return start if isinstance(recipe, ReaderRecipe) and recipe.retrieves else None
+
+
+def embedded(
+    model: SpanReader, towers: ConfigDict, reader: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
+) -> np.ndarray:
+    """Questions to embeddings [Q, E] by the question tower of a reader, on this host's devices.
+
+    Args:
+      towers: the config of the towers that it is from: they say how a question is tokenised.
+      reader: the config of the reader.
+    """
+    mesh = local_mesh(reader)
+    on_mesh = OnMesh(reader, model, vocabulary.sep_id, mesh)
+    embed = on_mesh.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
+    tokens = query_tokens(towers, vocabulary, texts)
+    return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)

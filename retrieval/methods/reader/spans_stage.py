@@ -1,6 +1,8 @@
 """The stage `spans`: training questions with retrieved paragraphs, and where in these their answers stand."""
 
+import array
 import functools
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,30 +11,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files, text_files
+from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
-from retrieval.data.sets import beir, nq_dev, orqa_split, qa, splits
+from retrieval.data.sets import answers, beir, nq_dev, orqa_split, qa, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation import runs
-from retrieval.identifiers import in_run_file
-from retrieval.methods.reader import early_candidates, span_shards
-from retrieval.methods.reader.early_candidates import EarlyCandidates
-from retrieval.methods.reader.reader_rows import RowLengths
-from retrieval.methods.reader.span_shards import Retrieved
+from retrieval.methods.reader import recipe, task
+from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
 from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.recipes.towers import query_tokens
 from retrieval.recipes.trained_model import open_trained
+from retrieval.search import encoding
+from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes, mine
-from retrieval.stages.collection import open_collection, set_names
+from retrieval.stages.collection import Collection, open_collection, set_names
 
 _log = logging.getLogger(__name__)
 
 FOLDER = "spans"
 _PART = 5_000  # questions whose lists are held at a time
+
+# Scores and rows of the passages of each question, best first.
+Lists = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class _Question(NamedTuple):
@@ -50,48 +54,46 @@ def write_spans(run: Run) -> dict[str, Any]:
     Raises:
       UserError: a file or an index is not what it should be, or no question is left.
     """
-    config, source = run.config, run.before(FOLDER)
-    name = _set(config.spans.set or config.split.set, set_names(run.sets))
-    if config.spans.questions:
+    config, fields, source = run.config, run.config.spans, run.before(FOLDER)
+    names = set_names(run.sets)
+    name = fields.set or config.split.set or (names[0] if len(names) == 1 else "")
+    if name not in names:
+        raise unknown_name("set in config.spans.set", name, names)
+    if fields.questions:
         tested = name, len(beir.read_queries(run.sets / name / "queries.jsonl"))
-        read, counts = _of_files(config.spans.questions, config.sets.qa_patterns, tested)
+        read, division = _of_files(fields.questions, config.sets.qa_patterns, tested)
     else:
-        read, counts = _of_set(run.training), {}
+        read, division = _of_set(run.training), {}
     questions, left_out = _not_evaluated(read, run.sets)
+    texts = [question.text for question in questions]
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
-    with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
-        if config.spans.run:
-            lists = _of_run(Path(config.spans.run), questions, run.sets / name, _deep(config.spans))
-        else:
-            lists = _searched(config.spans, source, name, questions)
-        early = _early(config.spans, source, name, texts, questions)
-        retrieved = _retrieved(questions, lists, texts, config.spans.depth, config.spans.gold, early)
-        lengths = RowLengths(config.data.query_length, config.data.document_length)
-        statistics = span_shards.write(
-            retrieved,
+    golds = {id for question in questions for id in question.golds}
+    with CandidateTexts(run.sets / name / "corpus.jsonl", golds) as passages:
+        lists = _searched(fields, source, name, texts)
+        early = None
+        if fields.early:
+            early = EarlyCandidates(source.holder("train"), open_collection(source, name), passages, texts)
+        statistics = task.write(
+            _retrieved(questions, lists, passages, fields.depth, fields.gold, early),
             vocabulary,
             folder,
             config.split.shards,
-            lengths,
-            config.spans.most,
-            config.spans.asked,
-            config.spans.early,
+            RowLengths(config.data.query_length, config.data.document_length),
+            fields.most,
+            fields.asked,
         )
         if early:
-            statistics["embeddings"] = early.write(folder / span_shards.CANDIDATES)
+            statistics["embeddings"] = early.write(folder / task.CANDIDATES)
     files.remove_temporaries(folder)
-    statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **counts}
-    _tell(statistics)
+    statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **division}
+    _log.info(
+        "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
+    )
+    for what, number in [(what, statistics.get(what)) for what in task.WARNED_OF] + list(left_out.items()):
+        if number:
+            first = statistics["first"].get(what)
+            _log.warning("spans: %d %s%s", number, what, f", the first: {first}" if first else "")
     return statistics
-
-
-def _set(name: str, names: Sequence[str]) -> str:
-    """The set whose passages are read: the one that is named, or the only one."""
-    if name or len(names) != 1:
-        if name not in names:
-            raise unknown_name("set in config.spans.set", name, names)
-        return name
-    return names[0]
 
 
 def _of_set(training: Path) -> list[_Question]:
@@ -116,13 +118,9 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
     to_train_on = [
         _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
     ]
-    asked, count = tested
-    _log.info(
-        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'",
-        *(len(to_train_on), is_dev.sum(), count, asked),
-    )
-    division = {"train": len(to_train_on), "dev": int(is_dev.sum()), "sets": {asked: count}}
-    return to_train_on, {"division": division}
+    counts = {"train": len(to_train_on), "dev": int(is_dev.sum()), "sets": dict([tested])}
+    _log.info("spans: ORQA's division: %s", counts)
+    return to_train_on, {"division": counts}
 
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
@@ -147,60 +145,87 @@ def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Qu
     return to_train_on, left_out
 
 
-def _searched(
-    fields: ConfigDict, source: Run, name: str, questions: Sequence[_Question]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Scores and rows of each question's passages, of an index.
+def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> Lists:
+    """What an index finds for the questions.
 
     Args:
       fields: of `config.spans`.
     """
-    kind = INDEXES[fields.system]
-    texts = [question.text for question in questions]
+    kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
     asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-    deep = _deep(fields)
     search = mine.open_search(kind, open_collection(source, name), options_of)
     for start in range(0, len(texts), _PART):
         yield from zip(*search(asked[start : start + _PART], deep))
 
 
-def _deep(fields: ConfigDict) -> int:
-    """Passages of a question that are looked for."""
-    return max(fields.depth, fields.early)
+class EarlyCandidates:
+    """What a question tower is trained with: the first candidates of each question, and their embeddings.
+
+    Xiong et al. 2020, equation 3; Lee et al. 2019, section 6. The embeddings are those that the stage `encode` wrote of
+    the set whose passages are read. Candidates are numbered as they come first; rows that no question has are not
+    copied.
+    """
+
+    def __init__(self, towers: Run, collection: Collection, texts: CandidateTexts, questions: Sequence[str]):
+        """Args:
+          towers: the run with the towers that embedded the collection.
+          texts: of the collection, open.
+
+        Raises:
+          UserError: the embeddings are of other passages, or of several windows of one.
+        """
+        self._folder = _checked(collection)
+        self._tokens = query_tokens(towers.config, towers.load_vocabulary(), questions)
+        self._holding = answers.finder(lambda row: texts[row].text)
+        self._number_N = np.full(len(texts), -1, np.int32)
+        self._rows = array.array("i")
+
+    def of(self, question: int, known: Answers, rows: Sequence[int]) -> Compared:
+        """What the tower is trained with of the question of a number, whose candidates are some rows, best first.
+
+        Raises:
+          TooSlowError: a regular expression of its answers takes too long.
+        """
+        holding = set(self._holding(known, rows))
+        holds = [place for place, row in enumerate(rows) if row in holding]
+        return Compared(self._tokens[question], [self._number(row) for row in rows], holds)
+
+    def _number(self, row: int) -> int:
+        if self._number_N[row] < 0:
+            self._number_N[row] = len(self._rows)
+            self._rows.append(row)
+        return int(self._number_N[row])
+
+    def write(self, path: Path) -> int:
+        """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M. One shard is in memory."""
+        stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
+        with files.atomic(path) as temporary:
+            written_ME = np.lib.format.open_memmap(temporary, "w+", np.float32, (len(rows_M), stored.shape[1]))
+            for first, end in itertools.pairwise(stored.ends):
+                is_here_M = (first <= rows_M) & (rows_M < end)
+                written_ME[is_here_M] = stored[first:end][rows_M[is_here_M] - first]
+            written_ME.flush()
+        return len(rows_M)
 
 
-def _early(
-    fields: ConfigDict, source: Run, name: str, texts: CandidateTexts, questions: Sequence[_Question]
-) -> EarlyCandidates | None:
-    """What keeps the candidates that the question tower is trained with; None where it is not."""
-    if not fields.early:
-        return None
-    asked = [question.text for question in questions]
-    return EarlyCandidates(source.holder("train"), open_collection(source, name), texts, asked)
-
-
-def _of_run(
-    path: Path, questions: Sequence[_Question], folder: Path, depth: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The same, of a run file, which may have lists of questions that are not trained on."""
-    candidates = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
-    ids = [question.id for question in questions]
-    asked = set(map(in_run_file, ids))
-    others = [id for id in runs.ids_in_runs([path], text_files.lines)[0] if id not in asked]
-    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [*ids, *others], candidates)
-    without = int((rows_QK[: len(ids), 0] < 0).sum())
-    for number, what in ((len(others), "are of questions that are not trained on"), (without, "questions have none")):
-        if number:
-            _log.warning("%s: lists: %d %s", path, number, what)
-    if without == len(ids):
-        raise UserError(f"{path}: no list of any question that is trained on; is it the run of other questions?")
-    yield from zip(scores_QK[: len(ids), :depth], rows_QK[: len(ids), :depth])
+def _checked(collection: Collection) -> Path:
+    """The folder of the embeddings of a collection's candidates, a row for each."""
+    folder = collection.embeddings()
+    ids = encoding.load_ids(folder, "candidates")
+    for number, (id, candidate) in enumerate(itertools.zip_longest(ids, collection.candidates()), 1):
+        if candidate is None or id != candidate.id:
+            raise UserError(
+                f"config.spans.early: {folder}: embedding {number} is not of passage {number} of "
+                f"{collection.files[0]}: name in config.base a run that has encoded this set, with "
+                "config.encode.windows=1"
+            )
+    return folder
 
 
 def _retrieved(
     questions: Sequence[_Question],
-    lists: Iterator[tuple[np.ndarray, np.ndarray]],
+    lists: Lists,
     texts: CandidateTexts,
     depth: int,
     takes_gold: bool,
@@ -218,92 +243,60 @@ def _retrieved(
         yield Retrieved(question.text, known, [texts[row] for row, _ in passages], [s for _, s in passages], compared)
 
 
-def _tell(statistics: dict[str, Any]) -> None:
-    """Says what was written, and what was left out."""
-    _log.info(
-        "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
-    )
-    counted = (
-        span_shards.WITHOUT,
-        span_shards.SLOW,
-        span_shards.CUT,
-        span_shards.BEHIND,
-        span_shards.MORE,
-        span_shards.UNMARKED,
-        span_shards.DEEP,
-        span_shards.FEWER,
-    )
-    for what in counted:
-        if number := statistics.get(what):
-            first = statistics["first"].get(what)
-            _log.warning("spans: %d %s%s", number, what, f", the first: {first}" if first else "")
-    for what, number in statistics["left out"].items():
-        if number:
-            _log.warning("spans: left out %d %s: they are not to be trained on", number, what)
-
-
-def read(system: str, run_file: str, early: int) -> list[str | Read]:
-    """What the stage reads: the texts, what is searched unless there is a run file, and the question tower's."""
-    searched = () if run_file else mine.needs(system, "config.spans.system")
-    towers = ("train", "encode") if early else ()
-    return ["prepare", Read("sets", same=True), *(Read(stage, earlier=True) for stage in (*searched, *towers))]
+def read(system: str, early: int) -> list[str | Read]:
+    """What the stage reads: the texts, what is searched, and what the question tower is trained with."""
+    of_tower = ("train", "encode") if early else ()
+    searched = dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower))
+    return ["prepare", Read("sets", same=True), *(Read(stage, earlier=True) for stage in searched)]
 
 
 def check(run: Run) -> None:
-    """Checks that there are questions, and passages with an index or a run.
+    """Checks that there are questions, and passages with an index.
 
     Raises:
       UserError: there are none.
     """
-    config, source = run.config, run.before(FOLDER)
-    if config.spans.early:
-        early_candidates.check(source, config.spans.early, config.spans.depth)
+    config, fields, source = run.config, run.config.spans, run.before(FOLDER)
+    needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
+    if fields.early:
+        if fields.early < fields.depth:
+            raise UserError(
+                f"config.spans.early={fields.early}: its candidates begin with the paragraphs that are read, and "
+                f"config.spans.depth={fields.depth} are: raise the first or lower the second"
+            )
+        recipe.check_towers(source.holder("train"), f"config.spans.early={fields.early}")
     divided = run.holder("sets").config.split.set
-    if not (config.spans.questions or divided):
+    if not fields.questions and not (divided and mine.has_answers(run, divided)):
         raise UserError(
-            "stage 'spans' needs questions with answers: set config.split.set to an evaluation set that has them, such "
-            "as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
+            f"stage 'spans' needs questions with answers, and config.split.set='{divided}' has none: set it to an "
+            "evaluation set that has them, such as squad, or config.spans.questions to files such as "
+            "NQ-open.train.jsonl"
         )
-    if not (config.spans.questions or mine.has_answers(run, divided)):
-        raise UserError(
-            f"config.split.set={divided}: its questions have no answers to look for: split a set that has them, such "
-            "as squad, or name files in config.spans.questions"
-        )
-    for field in ("questions", "run"):
-        source_paths.checked(f"config.spans.{field}", source_paths.split(config.spans[field]))
-    for path in inputs(config.spans):
-        if str(path) == config.spans.run:
-            runs.check_beginning(path, text_files.lines)
-        else:
-            qa.check_beginning(path, config.sets.qa_patterns)
-    reads = read(config.spans.system, config.spans.run, config.spans.early)
-    needed = [other.stage for other in reads if isinstance(other, Read) and other.earlier]
+    source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
+    for path in inputs(fields.questions):
+        qa.check_beginning(path, config.sets.qa_patterns)
     for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
-                f"config.spans.system={config.spans.system} is made by {' and '.join(needed)}, and '{need}' is "
-                "no stage before 'spans': add it there, set config.base to a run that has it, or name a run file in "
-                "config.spans.run"
+                f"config.spans.system={fields.system} with config.spans.early={fields.early} takes what "
+                f"{' and '.join(needed)} make, and '{need}' is no stage before 'spans': add it there, or set "
+                "config.base to a run that has it"
             )
 
 
-def inputs(fields: ConfigDict) -> Sequence[Path]:
-    """The files that `config.spans` names."""
-    named = [*source_paths.split(fields.questions), *source_paths.split(fields.run)]
-    return source_paths.existing([Path(path) for path in named])
+def inputs(questions: str) -> Sequence[Path]:
+    """The files that `config.spans.questions` names."""
+    return source_paths.existing([Path(path) for path in source_paths.split(questions)])
 
 
 STAGES.register(
     "spans",
     Stage(
         write_spans,
-        check=(
-            check,
-            Run.check_vocabulary,
-        ),
+        check=(check, Run.check_vocabulary),
         fields=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
-        reads=of_fields(read, "spans.system", "spans.run", "spans.early"),
-        files=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],
+        reads=of_fields(read, "spans.system", "spans.early"),
+        files=lambda run: [*inputs(run.config.spans.questions), *run.vocabulary_inputs()],
         writes=("spans",),
     ),
 )

@@ -1,37 +1,107 @@
-"""Trained readers as other methods use them: what finds the answer to a question, and what proposes answers."""
+"""Trained readers: what finds spans in passages, which of them is the answer, and answers to questions of one's own."""
 
 import functools
-from collections.abc import Sequence
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.api.answering import MODEL, Answer
+from retrieval.api.document_index import Hit
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.reader import readers
-from retrieval.methods.reader.readers import Reader, SpanFinder
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.methods.reader import task
+from retrieval.methods.reader.model_and_loss import SpanReader
+from retrieval.methods.reader.recipe import ReaderRecipe
+from retrieval.methods.reader.task import Row, RowLengths
+from retrieval.pipeline import records
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
+from retrieval.search.encoding import encode_rows, lengths_up_to
+from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 
+_log = logging.getLogger(__name__)
 
-class Finder:
-    """As `retrieval.recipes.trained_model.SpanFinder`."""
+# The weights of the reader that ProQA chooses from.
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
+# Of each set and system in what the stage `answer` tells: the weight, and how many questions chose it, 0 for none.
+WEIGHT, VALIDATION = "weight", "validation"
+_NO_SPAN = -1e29  # spans with a lower score are none
 
-    def __init__(self, reader: Reader, batch_tokens: int):
-        self._finder, self._batch_tokens = functools.cache(functools.partial(SpanFinder, reader)), batch_tokens
 
-    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
-        """As it."""
-        found = self._finder(count).spans(questions, passages, self._batch_tokens)
-        return [[(span.start, span.end) for span in best] for best in found]
+class Span(NamedTuple):
+    """A span of a paragraph.
+
+    Attributes:
+      text: a slice of the paragraph's text, from character `start` on to before `end`.
+      rank: of the paragraph among those that were read, from 0 on.
+      reader: the score of the span, such as the sum of those of its ends.
+      retriever: the score of its paragraph; where the reader selects paragraphs, its own.
+      score: what it is ranked by.
+    """
+
+    text: str
+    rank: int
+    start: int
+    end: int
+    reader: float
+    retriever: float
+    score: float = 0.0
+
+
+class Reader(NamedTuple):
+    """A trained reader.
+
+    Attributes:
+      config: that it was trained with.
+      selects: whether it scores paragraphs itself.
+      own_weight: of its score beside that of the paragraph, as its loss has it.
+    """
+
+    config: ConfigDict
+    model: SpanReader
+    vocabulary: Vocabulary
+    lengths: RowLengths
+    selects: bool
+    own_weight: float
+
+    def weight(self, given: float) -> float:
+        """The weight that `config.answer.weight` gives, or below 0 its own."""
+        return given if given >= 0 else self.own_weight
 
 
 class _Readers(TrainedKind):
     asked = True  # whether they were trained with questions
 
-    def check(self, run: Run, value: str, field: str) -> None:
+    def check(self, run: Run, value: str, field: str) -> Run:
         """As `TrainedKind.check`."""
-        readers.check(run, value, field, self.asked)
+        trainer = super().check(run, value, field)
+        if trainer.holder("spans").config.spans.asked != self.asked:
+            raise UserError(
+                f"{field}: {trainer.place} trains a reader {'without' if self.asked else 'with'} questions: name one "
+                f"of config.spans.asked={self.asked}"
+            )
+        return trainer
 
-    def open(self, run: Run, value: str, field: str) -> Finder:
+    def read(self, run: Run, value: str, field: str) -> Reader:
+        """The reader itself. Errors are those of `open`."""
+        self.check(run, value, field)
+        config, vocabulary, model = self.load(run, value, field)
+        recipe = recipe_of(config)
+        assert isinstance(recipe, ReaderRecipe), "`check` has looked at it"
+        weight = recipe.reader_loss.answer_weight(recipe.loss_options())
+        return Reader(config, model, vocabulary, recipe.row_lengths, hasattr(model, "select"), weight)
+
+    def open(self, run: Run, value: str, field: str) -> "OpenReader":
         """As `TrainedKind.open`."""
-        return Finder(readers.open_reader(run, value, field, self.asked), run.config.encode.batch_tokens)
+        return OpenReader(run, self.read(run, value, field))
 
 
 class _Proposers(_Readers):
@@ -40,5 +110,151 @@ class _Proposers(_Readers):
     asked = False
 
 
-TRAINED.register("reader", _Readers("reader", lambda recipe: recipe.reads))
+READERS = _Readers("reader", lambda recipe: recipe.reads)
+TRAINED.register("reader", READERS)
 TRAINED.register("proposer", _Proposers("reader", lambda recipe: recipe.reads))
+
+
+class SpanFinder:
+    """Rows of a question and a paragraph to the best spans of each, on this host's devices; compiled once per shape.
+
+    Threads may call together.
+    """
+
+    def __init__(self, reader: Reader, count: int):
+        """Args are the reader, and how many spans of a row are kept."""
+        self.reader, self.mesh = reader, local_mesh(reader.config)
+        widths = reader.config.model.answer_tokens
+        on_mesh = OnMesh(reader.config, reader.model, reader.vocabulary.sep_id, self.mesh)
+        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, widths, count))
+        self._find = find(parameters_of(reader.model))
+
+    def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
+        """Padded rows of ids to what `SpanReader.best` says of each, float32 [B, 1 + 3 * count]."""
+        return self._find(ids_BL, task.inside_paragraph(ids_BL, self.reader.vocabulary.sep_id))
+
+    def compile(self) -> None:
+        """Compiles what reads rows of every length; how many are read at once follows from that."""
+        row = self.reader.lengths.row
+        rows = [[self.reader.vocabulary.cls_id] * length for length in lengths_up_to(row)]
+        encode_rows(rows, self, row, row, self.mesh.size)
+
+    def spans(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Candidate],
+        batch_tokens: int = 0,
+        scores: Iterable[float] = itertools.repeat(0.0),
+    ) -> list[list[Span]]:
+        """The spans of each question in the passage beside it, best first; a passage's rank is its place.
+
+        Args:
+          batch_tokens: as `encoding.encode` has them; 0: those of one row.
+          scores: of the passages, by what has found them.
+        """
+        vocabulary, lengths = self.reader.vocabulary, self.reader.lengths
+        asked = {text: task.question_tokens(vocabulary, text, lengths) for text in set(questions)}
+        rows = [task.row_of(vocabulary, asked[text], passage, lengths) for text, passage in zip(questions, passages)]
+        tokens = batch_tokens or lengths.row
+        values = encode_rows([row.ids for row in rows], self, tokens, lengths.row, self.mesh.size)
+        return [
+            self.spans_of(found, row, passage.text, rank, score)
+            for rank, (found, row, passage, score) in enumerate(zip(values, rows, passages, scores))
+        ]
+
+    def spans_of(self, found: np.ndarray, row: Row, text: str, rank: int, retriever: float) -> list[Span]:
+        """The spans of a paragraph as slices of its text, best first.
+
+        Args:
+          found: what a call says of its row.
+          rank, retriever: of the paragraph, as `Span` has them.
+        """
+        select, *values = found.tolist()
+        count = len(values) // 3
+        spans = []
+        for score, first, last in zip(values[:count], values[count : 2 * count], values[2 * count :]):
+            if score > _NO_SPAN:
+                start, end = row.characters_of(int(first), int(last))
+                paragraph = select if self.reader.selects else retriever
+                spans.append(Span(text[start:end], rank, start, end, score, paragraph))
+        return spans
+
+
+def ranked(spans: Sequence[Span], weight: float) -> list[Span]:
+    """The spans by `weight` * reader + (1 - `weight`) * retriever, best first (Xiong et al. 2020, section 3.4).
+
+    Of equal ones the one with the higher score of the reader comes first: with a weight of 0 the best of its paragraph.
+    """
+    scored = [span._replace(score=weight * span.reader + (1 - weight) * span.retriever) for span in spans]
+    return sorted(scored, key=lambda span: (-span.score, -span.reader))
+
+
+def best_weight(questions: Sequence[Sequence[Span]], value: Callable[[int, str], float]) -> tuple[float, float]:
+    """The weight in WEIGHTS whose answers are best on some questions, and their mean value; of equal ones the largest.
+
+    Args:
+      questions: the spans of each.
+      value: of a question's number and an answer, which is '' where there is none.
+    """
+
+    def mean(weight: float) -> float:
+        return float(np.mean([value(n, text_of(ranked(spans, weight))) for n, spans in enumerate(questions)]))
+
+    return max(((weight, mean(weight)) for weight in WEIGHTS), key=lambda found: (found[1], found[0]))
+
+
+def text_of(spans: Sequence[Span]) -> str:
+    """The text of the first span; '' where there is none."""
+    return spans[0].text if spans else ""
+
+
+class OpenReader:
+    """As `retrieval.api.answering.Answerer` and `retrieval.recipes.trained_model.SpanFinder`."""
+
+    def __init__(self, run: Run, reader: Reader):
+        """Args are the run whose `config.answer` and `config.encode` count, and its reader."""
+        self._run, self.paragraphs = run, run.config.answer.paragraphs
+        self._finder = functools.cache(functools.partial(SpanFinder, reader))
+        self._weight_of = functools.cache(functools.partial(_weight_of, run, reader))  # each is told once
+
+    def compile(self) -> None:
+        """As `Answerer.compile`."""
+        self._finder(self._run.config.answer.spans).compile()
+
+    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
+        """As `SpanFinder.spans` of the trunk."""
+        found = self._finder(count).spans(questions, passages, self._run.config.encode.batch_tokens)
+        return [[(span.start, span.end) for span in best] for best in found]
+
+    def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
+        """As `Answerer.answers`."""
+        hits, fields = hits[: self.paragraphs], self._run.config.answer
+        passages = [Candidate(each.id, each.title, each.text) for each in hits]
+        found = self._finder(fields.spans).spans([question] * len(hits), passages, scores=[each.score for each in hits])
+        best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system))
+        return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in best[:k]]
+
+
+def _weight_of(run: Run, reader: Reader, system: str) -> float:
+    """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
+    fields, holder, weight = run.config.answer, run.holder("answer"), reader.weight(run.config.answer.weight)
+    if not fields.validation:
+        return weight
+    theirs, system = holder.config.answer, INDEXES[system].system if system in INDEXES else system
+    folders = {READERS.trainer(each, each.config.answer.model, MODEL).folder for each in (run, holder)}
+    is_same = len(folders) == 1 and theirs.validation == fields.validation
+    if is_same and records.is_done(holder, "answer") and not records.changed_fields(holder, "answer"):
+        told = records.details(holder, "answer").get(key(fields.validation, system), {})
+        if told.get(VALIDATION):
+            return told[WEIGHT]
+    _log.warning(
+        "answers: the set '%s' of config.answer.validation has chosen no weight for %s with these settings and this "
+        "reader (--stage=answer with config.answer.systems does): the weight %s counts",
+        *(fields.validation, f"the hits of '{system}'" if system else "passages that are given", weight),
+    )
+    return weight
+
+
+def key(name: str, system: str) -> str:
+    """The key of a set and a system, as tables name it, in what the stage `answer` tells."""
+    return f"{name}, {system}"

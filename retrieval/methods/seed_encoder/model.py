@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.errors import UserError, unknown_name
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.mlm import MaskedLanguageModel
@@ -33,14 +32,6 @@ from retrieval.models.transformer import (
     through_layers,
 )
 
-# How [CLS] comes to the decoder: to every layer, through cross-attention (the authors' code); or once, as the vector of
-# the text's first position, before layers that are the encoder's.
-WIRINGS = ("cross", "prefix")
-
-# What the span is of: of each layer, so that D layers reach back D * (span - 1) + 1 tokens (the authors' code); or of
-# the decoder (equation 9), where only the first layer looks back.
-REACHES = ("layer", "decoder")
-
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
@@ -49,8 +40,10 @@ class DecoderConfig:
     Attributes:
       span: k, the tokens before the predicted one that it may depend on; 0 leaves [CLS] alone, the length of the text
         is full attention.
-      wiring: a name in `WIRINGS`.
-      reach: a name in `REACHES`.
+      wiring: how [CLS] comes to the decoder. 'cross': to every layer, through cross-attention (the authors' code);
+        'prefix': once, as the vector of the text's first position, before layers that are the encoder's.
+      reach: what the span is of. 'layer': of each layer, so that D layers reach back D * (span - 1) + 1 tokens (the
+        authors' code); 'decoder': of all (equation 9), where only the first layer looks back.
       bias: whether its logits have the bias of the output layer, as the encoder's do; the authors' code has none.
       latent: Z, of the Gaussian that [CLS] is drawn anew from (Optimus); 0 for none.
     """
@@ -61,16 +54,6 @@ class DecoderConfig:
     reach: str = "layer"
     latent: int = 0
     bias: bool = True
-
-    def __post_init__(self):
-        if self.layers < 1 or self.span < 0 or self.latent < 0:
-            raise UserError(
-                f"decoder: layers {self.layers} must be at least 1; span {self.span}, latent {self.latent} at least 0"
-            )
-        if self.wiring not in WIRINGS:
-            raise unknown_name("wiring", self.wiring, WIRINGS)
-        if self.reach not in REACHES:
-            raise unknown_name("reach", self.reach, REACHES)
 
 
 class Reconstruction(NamedTuple):

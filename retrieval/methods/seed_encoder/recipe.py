@@ -9,24 +9,24 @@ from typing import Any
 import jax
 
 from retrieval.arrays import reshape_rows
-from retrieval.methods.mlm.mlm_recipe import MlmRecipe
 from retrieval.methods.seed_encoder.model import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 
 
-class AutoencoderRecipe(MlmRecipe):
+class AutoencoderRecipe(MaskedRecipe):
     """MLM, and the text written again. Examples, lengths and packing are MLM's."""
 
     label = "an autoencoder"
     head = ("model.decoder",)
-    options = (*MlmRecipe.options, "train.kl_weight", "train.free_bits")
+    options = (*MaskedRecipe.options, "train.kl_weight", "train.free_bits")
 
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""

@@ -1,6 +1,7 @@
-"""The task 'next_sentence': BERT's pairs of texts, masked (Devlin et al. 2019, section 3.1 and appendix A.2).
+"""The tasks 'mlm', masked texts, and 'next_sentence', masked pairs of texts (Devlin et al. 2019).
 
-Half of the time the second text follows the first in its passage. Else it is from a passage of another article.
+Of a pair the second text follows the first in its passage half of the time (section 3.1 and appendix A.2). Else it is
+from a passage of another article.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 from retrieval.data.examples.corpus_tasks import ICT, CorpusTask
 from retrieval.data.examples.example_kind import ExampleKind, Field, types
+from retrieval.data.examples.masking import MASKED, PERCENT, choose, share
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
-from retrieval.data.examples.token_rows import Record, Specials
+from retrieval.data.examples.token_rows import Record, Specials, single
+from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.methods.mlm.mlm_task import MASKED, mask_row
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,48 @@ MASKED_PAIRS = ExampleKind(
 )
 
 _OTHERS = 16  # passages before a record in its lane, one of which gives the random text
+
+
+@register
+class MaskedTexts(CorpusTask):
+    """A passage, some of whose tokens are to be predicted."""
+
+    name = "mlm"
+    kind = MASKED
+
+    def maker(self, given: Given) -> Maker:
+        """As `TaskKind.maker`."""
+        return lambda record, seed, lengths: mask(record, seed, lengths, given.specials)
+
+
+def mask(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
+    """15 % of a passage's tokens are to be predicted. Of these 80 % are replaced by [MASK], 10 % by a random token, and
+    10 % stay.
+    """
+    ids = single(record["ids"], lengths["text"], specials)
+    # [CLS] and [SEP], the two ends, are never chosen.
+    return mask_row(ids, tf.range(1, tf.size(ids) - 1), seed, specials)
+
+
+def mask_row(ids: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, specials: Specials) -> Record:
+    """The same of a row that is there already.
+
+    Args:
+      places: where in the row a token may be chosen, in order.
+    """
+    if specials.mask < 0:
+        raise UserError("masked tokens are trained, and the vocabulary has no mask token: take one that has")
+    seeds = tf.random.split(seed, 3)
+    count = tf.maximum(1, share(tf.size(places), PERCENT))
+    positions = tf.gather(places, choose(tf.size(places), count, seeds[0]))
+    labels = tf.gather(ids, positions)
+    count = tf.size(positions)
+    roll = tf.random.stateless_uniform([count], seeds[1])
+    # From 1 on: 0 is padding, which would be no token to the encoder, and take away the place that is to be predicted.
+    random_ids = tf.random.stateless_uniform([count], seeds[2], 1, specials.vocab_size, tf.int32)
+    replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
+    text = tf.tensor_scatter_nd_update(ids, positions[:, None], replaced)
+    return {"text": text, "positions": positions, "labels": labels}
 
 
 @register

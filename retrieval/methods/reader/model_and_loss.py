@@ -1,9 +1,9 @@
-"""Losses of readers: where in the retrieved paragraphs of a question its answer stands.
+"""Readers: a question and a paragraph in one row, to scores of where the answer stands; and the losses of these.
 
-Letters of shapes: B questions of the global batch, K paragraphs of each, L tokens of a row, W lengths of a span, S
-matched spans of a question, N candidates of its retriever.
+Letters of shapes beside those of `text`: B questions of the global batch, K paragraphs of each, W lengths of a span, D
+size of a span's representation, S matched spans of a question, N candidates of its retriever.
 
-A reader gives scores by name, float32:
+A reader gives scores by name, float32, which the recipe brings to these shapes:
 
     start, end   [B, K, L]; of a token as the first and as the last of an answer
     select       [B, K]; of a paragraph, where the loss has that head trained
@@ -17,16 +17,134 @@ no span loss: it is 0. Where the question tower is trained, N is larger than K, 
 there are fewer, and `holds` [B, N] is 1 for those that hold an answer.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
-from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS, TEMPERATURE, Batch, Loss, Metrics, Options
+from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.text import Text, first
+from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
+from retrieval.models.two_tower import TwoTower
+from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
 
-_NEVER = -1e30  # in place of -inf, whose gradients are NaN
+# What a reader's loss compares.
+SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"
+
+PAIR_SIZE = 256  # of a span's representation (Lee et al. 2019)
+_NORM_EPSILON = 1e-5
+_NEVER = -1e30  # the score of what is never chosen; of -inf gradients are NaN
+
+
+class SpanReader(nnx.Module):
+    """An encoder; a score of each token as the first and as the last of an answer, or one of each span.
+
+    Whole spans are scored as ORQA does (Lee et al. 2019, section 5.2): w . LayerNorm(relu(W_s h_first + W_e h_last)).
+    Where paragraphs are selected, a linear unit on BERT's pooled output scores each (Karpukhin et al. 2020). Where the
+    question tower of its retriever is trained too, a reader has that tower.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        widths: int = 0,
+        selects: bool = False,
+        retriever: TwoTower | None = None,
+        rngs: nnx.Rngs,
+    ):
+        """Args:
+        widths: tokens of the longest span, where whole spans are scored; 0: their ends are.
+        selects: whether paragraphs have a score.
+        retriever: the question tower, as a model of one tower.
+        """
+        self.widths = widths
+        if retriever:
+            self.retriever = retriever
+        self.encoder = Transformer(config, rngs=rngs)
+        size = config.hidden_size
+        if widths:
+            self.first = nnx.Linear(size, PAIR_SIZE, kernel_init=INIT, rngs=rngs)
+            self.last = nnx.Linear(size, PAIR_SIZE, use_bias=False, kernel_init=INIT, rngs=rngs)
+            self.norm = LayerNorm(PAIR_SIZE, epsilon=_NORM_EPSILON, rngs=rngs)
+            self.span = nnx.Linear(PAIR_SIZE, 1, kernel_init=INIT, rngs=rngs)
+        else:
+            self.ends = nnx.Linear(size, 2, kernel_init=INIT, rngs=rngs)
+        if selects:
+            self.pooler = nnx.Linear(size, size, kernel_init=INIT, rngs=rngs)
+            self.select = nnx.Linear(size, 1, kernel_init=INIT, rngs=rngs)
+
+    def __call__(self, pairs: Text, dropout_key: jax.Array | None) -> dict[str, jax.Array]:
+        """Scores by name, float32: 'start' and 'end' [R, L], or 'pairs' [R, L, W]; and 'select' [R].
+
+        Those of tokens outside of paragraphs mean nothing.
+
+        Args:
+          pairs: [CLS] question [SEP] paragraph [SEP], one text a row.
+        """
+        encoder_key, key, pooled_key = split(dropout_key, 3)
+        rate = self.encoder.config.dropout
+        hidden_RLH = self.encoder(pairs, dropout_key=encoder_key).astype(jnp.float32)
+        scores = {}
+        if hasattr(self, "select"):
+            pooled_RH = jnp.tanh(self.pooler(first(hidden_RLH, pairs)))
+            scores["select"] = self.select(dropout(pooled_RH, rate, pooled_key))[:, 0]
+        hidden_RLH = dropout(hidden_RLH, rate, key)
+        if self.widths:
+            return scores | {"pairs": self._pairs(hidden_RLH)}
+        ends_RL2 = self.ends(hidden_RLH)
+        return scores | {"start": ends_RL2[:, :, 0], "end": ends_RL2[:, :, 1]}
+
+    def best(self, pairs: Text, inside_RL: jax.Array, widths: int, count: int) -> jax.Array:
+        """The best spans of each paragraph, float32 [R, 1 + 3 * count].
+
+        That is the score of the paragraph (0 where none is selected), then the scores of the spans, best first, then
+        their first and then their last tokens. A span that is not inside has a score below -1e29.
+
+        Args:
+          inside_RL: 1 for the tokens of the paragraph.
+          widths: tokens of the longest span.
+        """
+        scores = self(pairs, None)
+        R, L = inside_RL.shape
+        pairs_RLW = scores["pairs"] if self.widths else _of_spans(jnp.add, scores["start"], scores["end"], widths)
+        W = pairs_RLW.shape[2]
+        is_inside_RLW = inside_pairs(inside_RL, W)
+        flat_RT = reshape_rows(jnp.where(is_inside_RLW, pairs_RLW, _NEVER), R, L * W)
+        best_RM, places_RM = jax.lax.top_k(flat_RT, min(count, L * W))
+        more = ((0, 0), (0, count - best_RM.shape[1]))  # a short row has fewer
+        best_RM, places_RM = jnp.pad(best_RM, more, constant_values=_NEVER), jnp.pad(places_RM, more)
+        select_R = scores.get("select", jnp.zeros_like(best_RM[:, 0]))
+        firsts_RM, lasts_RM = places_RM // W, places_RM // W + places_RM % W
+        return jnp.concatenate([select_R[:, None], best_RM, firsts_RM * 1.0, lasts_RM * 1.0], axis=1)
+
+    def _pairs(self, hidden_RLH: jax.Array) -> jax.Array:
+        """The score of the span of w + 1 tokens from each token on, [R, L, W]; of one beyond the row, of zeros."""
+        L, W = hidden_RLH.shape[1], self.widths
+        first_RLD, last_RLD = self.first(hidden_RLH), self.last(hidden_RLH)
+        last_RLD = jnp.pad(last_RLD, ((0, 0), (0, W - 1), (0, 0)))
+        # One width after the other: together they would be W times as large as the hidden states.
+        return jnp.stack([self._score(first_RLD + last_RLD[:, width : width + L]) for width in range(W)], axis=2)
+
+    def _score(self, span_RLD: jax.Array) -> jax.Array:
+        return self.span(self.norm(jax.nn.relu(span_RLD)))[:, :, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderLoss(Loss):
+    """A loss of readers.
+
+    Attributes:
+      selects: from its options, whether it trains the head that scores paragraphs.
+      answer_weight: from its options, the share of a span's score beside that of its paragraph, where none is given.
+    """
+
+    selects: Callable[[Options], bool] = lambda options: False
+    answer_weight: Callable[[Options], float] = lambda options: 1.0
 
 
 def span_likelihood(
@@ -132,11 +250,16 @@ def orqa_reader(
     return loss_B + early_B, _found(log_BKLW.max(axis=3), spans_BS3) | more
 
 
-def inside_pairs(inside_BKL: jax.Array, widths: int) -> jax.Array:
-    """Which spans of 1, 2, ... `widths` tokens lie in their paragraph, bool [B, K, L, W]."""
-    inside_BKL, L = inside_BKL > 0, inside_BKL.shape[2]
-    padded = jnp.pad(inside_BKL, ((0, 0), (0, 0), (0, widths - 1)))
-    return jnp.stack([inside_BKL & padded[:, :, width : width + L] for width in range(widths)], axis=3)
+def inside_pairs(inside_L: jax.Array, widths: int) -> jax.Array:
+    """Which spans of 1, 2, ... `widths` tokens lie in their paragraph, bool [..., L, W]."""
+    return _of_spans(jnp.logical_and, inside_L > 0, inside_L > 0, widths)
+
+
+def _of_spans(combined: Callable, first_L: jax.Array, last_L: jax.Array, widths: int) -> jax.Array:
+    """What is combined of the first and the last token of every span, [..., L, W]; beyond the row the last has 0."""
+    L = last_L.shape[-1]
+    last_L = jnp.pad(last_L, [(0, 0)] * (last_L.ndim - 1) + [(0, widths - 1)])
+    return jnp.stack([combined(first_L, last_L[..., width : width + L]) for width in range(widths)], axis=-1)
 
 
 def _log_softmax(score_BKL: jax.Array, inside_BKL: jax.Array, shared: bool) -> jax.Array:
@@ -217,9 +340,7 @@ def _check(options: Options) -> None:
 
 
 def _weight(options: Options) -> float:
-    if options["train.joint"]:
-        return _weight_of_sum(options)
-    return 0.5 if options["train.select"] else 1.0
+    return _weight_of_sum(options) if options["train.joint"] else 0.5 if options["train.select"] else 1.0
 
 
 def _weight_of_sum(options: Options) -> float:
@@ -229,20 +350,19 @@ def _weight_of_sum(options: Options) -> float:
 
 LOSSES.register(
     "span_likelihood",
-    Loss(
+    ReaderLoss(
         span_likelihood,
         SPANS,
         "all matched spans of a question's paragraphs (ProQA)",
         options=("train.shared_norm", "train.joint", "train.select", "train.early", TEMPERATURE),
         selects=lambda options: options["train.select"],
-        retrieves=lambda options: options["train.early"],
         answer_weight=_weight,
         check=_check,
     ),
 )
 LOSSES.register(
     "dpr_reader",
-    Loss(
+    ReaderLoss(
         dpr_reader,
         SPANS,
         "the positive paragraph and its spans (DPR)",
@@ -253,12 +373,11 @@ LOSSES.register(
 )
 LOSSES.register(
     "orqa_reader",
-    Loss(
+    ReaderLoss(
         orqa_reader,
         SPAN_PAIRS,
         "all spans with their retrieval scores (ORQA)",
         options=("train.early", TEMPERATURE),
-        retrieves=lambda options: options["train.early"],
         answer_weight=_weight_of_sum,
     ),
 )

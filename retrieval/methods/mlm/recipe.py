@@ -1,0 +1,162 @@
+"""The recipes 'mlm', a masked language model, and 'bert', one with next-sentence prediction (Devlin et al. 2019).
+
+The encoder of either then starts both towers. Letters of shapes: G groups of a batch, B texts or pairs, P masked
+positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from retrieval.data.examples.batches import as_written
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.libraries import seqio
+from retrieval.methods.mlm.model import NextSentenceModel
+from retrieval.methods.mlm.task import MASKED_PAIRS
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.rngs import Rngs
+from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes import examples
+from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.masked import MaskedRecipe
+from retrieval.recipes.placement import bind, gather
+from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.stage_outputs import Run
+from retrieval.training import losses, sharding
+from retrieval.training.loop import Objective
+
+_log = logging.getLogger(__name__)
+
+_VALIDATED = 64  # pairs of a batch of validation, rounded up to whole devices
+
+
+class MlmRecipe(MaskedRecipe):
+    """BERT's head on a Transformer."""
+
+    label = "a masked language model"
+
+    def build(self, vocab_size: int) -> MaskedLanguageModel:
+        """A Transformer with BERT's head."""
+        self.check()
+        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
+        return MaskedLanguageModel(sizes, rngs=Rngs(self.config.seed))
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The cross-entropy of the masked tokens."""
+
+        def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            logits_GPV = bound(gather(params))(text_of(batch, "text"), batch["positions"], key)
+            loss_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+            return for_every_text((loss_G, metrics | {"tokens": token_count(batch["text"], text_count(batch))}), batch)
+
+        return objective
+
+
+class BertRecipe(MaskedRecipe):
+    """MLM over pairs of texts, and whether the second follows the first.
+
+    Validation is of pairs that are held out: of masked tokens the mean log-probability, in nats, and the share that the
+    model finds the most probable; and of pairs the share whose class it finds more probable.
+    """
+
+    kind = MASKED_PAIRS
+    label = "a masked language model with next-sentence prediction"
+    metrics = ("LogLikelihood", "TokenAccuracy", "NextSentenceAccuracy")
+
+    def build(self, vocab_size: int) -> NextSentenceModel:
+        """A Transformer with both of BERT's heads."""
+        self.check()
+        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
+        return NextSentenceModel(sizes, rngs=Rngs(self.config.seed))
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """As MLM, with a place for whether the second text is a random one."""
+        return {**super().lengths(), "is_random": 1}
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The sum of both cross-entropies (appendix A.2)."""
+
+        def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            logits_GPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], key)
+            mlm_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+            metrics |= {"mlm": mlm_G, "tokens": token_count(batch["text"], text_count(batch))}
+            mlm_B, metrics = for_every_text((mlm_G, metrics), batch)
+            classes_B1 = batch["is_random"]
+            next_B, of_next = losses.token_cross_entropy(logits_B2[:, None], classes_B1, jnp.ones_like(classes_B1))
+            return mlm_B + next_B, metrics | {"next_sentence": next_B, "next_sentence_accuracy": of_next["accuracy"]}
+
+        return objective
+
+    def check_validation(self) -> None:
+        """As `Recipe.check_validation`; also that passages are held out."""
+        super().check_validation()
+        if not self.config.data.held_out:
+            raise UserError(
+                f"config.loop.validate_every={self.config.loop.validate_every} needs passages to validate on: set "
+                "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
+            )
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """A function from parameters to `metrics` over pairs that stay the same."""
+        self.check_validation()
+        size = -(-_VALIDATED // mesh.size) * mesh.size
+        pairs = self.held_out(run, vocabulary)
+        count = len(pairs["text"])
+        _log.info(
+            "validation: %d pairs, %.0f %% of them with a random second text", count, 100 * pairs["is_random"].mean()
+        )
+        bound = bind(abstract_model(self.config, len(vocabulary)))
+
+        @jax.jit
+        def totals(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> jax.Array:
+            logits_BPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], None)
+            label_BP, normalizer_BP, hit_BP = losses.of_labels(logits_BPV, batch["labels"])
+            log_BP, weights_BP = label_BP - normalizer_BP, batch["weights"] * real_B[:, None]
+            hit_B = logits_B2.argmax(axis=-1) == batch["is_random"][:, 0]
+            sums = [(weights_BP * log_BP).sum(), (weights_BP * hit_BP).sum(), weights_BP.sum(), (real_B * hit_B).sum()]
+            return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))
+
+        def validate(params: Any) -> dict[str, float]:
+            rows, sums = sharding.batch_sharding(mesh), np.zeros(4)
+            for start in range(0, count, size):
+                # The last batch is filled up with its first pair, of no weight.
+                at = np.minimum(np.arange(start, start + size), count - 1)
+                batch = {name: sharding.place(values[at], rows) for name, values in pairs.items()}
+                real = sharding.place((np.arange(start, start + size) < count).astype(np.float32), rows)
+                with jax.set_mesh(mesh):
+                    sums += np.asarray(totals(params, batch, real))
+            log, hits, tokens, right = sums.tolist()
+            return dict(zip(self.metrics, (log / tokens, hits / tokens, right / count)))
+
+        return validate
+
+    def held_out(self, run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+        """The first pairs of the held-out passages, as many as `loop.validate_queries`, in the fields of a batch.
+
+        Raises:
+          UserError: there is none.
+        """
+        name, _ = examples.register_tasks(run, vocabulary, validation=True)
+        open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
+        drawn = open_dataset(self.lengths(), "train", shuffle=False, seed=0, num_epochs=1)
+        rows = as_written(self.converter(vocabulary.sep_id))(drawn, task_feature_lengths=self.lengths())
+        pairs = list(itertools.islice(rows.as_numpy_iterator(), self.config.loop.validate_queries))
+        if not pairs:
+            share = self.config.data.held_out
+            raise UserError(f"config.data.held_out={share} holds no passage out: a larger share is needed")
+        return {name: np.stack([pair[name] for pair in pairs]) for name in pairs[0]}
+
+
+RECIPES.register("mlm", MlmRecipe)
+RECIPES.register("bert", BertRecipe)
