@@ -19,7 +19,7 @@ from support.run_results import metrics
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import lease, mirror, store_copy
+from retrieval.runtime import artefacts, lease, mirror
 from retrieval.runtime.signals import EXIT_CODE
 from retrieval.runtime.store import Store
 from retrieval.stages.train import FOLLOWED
@@ -72,7 +72,7 @@ def machine(tmp_path, monkeypatch):
 
     def start(name):
         monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / name))
-        store_copy.copy_of.cache_clear()
+        artefacts.copy_of.cache_clear()
 
     start("first")
     return start
@@ -154,7 +154,7 @@ def finish(started):
 def brought(tmp_path, monkeypatch, stages):
     """What the store has of finished stages, as a new machine gets it."""
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "another"))
-    copy = store_copy.Copy(URL)
+    copy = artefacts.Copy(URL)
     copy.bring(TOPS)
     for name in stages.split(","):
         record = files.read_json(copy.folder / "stages" / f"{name}.json")

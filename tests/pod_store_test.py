@@ -20,11 +20,11 @@ from support.run_results import metrics
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, store_copy
+from retrieval.runtime import artefacts, hosts
 from retrieval.runtime.shared_folder import SharedFolder
 from retrieval.runtime.signals import EXIT_CODE
 
-URL = "toy://bucket/run"
+URL = "s3://bucket/run"
 STAGES = "prepare,sets,train,encode"
 
 
@@ -66,7 +66,7 @@ def finish(started):
 def brought(tmp_path, monkeypatch, tops):
     """What the store has, as a new machine gets it."""
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / f"scratch-{time.monotonic_ns()}"))
-    copy = store_copy.Copy(URL)
+    copy = artefacts.Copy(URL)
     copy.bring(tops)
     return copy.folder
 
@@ -131,7 +131,7 @@ class Threads:
 @pytest.fixture
 def copies(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
-    return [store_copy.Copy(URL, f"host-{number}") for number in range(3)]
+    return [artefacts.Copy(URL, f"host-{number}") for number in range(3)]
 
 
 def write(copy, **texts):

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import jax
@@ -23,7 +22,6 @@ from support.pods import SMALL, ending, environment, parameters, processes
 
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.agreement import Agreement
 from retrieval.runtime.signals import EXIT_CODE
 
 
@@ -277,38 +275,6 @@ def test_the_first_hosts_result_or_error_reaches_all():
 def test_a_pod_with_wrong_arguments(arguments, message):
     done = subprocess.run(["launch/local_pod.sh", *arguments], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and message in done.stderr
-
-
-class Service:
-    """What the clients of a pod's processes share."""
-
-    def __init__(self):
-        self._values, self._changed = {}, threading.Condition()
-
-    def key_value_set(self, key, value, allow_overwrite=False):
-        with self._changed:
-            assert allow_overwrite or key not in self._values
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def blocking_key_value_get(self, key, milliseconds):
-        with self._changed:
-            assert self._changed.wait_for(lambda: key in self._values, min(milliseconds / 1000, 60))
-            return self._values[key]
-
-
-@pytest.mark.parametrize("at, last", [((1000, 1000), 1001), ((1000, 1002), 1003), ((0, 0), 1)])
-def test_resumed_processes_agree_on_the_next_step(at, last):
-    service, start = Service(), min(at)
-    agreed = [threading.Event() for _ in at]
-    processes = [Agreement(service, number, len(at), "key", event, start) for number, event in enumerate(agreed)]
-    for process, steps in zip(processes, at):
-        assert not any(process(step) for step in range(start + 1, steps + 1))
-    processes[0].request()
-    processes[1].request()
-    assert all(event.wait(60) for event in agreed)
-    for process, steps in zip(processes, at):
-        assert [step for step in range(steps + 1, last + 5) if process(step)] == [last]
 
 
 def test_late_hosts_are_awaited_again_and_unknown_ones_refused(monkeypatch):

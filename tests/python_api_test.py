@@ -343,7 +343,7 @@ def test_what_no_command_can_hold_is_refused(value):
 
 def test_a_finished_run_is_read_from_its_store(tmp_path, monkeypatch, command):
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
-    bucket, url = toy_store.bucket(tmp_path / "bucket"), "toy://bucket/finished"
+    bucket, url = toy_store.bucket(tmp_path / "bucket"), "s3://bucket/finished"
     bucket.path("bucket/finished/config.json").write_text("{}")
     done = FinishedRun(url)
     assert (done.results, done.report) == ([], "") and command("dpr", url)[1] == f"--workdir={url}"

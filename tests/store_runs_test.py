@@ -27,7 +27,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.runtime import ending, lease, mirror, signals, store_copy
+from retrieval.runtime import artefacts, ending, lease, signals
 from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
@@ -49,7 +49,7 @@ def execute(run, copy, names=()):
 
 
 def toy_run(inputs):
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         return execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy)
 
 
@@ -81,7 +81,7 @@ def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, 
     for number, death in enumerate(deaths):
         machine(f"machine-{number}")
         bucket.fails = dies_at(*death)
-        with pytest.raises(UserError, match=r"toy://bucket/run/.* cannot be .*the machine is gone.*the same command"):
+        with pytest.raises(UserError, match=r"s3://bucket/run/.* cannot be .*the machine is gone.*the same command"):
             toy_run(inputs)
     machine("last")
     bucket.fails = lambda *_: None
@@ -109,7 +109,7 @@ def test_a_finished_run_is_current_on_another_machine(inputs, copied, machine, m
     before = {name: copied.path(name).read_bytes() for name in copied.names() if "/stages/" in name}
     for reads in (50, 0):
         copied.log.clear()
-        with mirror.opened(URL) as copy:
+        with artefacts.opened(URL) as copy:
             run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
             execute(run, copy, [name for name in run.config.stages if name != "report"])
         assert sum(kind == "read" and files.LOCK not in name for kind, name in copied.log) >= reads
@@ -125,7 +125,7 @@ def test_a_flipped_byte_on_the_store_is_noticed(inputs, copied, damaged, stage):
     path = copied.path(next(name for name in copied.names() if name.startswith(f"bucket/run/{damaged}")))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     copied.path(f"bucket/run/stages/{stage}.json").unlink()
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
         with pytest.raises(UserError, match="damaged, its SHA-256 is not that of what was written"):
             execute(run, copy, [stage])
@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_on_a_store_costs_its_steps(inputs, whole, copied):
     path = copied.path(next(name for name in copied.names() if "checkpoints/6/state/d/" in name))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     copied.path("bucket/run/stages/train.json").unlink()
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy, ["train"])
     assert (run.folder / "damaged" / "6").exists()
     for a, b in zip(state(run.folder), state(whole[0].folder), strict=True):
@@ -163,17 +163,17 @@ def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
 
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
-    store_copy.set_scratch(tmp_path / "given")
-    code = "from support import toy_store; from retrieval.runtime import store_copy; print(store_copy.Copy('toy://bucket/run').folder)"
+    artefacts.set_scratch(tmp_path / "given")
+    code = "from support import toy_store; from retrieval.runtime import artefacts; print(artefacts.Artefacts('s3://bucket/run').folder)"
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
-    assert said.strip() == str(store_copy.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
+    assert said.strip() == str(artefacts.Artefacts(URL).folder) and said.startswith(str(tmp_path / "given"))
 
 
 def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
     """Of a run whose index was made before it was trained, and does not read the embeddings."""
     stages = ("prepare", "sets", "index", "train", "encode")
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
         downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
     assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
@@ -181,7 +181,7 @@ def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
 
 def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     """Stages that were run with --stage and are not in config.stages."""
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=("prepare", "train"))
         downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
     assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
@@ -190,7 +190,7 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
 def test_a_model_is_loaded_from_a_store(inputs, copied):
     model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
         run = Run(run.config, copy.folder, run.lock, copy=copy)
         downloads.bring(run, ["export"])
@@ -214,7 +214,7 @@ def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
             os.kill(os.getpid(), signal.SIGTERM)
 
     copied.fails = preempt
-    with mirror.opened(URL) as copy:
+    with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
         with pytest.raises(signals.PreemptedError, match="which is saved"):
             execute(run, copy, ["train"])
@@ -258,9 +258,9 @@ def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
         raise UserError("step 3: loss or gradient was not finite")
 
     monkeypatch.setattr(train.loop, "train", fail)
-    with mirror.opened("toy://bucket/other") as copy, pytest.raises(UserError, match="step 3: loss"):
+    with artefacts.opened("s3://bucket/other") as copy, pytest.raises(UserError, match="step 3: loss"):
         execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, base=URL, stages=("train",)), copy)
     copied.log.clear()
-    again = store_copy.Copy("toy://bucket/other")
-    again.bring(STAGES["train"].leaves)
+    again = artefacts.Artefacts("s3://bucket/other")
+    again.get(STAGES["train"].leaves)
     assert (again.folder / "bad_batches" / "step-3-host-0.npz").read_text() == "values"

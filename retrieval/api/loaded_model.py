@@ -39,7 +39,7 @@ from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
-from retrieval.runtime import hub, store_copy
+from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
@@ -69,7 +69,7 @@ def load(path: str | Path) -> "Model":
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"{path!r} is no path: name the work directory of a run, or the folder of an export")
     path = os.path.expanduser(path)
-    copy = store_copy.copy_of(path) if is_url(path) else None
+    copy = artefacts.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
     try:
         is_export = model_folder.has_modules(folder)

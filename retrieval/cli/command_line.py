@@ -17,7 +17,7 @@ from retrieval import terminal
 from retrieval.cli import config_files, flag_errors
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import ending, hosts, large_pages, platforms, signals, store_copy
+from retrieval.runtime import artefacts, ending, hosts, large_pages, platforms, signals
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
@@ -64,7 +64,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
     if _SCRATCH.value:
-        store_copy.set_scratch(Path(_SCRATCH.value))
+        artefacts.set_scratch(Path(_SCRATCH.value))
     if not overrides:
         return rest
     if CONFIG.value is None:
@@ -227,7 +227,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
 def _kept(override: str) -> str:
     """The --config that stands for the config which the work directory keeps."""
     workdir = WORKDIR.value
-    if not workdir or not (store_copy.local(workdir) / store_copy.CONFIG).exists():
+    if not workdir or not (artefacts.local(workdir) / artefacts.CONFIG).exists():
         raise UserError(
             f"{override}: --config is missing, the experiment whose field is to be set, such as "
             "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"

@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict
 
 from retrieval.pipeline.preflight import read_config
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 
 
 def get_config(workdir: str) -> ConfigDict:
@@ -12,4 +12,4 @@ def get_config(workdir: str) -> ConfigDict:
     Raises:
       UserError: it is not whole, or not one of this version.
     """
-    return read_config(store_copy.local(workdir))
+    return read_config(artefacts.local(workdir))

@@ -11,7 +11,7 @@ from typing import Any
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.pipeline import pods
+from retrieval.pipeline import downloads
 from retrieval.pipeline.records import (
     field_of,
     fitting,
@@ -27,7 +27,8 @@ from retrieval.pipeline.records import (
 )
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
-from retrieval.runtime import hosts
+from retrieval.runtime import artefacts, hosts
+from retrieval.training import checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +38,7 @@ def open_run(run: WorkDirectory) -> None:
     check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / CONFIG, json.loads(run.config.to_json()))
-    if run.mirror:
-        run.mirror.put(CONFIG)
+    run.put(CONFIG)
 
 
 def take_run(run: WorkDirectory) -> None:
@@ -64,7 +64,7 @@ def check_run(run: WorkDirectory) -> None:
     path = run.folder / CONFIG
     if not path.exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in items):
+        if not all(item.name in (files.LOCK,) or files.is_temporary(item) for item in items):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
@@ -104,7 +104,7 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     _log.info("%s: started", name)
     began = time.perf_counter()
     if stage.everywhere:
-        with pods.one_disk(run, name):
+        with downloads.one_disk(run, name):
             if run.copy and not hosts.is_first():
                 _verify_needs(run, name)  # what has been copied down
             details = stage.function(run)
@@ -204,8 +204,7 @@ def _has_another_length(stage: Stage, before: Mapping[str, Any] | None, inputs: 
 
 def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
-    if run.mirror:
-        run.mirror.up((*stage.outputs, *stage.leaves))
+    run.put(*stage.outputs, *stage.leaves)
     noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
     sums = files.checksums(run.folder, filter(Path.is_file, noted))
     write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"]), "noted": sums})
@@ -287,7 +286,7 @@ def _is_undamaged(run: WorkDirectory, name: str, stage: Stage, record: Mapping[s
     try:
         files.verify_checksums(run.folder, record["outputs"], "it is made again")
         for folder in stage.sealed(run, record["details"]) if stage.sealed else ():
-            files.verify_manifest(folder, "it is made again")
+            checkpoint.verify(artefacts.origin(folder), "it is made again")
     except UserError as error:
         _log.warning("%s: %s", name, error)
         return False

@@ -42,12 +42,6 @@ def towers_of(run: Run) -> Run:
     return run.holder("spans").before("spans").holder("train")
 
 
-def fetch(run: Run) -> None:
-    """Copies down the parameters of the towers, where a run trains the question tower on and these are on a store."""
-    if recipe_of(run.config).retrieves and (copy := towers_of(run).copy):
-        copy.bring(["checkpoints"])
-
-
 def check_towers(towers: Run, field: str) -> None:
     """Checks that a run has two towers whose paragraphs are one embedding each.
 

@@ -19,7 +19,7 @@ from retrieval.recipes import bert_weights
 from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TrainedKind
-from retrieval.runtime import hub, store_copy
+from retrieval.runtime import artefacts, hub
 from retrieval.stage_outputs import Run
 
 KIND = TrainedKind(
@@ -112,7 +112,7 @@ def _weights(value: str, field: str) -> BertFolder | None:
     Raises:
       UserError: there is neither.
     """
-    folder = hub.local(value) if hub.is_name(value) else store_copy.local(value)
+    folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
     if value and is_bert(folder):
         return BertFolder.open(folder)
     if hub.is_name(value) or not folder.exists():

@@ -76,7 +76,7 @@ def inputs(trainer: Run) -> list[Path]:
 def fetch(trainer: Run) -> None:
     """Copies down the embeddings, where these are on a store."""
     if copy := _source(trainer).holder("encode").copy:
-        copy.bring(["embeddings"])
+        copy.get(["embeddings"])
 
 
 def _source(trainer: Run) -> Run:

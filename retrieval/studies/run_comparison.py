@@ -16,7 +16,7 @@ from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.report_page import Plot
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline import preflight, records
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
@@ -153,12 +153,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _read(place: str, name: str) -> FinishedRun:
-    copy = store_copy.copy_of(place) if is_url(place) else None
+    copy = artefacts.copy_of(place) if is_url(place) else None
     folder = copy.folder if copy else Path(place)
     if not (folder / preflight.CONFIG).exists():
         raise UserError(f"{place}: no work directory of a run, for it has no {preflight.CONFIG}; name a --workdir")
     if copy:
-        copy.bring(_READ)
+        copy.get(_READ)
     records.verify_written(folder, _READ)
     rows = result_files.rows(result_files.folders(folder))
     if not rows:
