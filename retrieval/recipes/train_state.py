@@ -37,7 +37,7 @@ def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
     return Checkpointer(place, keep, best, named=named, alone=True)
 
 
-def open_checkpoints(folder: Path, config: ConfigDict, before: Callable[[], None]) -> Checkpointer:
+def open_checkpoints(folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None) -> Checkpointer:
     """The checkpoints that a run writes.
 
     Args:
