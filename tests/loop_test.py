@@ -246,11 +246,20 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, dama
     with caplog.at_level("WARNING"):
         resumed, _ = run(folder, 15)
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)
-    assert (
-        f"checkpoint 10 is moved to {tmp_path}/damaged: " in caplog.text and "going on from checkpoint 5" in caplog.text
-    )
+    assert "checkpoint 10 is moved to damaged/: " in caplog.text and "going on from checkpoint 5" in caplog.text
     assert (tmp_path / "damaged" / "10").exists()
     assert Checkpointer(folder).latest_step() == 15
+
+
+def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, caplog):
+    whole, _ = run(tmp_path / "whole", 15)
+    bucket = toy_store.bucket(tmp_path / "bucket")
+    place = Store(toy_store.URL).path / "checkpoints"
+    run(place, 15, stop=10)
+    flip(bucket.path(next(name for name in bucket.names() if "10/state/d/" in name)))
+    resumed, _ = run(place, 15)
+    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    assert "checkpoint 10 is deleted: " in caplog.text and "going on from checkpoint 5" in caplog.text
 
 
 def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
@@ -258,7 +267,7 @@ def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
     run(folder, 10)
     for step in ("5", "10"):
         flip(largest(folder / step))
-    with pytest.raises(UserError, match=r"no checkpoint was good, and all are now in .*/damaged; the same"):
+    with pytest.raises(UserError, match=r"no checkpoint was good, and all are moved to damaged/; the same"):
         run(folder, 15)
     assert run(folder, 5)[0].step == 5  # afresh
 

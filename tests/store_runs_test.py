@@ -4,10 +4,8 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.runtime import artefacts, ending, lease, signals
+from retrieval.runtime import artefacts, ending, lease
 from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
@@ -55,19 +53,20 @@ def toy_run(inputs):
 
 @pytest.fixture(scope="module")
 def whole(inputs, tmp_path_factory):
-    """A run that nothing happens to, in a folder, and what the store has of it in the end."""
+    """A run that nothing happens to, what the store has of it in the end, and the arrays that it ends with."""
     place = tmp_path_factory.mktemp("whole")
     bucket = toy_store.bucket(place / "bucket")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease, "_A_MOMENT", 0)
         patch.setenv("RETRIEVAL_SCRATCH", str(place / "scratch"))
-        return toy_run(inputs), bucket
+        run = toy_run(inputs)
+        return run, bucket, state(run.folder)
 
 
 DEATHS = [
     ("write", "corpus/vocab.txt"),
     ("write", "checkpoints/2/manifest.json"),
-    ("delete", "checkpoints/2/manifest.json"),
+    ("delete", "checkpoints/2/state"),
     ("write", "stages/train.json"),
     ("write", "results.json"),
 ]
@@ -77,7 +76,7 @@ DEATHS = [
 @pytest.mark.parametrize("deaths", [DEATHS[1:2], pytest.param(DEATHS, marks=pytest.mark.long)], ids=["one", "all"])
 def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, deaths):
     """Each with a disk of its own, and all with one store, which has what the folder has."""
-    finished, _ = whole
+    finished, _, arrays = whole
     for number, death in enumerate(deaths):
         machine(f"machine-{number}")
         bucket.fails = dies_at(*death)
@@ -89,12 +88,12 @@ def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, 
     tops = ("corpus", "sets", "embeddings", "index", "runs")
     assert contents(run.folder, tops) == contents(finished.folder, tops)
     assert results(run.folder) == results(finished.folder) and metrics(run.folder) == metrics(finished.folder)
-    for a, b in zip(state(run.folder), state(finished.folder), strict=True):
+    for a, b in zip(state(run.folder), arrays, strict=True):
         np.testing.assert_array_equal(a, b)
     there = {name.removeprefix("bucket/run/"): bucket.path(name).read_bytes() for name in bucket.names()}
+    there = {n: content for n, content in there.items() if not n.startswith("checkpoints/") or "manifest" in n}
     here = contents(run.folder, ["."])
-    assert there.keys() - {files.LOCK} == here.keys() - {files.LOCK, files.MIRROR}
-    assert all(here[name] == content for name, content in there.items() if name != files.LOCK)
+    assert there.items() == {name: content for name, content in here.items() if name != files.LOCK}.items()
 
 
 @pytest.fixture
@@ -131,19 +130,6 @@ def test_a_flipped_byte_on_the_store_is_noticed(inputs, copied, damaged, stage):
             execute(run, copy, [stage])
 
 
-def test_a_damaged_checkpoint_on_a_store_costs_its_steps(inputs, whole, copied):
-    path = copied.path(next(name for name in copied.names() if "checkpoints/6/state/d/" in name))
-    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
-    copied.path("bucket/run/stages/train.json").unlink()
-    with artefacts.opened(URL) as copy:
-        run = execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy, ["train"])
-    assert (run.folder / "damaged" / "6").exists()
-    for a, b in zip(state(run.folder), state(whole[0].folder), strict=True):
-        np.testing.assert_array_equal(a, b)
-    for name, content in contents(run.folder, ["checkpoints/6"]).items():
-        assert copied.path(f"bucket/run/{name}").read_bytes() == content
-
-
 def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
     """And starts from its parameters; it writes nothing there, and is up to date on another machine."""
     copied.log.clear()
@@ -170,15 +156,6 @@ def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path)
     assert said.strip() == str(artefacts.Artefacts(URL).folder) and said.startswith(str(tmp_path / "given"))
 
 
-def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
-    """Of a run whose index was made before it was trained, and does not read the embeddings."""
-    stages = ("prepare", "sets", "index", "train", "encode")
-    with artefacts.opened(URL) as copy:
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
-        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
-    assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
-
-
 def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     """Stages that were run with --stage and are not in config.stages."""
     with artefacts.opened(URL) as copy:
@@ -200,28 +177,6 @@ def test_a_model_is_loaded_from_a_store(inputs, copied):
         tokens = query_tokens(run.config, vocabulary, ["red fox"])
         expected = embedder.embed_rows(embedder.queries(params), tokens)
     np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
-
-
-def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
-    copied.path("bucket/run/stages/train.json").unlink()
-    for name in [name for name in copied.names() if "/checkpoints/" in name or "/metrics/" in name]:
-        copied.path(name).unlink()
-    told = []
-
-    def preempt(kind, name):
-        if kind == "write" and name.endswith("checkpoints/2/manifest.json"):
-            told.append(name)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    copied.fails = preempt
-    with artefacts.opened(URL) as copy:
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
-        with pytest.raises(signals.PreemptedError, match="which is saved"):
-            execute(run, copy, ["train"])
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
-    assert told and f"bucket/run/checkpoints/{newest}/manifest.json" in copied.names()
-    assert newest == max(int(path.name) for path in (copy.folder / "checkpoints").iterdir() if path.name.isdecimal())
 
 
 def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
@@ -249,7 +204,7 @@ def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, mo
     assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
     kept = json.loads(bucket.path("bucket/run/config.json").read_text())
     assert kept["evaluate"]["metrics"] == ["RR@10"] and kept["sets"]["reqa"] == str(inputs / "squad.json")
-    assert json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())["until"] <= time.time()
+    assert not [name for name in bucket.names() if files.LOCK in name]
 
 
 def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
