@@ -4,7 +4,6 @@ An object is there when it has been closed, whole; there are no folders and no r
 """
 
 import contextlib
-import errno
 import functools
 import os
 import re
@@ -23,7 +22,6 @@ _PACKAGES = {"gs": "gcsfs", "s3": "s3fs"}
 
 # Copied at a time.
 _THREADS = 16
-_TRIES = 10
 
 
 def is_url(value: str) -> bool:
@@ -86,15 +84,8 @@ class Store:
 
     def read(self, name: str) -> bytes | None:
         """What an object holds, None where there is none."""
-        with self._telling("read", name):
-            for left in reversed(range(_TRIES)):
-                try:
-                    return self._system.cat_file(f"{self._root}/{name}")
-                except FileNotFoundError:
-                    return None
-                except OSError as error:  # s3fs: replaced between the two requests that it makes, as a lease may be
-                    if error.errno != errno.EBUSY or not left:
-                        raise
+        with self._telling("read", name), contextlib.suppress(FileNotFoundError):
+            return self._system.cat_file(f"{self._root}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
         """Makes an object, or puts another in its place."""

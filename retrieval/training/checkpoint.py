@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,9 +24,8 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.checkpoint_managers import (
     AnyPreservationPolicy,
     BestN,
+    CustomSteps,
     LatestN,
-    PolicyCheckpointInfo,
-    PreservationContext,
     PreservationPolicy,
 )
 from orbax.checkpoint.options import MultiprocessingOptions
@@ -150,33 +149,6 @@ def _drop_damaged(folder: Any) -> None:
         raise UserError(f"{folder}: no checkpoint was good, and all are {where}; the same command starts afresh")
 
 
-def read(folder: Any, step: int, like: Any) -> Any:
-    """The state of a step with the shapes, types and shardings of `like`, while another process may save further ones.
-
-    Raises:
-      UserError: its files are not what was written, or it is of another model.
-    """
-    path = _absolute(folder / str(step))
-    verify(path, f"delete {path} and the steps behind it, and train again")
-    try:
-        reader = ocp.StandardCheckpointer(multiprocessing_options=_this_process())
-        return reader.restore(path / "state", jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
-    except _UNREADABLE as error:
-        raise UserError(f"{path}: not a checkpoint of this model: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
-class _Named(PreservationPolicy):
-    """Keeps the steps that are named."""
-
-    steps: Collection[int]
-
-    def should_preserve(
-        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
-    ) -> Sequence[bool]:
-        return [saved.step in self.steps for saved in checkpoints]
-
-
 def _this_process() -> MultiprocessingOptions:
     """Of an Orbax that waits for no other process."""
     process = jax.process_index()
@@ -217,7 +189,7 @@ class Checkpointer:
           before: is called in the first host before a step is saved, for what the step is of no use without.
           alone: this process does it by itself, whatever others do.
         """
-        policies: list[PreservationPolicy] = [LatestN(keep), _Named(frozenset(named))]
+        policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
         if best:
             policies.append(
                 BestN(get_metric_fn=lambda scores: scores[best], n=1, keep_checkpoints_without_metrics=False)
