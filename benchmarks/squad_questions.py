@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import expansions, files
+from retrieval import files
 from retrieval.data.sets import beir, reqa
 from retrieval.errors import UserError
-from retrieval.expansions import Expansion
+from retrieval.methods.writer import expansions
+from retrieval.methods.writer.expansions import Expansion
 
 _SEED, _HELD_OUT = 0, 3000
 _BEGINNING = 40  # characters of a passage by which its place in a paragraph is found

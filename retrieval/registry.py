@@ -13,18 +13,21 @@ Entry = TypeVar("Entry")
 class Table(Mapping[str, Entry], Generic[Entry]):
     """Entries by name, in the order in which they were registered.
 
-    The entries of the house register themselves: a table imports the modules of its package when it is first read.
+    The built-in entries register themselves. A table imports their modules when it is first read: those of its package
+    in the trunk, and of each method the files that are named after what they register.
     """
 
-    def __init__(self, kind: str, package: str = ""):
+    def __init__(self, kind: str, package: str = "", file: str = ""):
         """Makes an empty table.
 
         Args:
           kind: what an entry is, for errors: 'stage', 'loss'.
-          package: the package whose modules register the entries of the house; '' where the caller registers them.
+          package: the package or the module of the trunk that registers entries; '' where there is none.
+          file: the name of a method's files that register entries: 'stage' is `methods/NAME/stage.py` and
+            `methods/NAME/ANY_stage.py`. '' where methods register none.
         """
         self.kind = kind
-        self._package = package
+        self._package, self._file = package, file
         self._entries: dict[str, Entry] = {}
 
     def register(self, name: str, entry: Entry) -> Entry:
@@ -65,7 +68,18 @@ class Table(Mapping[str, Entry], Generic[Entry]):
         return len(self._entries)
 
     def _load(self) -> None:
-        package, self._package = self._package, ""
+        (package, self._package), (file, self._file) = (self._package, ""), (self._file, "")
         if package:
-            for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-                importlib.import_module(f"{package}.{module.name}")
+            for module in _modules(package):
+                importlib.import_module(module)
+        if file:
+            for method in _modules("retrieval.methods"):
+                for module in _modules(method):
+                    if f"_{module.rpartition('.')[2]}".endswith(f"_{file}"):
+                        importlib.import_module(module)
+
+
+def _modules(name: str) -> list[str]:
+    """The modules of a package, or a module itself."""
+    path = getattr(importlib.import_module(name), "__path__", None)
+    return [f"{name}.{module.name}" for module in pkgutil.iter_modules(path)] if path else [name]

@@ -13,7 +13,7 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row, spread
 
 from retrieval.errors import UserError
-from retrieval.models.autoencoder import (
+from retrieval.methods.seed_encoder.model import (
     Autoencoder,
     Bottleneck,
     Decoder,

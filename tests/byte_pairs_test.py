@@ -6,12 +6,12 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.data.labelled.reader_rows import RowLengths, question_tokens, row_of
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.methods.reader.reader_rows import RowLengths, question_tokens, row_of
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from retrieval.data.examples import cluster_order
-from retrieval.data.examples.cluster_order import Clustered
+from retrieval.methods.clusters import cluster_order
+from retrieval.methods.clusters.cluster_order import Clustered
 
 
 def pairs(sizes=(30, 12, 60), questions=3, seed=0):

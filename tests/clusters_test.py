@@ -12,13 +12,13 @@ from support.tiny import CHEAP, execute, make_run
 from retrieval.data.examples.stored_pairs import StoredPairs
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
+from retrieval.methods.clusters import refresh
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.search import kmeans
 from retrieval.stage_outputs import Run
 from retrieval.stages import versions
-from retrieval.stages.refreshes import clusters_refresh
 
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
 CHANGES = CHEAP | {
@@ -77,7 +77,7 @@ def whole(corpus, inputs, tmp_path_factory):
 
 def arrays(run, version):
     folder = versions.folder_of(run.folder, version)
-    return [np.load(folder / f"{name}.npy") for name in clusters_refresh.ARRAYS]
+    return [np.load(folder / f"{name}.npy") for name in refresh.ARRAYS]
 
 
 def batches_of(run, version):

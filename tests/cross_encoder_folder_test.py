@@ -11,16 +11,16 @@ from support.modules import spread
 from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import (
+from retrieval.methods.reranker.export_folder import (
     check_cross_encoder,
     load_cross_encoder,
     read_cross_encoder,
     separators,
     write_cross_encoder,
 )
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.pair_scores import Lengths, joined
 from retrieval.models.hugging_face import BertFolder
-from retrieval.recipes.pair_scores import Lengths, joined
 
 
 def read(folder, classes=1):

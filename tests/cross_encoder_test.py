@@ -11,7 +11,7 @@ from support.modules import spread
 from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder, relevance
+from retrieval.methods.reranker.model import CrossEncoder, relevance
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig

@@ -10,15 +10,15 @@ from flax import nnx
 from support import tiny
 
 from retrieval import files
-from retrieval.data.examples.tasks import deepct_task
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.models.deepct import DeepCT
+from retrieval.methods.deepct import task
+from retrieval.methods.deepct.model import DeepCT
+from retrieval.methods.deepct.term_weigher import Scale, TermWeigher
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes.passage_rows import cut, rows_of
-from retrieval.recipes.term_weigher import Scale, TermWeigher
 from retrieval.search.words import Words
 from retrieval.stages import passage_lines
 
@@ -55,8 +55,8 @@ def label(vocabulary, text, query):
     """The targets and counts of token ids, stemmed by Porter."""
     continues = [token.startswith("##") for token in vocabulary.tokens]
     special = [vocabulary.tokens.index(token) for token in SPECIAL_TOKENS]
-    stems = deepct_task.stem_numbers(vocabulary, "porter")
-    return deepct_task.label(tf.constant(text), tf.constant(query), continues, stems, special)
+    stems = task.stem_numbers(vocabulary, "porter")
+    return task.label(tf.constant(text), tf.constant(query), continues, stems, special)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import optax
 import pytest
 from flax import nnx
 
-from retrieval.data.labelled.term_weights import term_frequencies, words
-from retrieval.models.deepct import DeepCT
+from retrieval.methods.deepct.loss import term_regression
+from retrieval.methods.deepct.model import DeepCT
+from retrieval.methods.deepct.term_weights import term_frequencies, words
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.words import Words, paired
-from retrieval.training.term_regression import term_regression
 
 
 def test_words_of_pieces():

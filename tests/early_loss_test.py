@@ -16,17 +16,16 @@ from support.refreshed_runs import assert_same, cut_off, outcome
 from support.tiny import execute, make_run
 
 from retrieval import files
-from retrieval.api.answering import Answerer
-from retrieval.data.labelled import span_shards
 from retrieval.data.sets import answers, beir, qa
 from retrieval.errors import UserError
+from retrieval.methods.reader import question_tower, span_shards, tuned_lists
+from retrieval.methods.reader.answering import Answerer
+from retrieval.methods.reader.early_candidates import EarlyCandidates
+from retrieval.methods.reader.readers import open_reader
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import examples, initial_parameters, question_tower
+from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.readers import open_reader
 from retrieval.search import encoding
-from retrieval.stages import tuned_lists
-from retrieval.stages.early_candidates import EarlyCandidates
 from retrieval.training import loop
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES

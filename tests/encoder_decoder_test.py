@@ -15,8 +15,8 @@ from support.modules import one_text_per_row as rows
 from support.modules import spread
 
 from retrieval.errors import UserError
-from retrieval.models.decoding import Ends, beam_search, greedy, sample
-from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.methods.writer.decoding import Ends, beam_search, greedy, sample
+from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.transformer import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 

@@ -13,9 +13,9 @@ from support.tiny import execute
 from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.expansions import Expansion, to_line
+from retrieval.methods.deepct import index
+from retrieval.methods.writer.expansions import Expansion, to_line
 from retrieval.pipeline import preflight
-from retrieval.search import deepct_kind
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
 from retrieval.stage_outputs import Run
@@ -192,7 +192,7 @@ def test_the_authors_example_of_weights_is_read(tmp_path, shared_data):
     """A line of DeepCT's README, whose end is left out there."""
     readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
     (line,) = re.findall(r'`(\{"id": "2", "contents": .*\})`', readme)
-    ((id, frequencies),) = deepct_kind.read(write(tmp_path / "x.jsonl", [json.loads(line.replace(" ...", ""))]))
+    ((id, frequencies),) = index.read(write(tmp_path / "x.jsonl", [json.loads(line.replace(" ...", ""))]))
     assert id == "2" and list(frequencies) == [
         *("essay", "bomb", "success", "manmade", "possible", "project", "atomic", "making"),
     ]

@@ -13,8 +13,10 @@ import retrieval
 from configs import ict
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError, hub_hint
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.writer import published_writer
 from retrieval.pipeline import preflight
-from retrieval.recipes import initial_parameters, published_writer, rerankers
+from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.runtime import hub

@@ -16,13 +16,13 @@ from support.modules import spread
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
+from retrieval.methods.reranker.export_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package

@@ -12,9 +12,9 @@ from support import tiny
 from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.methods.writer.published_writer import PublishedWriter
+from retrieval.methods.writer.writer import BEAM, GREEDY, SAMPLE, Decoding
 from retrieval.pipeline import preflight
-from retrieval.recipes.published_writer import PublishedWriter
-from retrieval.recipes.writer import BEAM, GREEDY, SAMPLE, Decoding
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package

@@ -13,8 +13,8 @@ from support.bert_folders import ROBERTA_IDS, load
 from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 
 from retrieval.data.tokenizers import vocabularies
+from retrieval.methods.mlm.next_sentence import NextSentenceModel
 from retrieval.models.hugging_face import BertFolder
-from retrieval.models.next_sentence import NextSentenceModel
 from retrieval.models.text import Text, mean
 from retrieval.models.transformer import TransformerConfig
 

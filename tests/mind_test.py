@@ -14,18 +14,17 @@ from support.tiny import execute
 
 from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.data.sets import mind
 from retrieval.data.sets.set_format import SETS, Given
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation import impressions
 from retrieval.files import describe
+from retrieval.methods.mind import impressions, mind_set
+from retrieval.methods.mind.stage import _in_percent, check
+from retrieval.methods.mind.stage import _predictions as predictions
+from retrieval.methods.mind.stage import _read as read_pages
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
 from retrieval.stage_outputs import Run
-from retrieval.stages.impressions import _in_percent, check
-from retrieval.stages.impressions import _predictions as predictions
-from retrieval.stages.impressions import _read as read_pages
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 NEWS = "".join(
@@ -49,7 +48,7 @@ def files(tmp_path):
 
 
 def read_set(files, tmp_path, split="2019-11-14"):
-    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({mind.SPLIT: split}, tmp_path, tmp_path))
+    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({mind_set.SPLIT: split}, tmp_path, tmp_path))
     return value
 
 
@@ -98,10 +97,10 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
 
 
 def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
-    news = mind.read_news(files[0])
+    news = mind_set.read_news(files[0])
     for split in ("2019-11-13T10:00", "2019-11-14", "2020-01-01"):
-        for impression in mind.read_behaviors(files[1], news):
-            assert mind.is_before(impression, split) != mind.is_of_set(impression, split)
+        for impression in mind_set.read_behaviors(files[1], news):
+            assert mind_set.is_before(impression, split) != mind_set.is_of_set(impression, split)
 
 
 def test_a_special_token_parts_a_historys_titles():
@@ -168,7 +167,7 @@ def test_what_is_left_out_says_where_the_first_stands(files, tmp_path, caplog):
 
 def test_a_prediction_file_has_each_page_and_all_news_on_it():
     def page(id, shown, clicked, known):
-        return mind.Impression(id, "U", datetime.datetime(2019, 11, 14), (), shown, clicked, known)
+        return mind_set.Impression(id, "U", datetime.datetime(2019, 11, 14), (), shown, clicked, known)
 
     pages = [
         page("1", ("N1", "N2"), (True, False), (True, False, True)),
@@ -249,7 +248,7 @@ def test_predictions_of_equal_scores_do_not_go_by_the_page():
 
 def test_impressions_without_ids_are_counted(files, tmp_path):
     files[1].write_text("".join("\t".join(row[1:]) + "\n" for row in ROWS))
-    assert mind.is_behavior(files[1].read_text().partition("\n")[0])
+    assert mind_set.is_behavior(files[1].read_text().partition("\n")[0])
     assert list(read_set(files, tmp_path).queries) == ["4", "5"]
     with files[1].open("a") as file:
         file.write("\t".join(ROWS[0]) + "\n")
@@ -372,4 +371,4 @@ def test_what_a_base_has_learnt_from_may_have_moved(files, trained, tmp_path):
 
 @pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])
 def test_a_time_to_divide_by_has_no_zone(value, fits):
-    assert mind.is_time(value) == fits
+    assert mind_set.is_time(value) == fits

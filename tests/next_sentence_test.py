@@ -16,15 +16,16 @@ from support.tiny import execute, make_run
 
 from retrieval.data.examples.features import NextSentenceConverter
 from retrieval.data.examples.task_kind import TASKS, Stored
-from retrieval.data.examples.tasks.next_sentence_task import make_pair
 from retrieval.data.examples.token_rows import Specials
 from retrieval.errors import UserError
+from retrieval.methods.mlm import validation
+from retrieval.methods.mlm.next_sentence import NextSentenceModel
+from retrieval.methods.mlm.next_sentence_task import make_pair
 from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
-from retrieval.models.next_sentence import NextSentenceModel
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
-from retrieval.recipes import initial_parameters, next_sentence_validation
+from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 
@@ -181,7 +182,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
         return initial_parameters.load_parameters(folder, len(vocabulary), run.config.mesh)[1]
 
     best = max(validated, key=lambda line: line["validation/LogLikelihood"])
-    for name, value in by_numpy(trained(), next_sentence_validation.held_out(run, vocabulary)).items():
+    for name, value in by_numpy(trained(), validation.held_out(run, vocabulary)).items():
         assert best[f"validation/{name}"] == pytest.approx(value, rel=1e-4)
     whole = parameters_of(trained())
     shutil.rmtree(folder / "checkpoints" / "4")

@@ -9,6 +9,8 @@ import pytest
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
+from retrieval.methods.quadruplets.loss import quadruplet
+from retrieval.methods.reranker.loss import binary_cross_entropy
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, check_recipe, recipe_of
@@ -18,8 +20,6 @@ from retrieval.training.objectives.distillation import kl_divergence, margin_mse
 from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, PUSHED, in_batch_softmax
 from retrieval.training.objectives.margins import multi_label_margin, triplet
 from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
-from retrieval.training.objectives.quadruplets import quadruplet
-from retrieval.training.objectives.relevance import binary_cross_entropy
 
 RANDOM = np.random.default_rng(0)
 TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)

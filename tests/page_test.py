@@ -15,9 +15,9 @@ pytest.importorskip("playwright.sync_api", reason="launch/browser.sh has not bee
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.evaluation import report_page
+from retrieval.methods.reader.answering import Answer
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
 from retrieval.serving import app

@@ -17,14 +17,14 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.libraries import tf
+from retrieval.methods.ance.refresh import Layout
+from retrieval.methods.quadruplets.refresh import QuadrupletsRefresh, pair_shards
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import refresh, refresh_kind, turn, versions
 from retrieval.stages.hard_negatives import Mined, Mining, Question
-from retrieval.stages.refreshes import quadruplets_refresh
-from retrieval.stages.refreshes.negatives_refresh import Layout
 
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 STEPS |= {"mine.turn_rate": 1e-4}
@@ -117,8 +117,8 @@ def test_questions_of_one_text_keep_their_own_counts(tmp_path):
     given = refresh_kind.Given(WordPiece([*SPECIAL_TOKENS, "elk"]), None, None, None, 1)
     mining, mined = Mining(Rule(4, 1, 4), False, 0), Mined([np.array([5]), np.array([4])], {})
     with CandidateTexts(tmp_path / "corpus.jsonl") as candidates:
-        refresh = quadruplets_refresh.QuadrupletsRefresh()
-        refresh.writer(Layout(0, 1, 0, 0), mining, given, questions, candidates, mined)(tmp_path)
+        kind = QuadrupletsRefresh()
+        kind.writer(Layout(0, 1, 0, 0), mining, given, questions, candidates, mined)(tmp_path)
     features = [
         tf.train.Example.FromString(record.numpy()).features.feature
         for record in tf.data.TFRecordDataset(str(next(tmp_path.glob("pairs-*"))))
@@ -132,7 +132,7 @@ def test_questions_of_one_text_keep_their_own_counts(tmp_path):
     [
         (train_state, "afresh", 1),  # the turn's scores are logged, its checkpoint is not there
         # Versions of a refresh are made as those of ANCE, which refresh_test cuts off.
-        pytest.param(quadruplets_refresh.pair_shards, "write_pairs", 2, marks=pytest.mark.long),
+        pytest.param(pair_shards, "write_pairs", 2, marks=pytest.mark.long),
     ],
 )
 def test_a_run_cut_off_in_a_phase_ends_equal(ready, whole, inputs, tmp_path, monkeypatch, module, name, call):

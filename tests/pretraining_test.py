@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from retrieval.data.examples import corpus_tasks, feature_lengths, masking, token_rows
 from retrieval.data.examples.task_kind import TASKS, Given
-from retrieval.data.examples.tasks.mlm_task import mask
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.methods.mlm.mlm_task import mask
 
 CLS, SEP, MASK = 101, 102, 103
 SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)

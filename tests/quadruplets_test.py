@@ -8,12 +8,12 @@ from support.devices import assert_same_on_any_mesh
 
 from configs import laptop
 from retrieval.errors import UserError
+from retrieval.methods.quadruplets.loss import distance, quadruplet
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training.collapse import DISTANCES, Collapse
 from retrieval.training.objectives.margins import triplet
-from retrieval.training.objectives.quadruplets import distance, quadruplet
 
 CASES = [
     dict(margin=0.3),

@@ -8,15 +8,14 @@ import pytest
 from support.tiny import execute, make_config, make_run
 from support.toy_squad import SQUAD
 
-from retrieval import expansions
-from retrieval.data.answer_makers.answer_maker import MAKERS, Span, chosen
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.methods.writer import expansions, stage
+from retrieval.methods.writer.answer_maker import MAKERS, Span, chosen
+from retrieval.methods.writer.writer import WrittenText
 from retrieval.pipeline import preflight, records
-from retrieval.recipes.writer import WrittenText
-from retrieval.stages import generate
 
 TEXT = (
     "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
@@ -104,14 +103,14 @@ def test_short_passages_and_told_answers_are_left_out():
         asked.extend(sources)
         return [[WrittenText(texts[source.title], -1.0, False)] for source in sources]
 
-    found = generate._questions(passages, write, Fields, 0)
-    lines, counts = generate._judged(found, generate.Judges())
+    found = stage._questions(passages, write, Fields, 0)
+    lines, counts = stage._judged(found, stage.Judges())
     assert [json.loads(line) for line in lines] == [
         {"_id": "a", "text": "when was it?", "answer": "1066", "log_probability": -1.0}
     ]
     assert [(source.title, source.text) for source in asked] == [(answer, passages[0].text) for answer in texts]
-    told = {name: counts[name] for name in (generate.SHORT, generate.PROPOSED, generate.TOLD, generate.DUPLICATES)}
-    assert list(told.values()) == [1, 3, 1, 1] and counts[generate.KEPT] == 1
+    told = {name: counts[name] for name in (stage.SHORT, stage.PROPOSED, stage.TOLD, stage.DUPLICATES)}
+    assert list(told.values()) == [1, 3, 1, 1] and counts[stage.KEPT] == 1
 
 
 def write_file(path, *documents, answer="p"):
@@ -147,7 +146,7 @@ def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
     preflight.check(writer, writer.config.stages)
     execute(writer)
     counts = records.details(writer, "generate")["corpus"]
-    assert counts[generate.PROPOSED] >= counts[generate.KEPT] > 16
+    assert counts[stage.PROPOSED] >= counts[stage.KEPT] > 16
     pairs = changes | {"pairs.files": str(writer.folder / "generated" / "corpus.jsonl"), "cluster.count": 2}
     pairs |= {"pairs.collection": str(prepared / "corpus"), "train.batch_size": 8, "mine.refresh_every": 2}
     run = make_run("proqa", inputs, tmp_path / "run", **pairs)
@@ -155,14 +154,14 @@ def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
     execute(run, "sets", "pairs", "train")
     written = records.details(run, "pairs")
     # A tenth validates; a question that was written of two passages is one query with two positives.
-    assert 0.8 * counts[generate.KEPT] < written["pairs"] < counts[generate.KEPT]
+    assert 0.8 * counts[stage.KEPT] < written["pairs"] < counts[stage.KEPT]
     assert (run.folder / "refreshed" / "00001").exists()
 
 
 def kept_questions(*answers):
     passage = Candidate("a", "", "p")
     kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
-    return generate.Found(kept, generate.Counter({generate.KEPT: len(kept)}), [False] * len(kept))
+    return stage.Found(kept, stage.Counter({stage.KEPT: len(kept)}), [False] * len(kept))
 
 
 def test_a_reader_has_to_find_the_answer_again():
@@ -172,16 +171,16 @@ def test_a_reader_has_to_find_the_answer_again():
         asked.append((list(questions), [passage.text for passage in passages]))
         return ["The Rome", "Bern", ""]
 
-    lines, counts = generate._judged(kept_questions("Rome", "Paris", "x"), generate.Judges(answers))
+    lines, counts = stage._judged(kept_questions("Rome", "Paris", "x"), stage.Judges(answers))
     assert [json.loads(line)["answer"] for line in lines] == ["Rome"] and asked == [
         (["q Rome", "q Paris", "q x"], ["p"] * 3)
     ]
-    assert (counts[generate.LOST], counts[generate.KEPT]) == (2, 1)
+    assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)
 
 
 def test_a_reranker_scores_what_is_written(tmp_path):
-    judges = generate.Judges(scores=lambda queries, passages: np.array([0.25, -1.5], np.float32))
-    lines, _ = generate._judged(kept_questions("a", "b"), judges)
+    judges = stage.Judges(scores=lambda queries, passages: np.array([0.25, -1.5], np.float32))
+    lines, _ = stage._judged(kept_questions("a", "b"), judges)
     (tmp_path / "file").write_text("".join(lines))
     assert [line.score for line in expansions.read(tmp_path / "file")] == [0.25, -1.5]
     (tmp_path / "file").write_text('{"_id": "a", "text": "b", "score": NaN}')
@@ -208,5 +207,5 @@ def test_proposed_answers_are_asked_for():
         asked.extend(source.title for source in sources)
         return [[WrittenText("who?", -1.0, False)] for _ in sources]
 
-    generate._questions([Candidate("a", "", TEXT)], write, fields, 0, Proposer())
+    stage._questions([Candidate("a", "", TEXT)], write, fields, 0, Proposer())
     assert asked == ["won"]

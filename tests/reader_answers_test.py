@@ -16,18 +16,17 @@ from flax import nnx
 from support.modules import spread
 from support.tiny_pairs import CONFIG
 
-from retrieval.data.examples.tasks import spans_task
-from retrieval.data.labelled import span_shards
-from retrieval.data.labelled.reader_rows import RowLengths, inside_paragraph, question_tokens, row_of
-from retrieval.data.labelled.span_shards import Retrieved
 from retrieval.data.sets import answers, nq_dev, orqa_split, qa, squad
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
-from retrieval.evaluation.answer_choice import WEIGHTS, Span, best_weight, ranked
-from retrieval.models.span_reader import SpanReader
+from retrieval.methods.reader import span_shards, task
+from retrieval.methods.reader.answer_choice import WEIGHTS, Span, best_weight, ranked
+from retrieval.methods.reader.model import SpanReader
+from retrieval.methods.reader.reader_rows import RowLengths, inside_paragraph, question_tokens, row_of
+from retrieval.methods.reader.span_shards import Retrieved
 from retrieval.models.text import Text
 from retrieval.time_limit import TooSlowError
 
@@ -84,9 +83,9 @@ def test_the_paragraph_is_between_the_last_two_separators():
 
 def shards(tmp_path, questions):
     statistics = span_shards.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
-    task = spans_task.AnswerSpans()
+    shards = task.AnswerSpans().shards
     paths = sorted(map(str, tmp_path.glob(span_shards.PATTERN)))
-    features = task.shards.features()
+    features = shards.features()
     parse = lambda record: tf.io.parse_single_example(record, features)  # noqa: E731
     narrow = lambda record: {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in record.items()}  # noqa: E731
     return statistics, [narrow(parse(record)) for record in tf.data.TFRecordDataset(paths)]
@@ -152,18 +151,18 @@ def test_examples_have_the_paragraphs_that_are_drawn(tmp_path):
     paragraphs = [Candidate(str(i), "", text) for i, text in enumerate(texts)]
     _, (record,) = shards(tmp_path, [Retrieved("who", answers.of_texts(["fox"]), paragraphs, [4.0, 3.0, 2.0, 1.0])])
     lengths = {"paragraph": 3, "pair": 20, "spans": 4, "retrieved": 6}
-    plain = spans_task.example(record, tf.range(4), lengths)
+    plain = task.example(record, tf.range(4), lengths)
     assert plain["spans"].numpy().tolist() == [[1, 5, 5], [-1] * 3, [-1] * 3, [-1] * 3]
     assert plain["retrieved"].numpy().tolist() == [4, 3, 2, 1, -math.inf, -math.inf]
     seen = set()
     for seed in range(12):
-        order = spans_task._positive_first(record, tf.constant([seed, 1]))
-        drawn = spans_task.example(record, order, lengths)
+        order = task._positive_first(record, tf.constant([seed, 1]))
+        drawn = task.example(record, order, lengths)
         assert drawn["paragraph"].numpy()[0] in (1, 3) and {*drawn["paragraph"].numpy()[1:]} == {0, 2}
         assert drawn["spans"].numpy()[0, 0] == 0
         seen.add(int(drawn["paragraph"].numpy()[0]))
     assert seen == {1, 3}
-    few = spans_task.example(record, tf.range(4), lengths | {"paragraph": 6})
+    few = task.example(record, tf.range(4), lengths | {"paragraph": 6})
     assert not few["pair"].numpy()[4:].any()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
+from retrieval.methods.reader.loss import dpr_reader, orqa_reader, span_likelihood
 from retrieval.training.loss_kind import LOSSES
-from retrieval.training.objectives.answer_spans import dpr_reader, orqa_reader, span_likelihood
 
 B, K, L, W, N = 4, 3, 7, 3, 5
 _RANDOM = np.random.default_rng(0)

@@ -14,23 +14,21 @@ from support.toy_store import URL, copy_up
 
 import retrieval
 from retrieval import files
-from retrieval.api.answering import Answerer
 from retrieval.api.own_search import OwnSearch
-from retrieval.data.answer_makers.answer_maker import chosen
 from retrieval.data.sets import beir, orqa_split
 from retrieval.errors import UserError
-from retrieval.evaluation import answer_choice
-from retrieval.evaluation.answer_choice import WEIGHTS
+from retrieval.methods.reader import answer_choice, answer_stage, readers
+from retrieval.methods.reader.answer_choice import WEIGHTS
+from retrieval.methods.reader.answering import Answerer
+from retrieval.methods.reader.readers import OwnReader, open_reader
+from retrieval.methods.writer.answer_maker import chosen
+from retrieval.methods.writer.answer_proposer import AnswerProposer
+from retrieval.methods.writer.judges import AnswerJudge
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline import stage as stages
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes import readers
-from retrieval.recipes.answer_proposer import AnswerProposer
-from retrieval.recipes.readers import OwnReader, open_reader
-from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
 from retrieval.serving.own_service import service_of
-from retrieval.stages import answer
 
 pytest_plugins = ["support.machines_of_a_store"]
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
@@ -186,7 +184,11 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     assert len(json.loads(line)["systems"]["bm25"]) == 1 and told["system"] == "bm25"
     model = retrieval.load(run.folder)
     (answer,) = model.answer("What does the Red fox eat?")
-    assert (answer.text, answer.hit.id, answer.score) == (told["answer"], told["docid"], pytest.approx(told["score"]))
+    assert (answer.text, answer.hit.id, answer.score) == (
+        told["answer"],
+        told["docid"],
+        pytest.approx(told["score"]),
+    )
     given = model.answer("What does the Red fox eat?", [passages[told["docid"]], answer.hit], k=2)
     assert all(each.hit.text[each.start : each.end] == each.text for each in given) and len(given) == 2
     texts = sorted(set(passages.values()))
@@ -298,10 +300,10 @@ def test_another_reader_is_trained_and_answers(trained, inputs, tmp_path):
 def test_the_validation_set_is_looked_at_before_passages_are_read(
     trained, inputs, tmp_path, monkeypatch, changes, message
 ):
-    monkeypatch.setattr(answer, "set_names", lambda sets: ["squad", "qa"])
+    monkeypatch.setattr(answer_stage, "set_names", lambda sets: ["squad", "qa"])
     base = {"base": str(trained.folder), "stages": ("answer",), "corpus": "", "sets.squad": "", "split.set": ""}
     with pytest.raises(UserError, match=message):
-        answer.answer(reader(inputs, tmp_path / "run", **base, **changes))
+        answer_stage.answer(reader(inputs, tmp_path / "run", **base, **changes))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
+from retrieval.methods.ance import refresh as negatives_refresh
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
@@ -32,7 +33,6 @@ from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, refresh, versions
-from retrieval.stages.refreshes import negatives_refresh
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 

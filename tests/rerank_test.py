@@ -14,24 +14,24 @@ from support.tiny_pairs import scores as score_alone
 
 from configs import bm25, run_files
 from retrieval import text_files
-from retrieval.api.reranking import PairReranker
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import runs
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import write_cross_encoder
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.export_folder import write_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.pair_scores import Lengths
+from retrieval.methods.reranker.reranking import PairReranker
+from retrieval.methods.reranker.scored_pairs import Scorer
+from retrieval.methods.writer.judges import QueryJudge
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import rerankers
-from retrieval.recipes.pair_scores import Lengths
-from retrieval.recipes.written_judges import QueryJudge
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluated_runs
-from retrieval.stages.scored_pairs import Scorer
 
 
 def make_run(folder, config, **changes):

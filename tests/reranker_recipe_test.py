@@ -16,10 +16,10 @@ from retrieval.data.examples import feature_lengths, features
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.recipes import initial_parameters
-from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.search.encoding import encode_rows

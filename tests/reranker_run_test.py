@@ -13,15 +13,16 @@ import retrieval
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import read_cross_encoder
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.export_folder import read_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import initial_parameters, rerankers
+from retrieval.recipes import initial_parameters
 from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 

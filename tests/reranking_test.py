@@ -9,9 +9,9 @@ import pytest
 from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
+from retrieval.methods.reranker.loss import binary_cross_entropy, class_cross_entropy
 from retrieval.training.objectives.distillation import kl_divergence, margin_mse
 from retrieval.training.objectives.own_negatives import multi_negative_nll
-from retrieval.training.objectives.relevance import binary_cross_entropy, class_cross_entropy
 
 
 def fields(teacher, ids):

@@ -15,19 +15,19 @@ import seqio
 from flax import nnx
 from support import tiny
 
-from retrieval import expansions, files
+from retrieval import files
 from retrieval.data.examples import feature_lengths, features, seqio_tasks
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
-from retrieval.models.encoder_decoder import teacher_forced
+from retrieval.methods.writer import expansions, stage, validation
+from retrieval.methods.writer.model import teacher_forced
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import check_run
-from retrieval.recipes import writing_validation
 from retrieval.recipes.initial_parameters import check_sizes
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stages import generate, passage_lines
+from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
@@ -123,7 +123,7 @@ def test_validation_is_the_mean_over_held_out_tokens(trained):
     config, vocabulary = trained.config, trained.load_vocabulary()
     model = recipe_of(config).build(len(vocabulary))
     values = recipe_of(config).validation(trained, vocabulary, make_mesh(config))(parameters_of(model))
-    rows = writing_validation.held_out(trained, vocabulary)
+    rows = validation.held_out(trained, vocabulary)
     log = hits = tokens = 0
     logits_of = nnx.jit(lambda model, ids, types, seen: model(Text.from_ids(ids, types), seen, None))
     for source, target in zip(rows.source[:, None], rows.target[:, None]):
@@ -161,7 +161,7 @@ def test_the_file_has_every_passage_in_order(trained):
     )
     counts = files.read_json(trained.record("generate"))["details"]["reqa"]
     assert counts["passages"] == len(ids) and counts["texts"] == 3 * len(ids)
-    assert counts["kept"] == len(records) == counts["texts"] - counts[generate.EMPTY] - counts[generate.DUPLICATES]
+    assert counts["kept"] == len(records) == counts["texts"] - counts[stage.EMPTY] - counts[stage.DUPLICATES]
     assert all(
         len({r["text"] for r in records if r["_id"] == id}) == sum(r["_id"] == id for r in records) for id in ids
     )
@@ -181,7 +181,7 @@ def test_the_file_does_not_depend_on_shards_or_batches(trained, inputs, tmp_path
 
 
 def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
-    run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._queries
+    run, written, real = again(trained, inputs, tmp_path / "run"), [], stage._queries
 
     def killed(members, write):
         if len(written) == 2:
@@ -189,12 +189,12 @@ def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatc
         written.append(members)
         return real(members, write)
 
-    monkeypatch.setattr(generate, "_queries", killed)
+    monkeypatch.setattr(stage, "_queries", killed)
     with pytest.raises(KeyboardInterrupt):
         tiny.execute(run, "generate")
     assert not (run.folder / "generated" / "reqa.jsonl").exists()
     rest = []
-    monkeypatch.setattr(generate, "_queries", lambda members, write: rest.append(members) or real(members, write))
+    monkeypatch.setattr(stage, "_queries", lambda members, write: rest.append(members) or real(members, write))
     tiny.execute(run, "generate")
     total = files.read_json(run.record("generate"))["details"]["reqa"]["passages"]
     assert sum(map(len, rest)) == total - 10
@@ -259,7 +259,7 @@ def test_an_unfit_published_model_is_refused_before_the_run(inputs, tmp_path, mo
 def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs, tmp_path):
     run = again(trained, inputs, tmp_path / "run", **{"generate.collections": ("reqq",)})
     with pytest.raises(UserError, match=r"config\.generate\.collections 'reqq': did you mean reqa"):
-        generate.generate(run)
+        stage.generate(run)
     (item,) = collections(trained)
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "title": "", "text": "one"}\n{"_id": "b", "title": " ", "text": ""}\n')

@@ -20,11 +20,11 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
 from starlette.testclient import TestClient
 
-from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import candidates
 from retrieval.config.fields import declared
 from retrieval.errors import UserError
+from retrieval.methods.reader.answering import Answer
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher, BusyError
 from retrieval.serving.own_service import service_of

@@ -7,7 +7,7 @@ import pytest
 
 from retrieval.data.sets import answers, orqa_split, set_format
 from retrieval.errors import UserError
-from retrieval.stages import spans
+from retrieval.methods.reader import spans_stage
 
 KNOWN = answers.of_texts(["x"])
 
@@ -25,7 +25,7 @@ def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
     for name, rows in records.items():
         lines = (json.dumps({"question": question, "answer": found}) + "\n" for question, found in rows)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    found, counts = spans._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
+    found, counts = spans_stage._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
     assert {each.text: each.answers.values for each in found} == {
         "who wrote it": ("Bob", "x", "Robert"),
         "who read it": ("y",),
@@ -49,7 +49,7 @@ def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
         lines = (json.dumps({"question": question, "answer": [name]}) + "\n" for question in part)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     paths = [tmp_path / "a.train.jsonl", tmp_path / "b.jsonl"]
-    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 1))
+    trained, counts = spans_stage._of_files(",".join(map(str, paths)), False, ("qa", 1))
     value = held_out(paths, tmp_path)
     dev, train = set(value.queries.values()), {each.text for each in trained}
     assert dev and train and not dev & train and dev | train == set(questions)
@@ -66,14 +66,14 @@ def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
 def test_curated_trecs_equal_questions_are_one(shared_data, caplog):
     caplog.set_level("INFO")
     path = shared_data / "qa" / "curatedtrec_2180" / "large2180-train.tsv"
-    spans._of_files(str(path), False, ("qa", 693))
+    spans_stage._of_files(str(path), False, ("qa", 693))
     counted = "1343 to train on, 130 held out, 693 in the set 'qa'; published for CuratedTREC: 1353, 133 and 694 to"
     assert counted in caplog.text
 
 
 def test_web_questions_are_held_out_as_published(shared_data, tmp_path):
     paths = [shared_data / "qa" / "webquestions" / f"{name}.json" for name in ("trainmodel", "val", "devtest")]
-    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 2032))
+    trained, counts = spans_stage._of_files(",".join(map(str, paths)), False, ("qa", 2032))
     published = orqa_split.PUBLISHED["WebQuestions"]
     assert (len(trained), len(held_out(paths, tmp_path).queries), 2032) == published
     assert counts["division"]["published"] == {"WebQuestions": published._asdict()}
@@ -86,22 +86,22 @@ def test_texts_and_patterns_of_one_question_are_refused(tmp_path, names):
     with pytest.raises(
         UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
     ):
-        spans._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False, ("qa", 3610))
+        spans_stage._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False, ("qa", 3610))
 
 
 def test_two_questions_of_one_id_are_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"qId": "w1", "qText": f"of {name}", "answers": ["x"]}]))
     with pytest.raises(UserError, match=r"b\.json: the question id 'w1' is of another question in another file"):
-        spans._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False, ("qa", 3610))
+        spans_stage._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False, ("qa", 3610))
 
 
 def test_lists_of_questions_that_are_not_trained_on_are_counted(folder, caplog):
     run = folder / "r.trec"
     run.write_text("q1 Q0 d1 1 2.0 s\nq1 Q0 d0 2 1.0 s\nq2 Q0 d0 1 1.0 s\n")
-    questions = [spans._Question(id, id, KNOWN) for id in ("q0", "q1")]
-    lists = list(spans._of_run(run, questions, folder, depth=1, third=""))
+    questions = [spans_stage._Question(id, id, KNOWN) for id in ("q0", "q1")]
+    lists = list(spans_stage._of_run(run, questions, folder, depth=1, third=""))
     np.testing.assert_array_equal([rows for _, rows in lists], [[-1], [1]])
     assert "1 are of questions that are not trained on" in caplog.text and "1 questions have none" in caplog.text
     with pytest.raises(UserError, match=r"r\.trec: no list of any question that is trained on"):
-        list(spans._of_run(run, questions[:1], folder, depth=1, third=""))
+        list(spans_stage._of_run(run, questions[:1], folder, depth=1, third=""))

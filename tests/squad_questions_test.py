@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchmarks import squad_questions
-from retrieval.data.labelled.generated_questions import GeneratedQuestions
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.methods.writer.questions_format import GeneratedQuestions
 
 FIRST, LAST = "The owl sees at night.", "By day the owl sleeps in an oak."
 

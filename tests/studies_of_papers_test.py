@@ -13,7 +13,7 @@ from support.command_flags import forget_flags
 from configs.studies import proqa, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.cli import command_line
-from retrieval.recipes import question_tower
+from retrieval.methods.reader import question_tower
 from retrieval.recipes.recipe import recipe_of
 from retrieval.studies import run_table, study_report
 from retrieval.studies.study_results import Results

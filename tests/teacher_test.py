@@ -16,8 +16,8 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import write_cross_encoder
+from retrieval.methods.reranker.export_folder import write_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records

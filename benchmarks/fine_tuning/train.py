@@ -27,8 +27,8 @@ import numpy as np
 import optax
 from flax import nnx, traverse_util
 
+from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models import two_tower
-from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig

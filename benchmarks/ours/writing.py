@@ -16,8 +16,8 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     import numpy as np
     from flax import nnx
 
-    from retrieval.models.decoding import Ends, Written, beam_search, greedy, sample
-    from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig
+    from retrieval.methods.writer.decoding import Ends, Written, beam_search, greedy, sample
+    from retrieval.methods.writer.model import EncoderDecoder, WriterConfig
     from retrieval.models.text import Text
     from retrieval.models.transformer import TransformerConfig
 

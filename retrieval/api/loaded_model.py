@@ -12,8 +12,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import model_folder
-from retrieval.api import answering
-from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
     Document,
@@ -26,14 +24,18 @@ from retrieval.api.document_texts import (
     own_passages,
     read_passages,
 )
-from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
+from retrieval.methods.reader import answering
+from retrieval.methods.reader.answering import Answer, Answerer, has_answerer
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.rerank_stage import is_system
+from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
-from retrieval.recipes import exported_towers, initial_parameters, rerankers, towers
+from retrieval.recipes import exported_towers, initial_parameters, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -47,7 +49,6 @@ from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
-from retrieval.stages.rerank import is_system
 
 _DEPTH = 100  # results that an approximate index is built for
 # Stages that read what is copied down of a run on a store.

@@ -202,7 +202,8 @@ declare(
     mind_split=Field(
         "",
         checked_by(
-            "'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00", "retrieval.data.sets.mind.is_time"
+            "'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00",
+            "retrieval.methods.mind.mind_set.is_time",
         ),
         "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
     ),
@@ -535,7 +536,7 @@ declare(
     spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
     batches=Field(
         "paper",
-        one_of("rule of batches", "retrieval.data.examples.cluster_order.ORDERS"),
+        one_of("rule of batches", "retrieval.methods.clusters.cluster_order.ORDERS"),
         "how batches are made of clusters: paper or authors",
     ),
 )
@@ -704,7 +705,7 @@ declare(
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field(
         "",
-        one_of("maker of answers", "retrieval.data.answer_makers.answer_maker.MAKERS", ""),
+        one_of("maker of answers", "retrieval.methods.writer.answer_maker.MAKERS", ""),
         "what proposes answers to ask for; '': queries, no answers",
     ),
     proposer=Field(

@@ -48,7 +48,7 @@ class AnswerMetric(NamedTuple):
     is_share: bool = True
 
 
-METRICS: Table[Metric | AnswerMetric] = Table("metric", "retrieval.evaluation.rank_metrics")
+METRICS: Table[Metric | AnswerMetric] = Table("metric", "retrieval.evaluation.rank_metrics", "metric")
 
 # What the stage `answer` measures: no list of results, but a reader's answers.
 OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REGEX_ANYWHERE)

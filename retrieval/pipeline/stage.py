@@ -112,7 +112,7 @@ class StageTable(Table[Stage]):
         return [other for other in (*stage.needs, *stage.needs_if_made, *stage.wants, *stage.after) if other in self]
 
 
-STAGES = StageTable("stage", "retrieval.stages")
+STAGES = StageTable("stage", "retrieval.stages", "stage")
 
 
 def readers_of(field: str) -> list[str]:

@@ -268,7 +268,7 @@ class Recipe(abc.ABC):
         return None
 
 
-RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.families")
+RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.two_tower_recipe", "recipe")
 
 
 def recipe_of(config: ConfigDict) -> Recipe:

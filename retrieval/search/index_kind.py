@@ -200,7 +200,7 @@ class IndexKind:
         return self.system
 
 
-INDEXES: Table[IndexKind] = Table("index", "retrieval.search")
+INDEXES: Table[IndexKind] = Table("index", "retrieval.search", "index")
 
 
 def register(kind: type[IndexKind]) -> type[IndexKind]:

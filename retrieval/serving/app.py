@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
+from retrieval.methods.reader.answering import system_that_is_read
 from retrieval.search.alike import first_alike
 from retrieval.search.side_by_side import DENSE, HYBRID
 from retrieval.serving import openapi, page, requests

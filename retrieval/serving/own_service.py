@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.api.answering import Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
-from retrieval.api.reranking import PairReranker
+from retrieval.methods.reader.answering import Answerer, system_that_is_read
+from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.search.marks import marked
 from retrieval.serving.service import RERANKED_DEPTH, Service
 

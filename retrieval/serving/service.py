@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
+from retrieval.methods.reader.answering import Answer
 
 RERANKED_DEPTH = 20  # hits of another list that are put in the order of the reranker's scores, at least
 

@@ -14,13 +14,14 @@ from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.export_folder import write_cross_encoder
+from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models import export_files as folders
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, module_fields, rerankers
+from retrieval.recipes import examples, module_fields
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts, hub

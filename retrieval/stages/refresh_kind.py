@@ -106,7 +106,7 @@ class RefreshKind:
         raise NotImplementedError(f"the refresh '{self.name}' tells nothing")
 
 
-REFRESHES: Table[RefreshKind] = Table("kind of refresh", "retrieval.stages.refreshes")
+REFRESHES: Table[RefreshKind] = Table("kind of refresh", file="refresh")
 
 
 def kind_of(name: str) -> RefreshKind:

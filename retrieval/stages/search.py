@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import terminal, text_files
-from retrieval.api import answering
-from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
+from retrieval.methods.reader import answering
+from retrieval.methods.reader.answering import Answer
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers

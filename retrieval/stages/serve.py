@@ -3,13 +3,13 @@
 import logging
 
 from retrieval import extras, files
-from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
-from retrieval.api.reranking import PairReranker
 from retrieval.config.fields import of_fields
+from retrieval.methods.reader import answering
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.reranking import PairReranker
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import rerankers
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs

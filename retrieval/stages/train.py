@@ -17,9 +17,10 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
+from retrieval.methods.reader import question_tower
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import bert_weights, initial_parameters, question_tower, train_state
+from retrieval.recipes import bert_weights, initial_parameters, train_state
 from retrieval.recipes.examples import NoBatches, abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows

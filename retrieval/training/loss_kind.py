@@ -73,7 +73,7 @@ class Loss:
         return functools.partial(self.function, **{name.rpartition(".")[2]: options[name] for name in self.options})
 
 
-LOSSES: Table[Loss] = Table("loss", "retrieval.training.objectives")
+LOSSES: Table[Loss] = Table("loss", "retrieval.training.objectives", "loss")
 
 
 def option_names() -> set[str]:

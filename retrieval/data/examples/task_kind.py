@@ -204,7 +204,7 @@ class TaskKind:
         return UserError(f"task '{self.name}' has no example: {why}; or set config.data.rates.{self.name}=0")
 
 
-TASKS: Table[TaskKind] = Table("task", "retrieval.data.examples.tasks")
+TASKS: Table[TaskKind] = Table("task", "retrieval.data.examples.tasks", "task")
 
 
 def register(task: type[TaskKind]) -> type[TaskKind]:

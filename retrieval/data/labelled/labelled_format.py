@@ -14,12 +14,11 @@ from typing import NamedTuple
 from retrieval import text_files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
-from retrieval.data.sets import mind
 from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError
 from retrieval.registry import Table
 
-OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", mind.SPLIT)
+OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split")
 _JSON = ("[", "{")
 
 
@@ -120,7 +119,7 @@ class LabelledFormat:
         return False
 
 
-LABELLED: Table[LabelledFormat] = Table("format", "retrieval.data.labelled")
+LABELLED: Table[LabelledFormat] = Table("format", "retrieval.data.labelled", "format")
 
 
 def register(kind: type[LabelledFormat]) -> type[LabelledFormat]:

@@ -138,7 +138,7 @@ class SetFormat:
         return False
 
 
-SETS: Table[SetFormat] = Table("format of evaluation sets", "retrieval.data.sets")
+SETS: Table[SetFormat] = Table("format of evaluation sets", "retrieval.data.sets", "set")
 
 
 def register(kind: type[SetFormat]) -> type[SetFormat]:

@@ -1,0 +1,6 @@
+"""Methods: what a paper adds to the trunk, one folder each.
+
+A method's files are named after the table that they register in: `stage.py`, `recipe.py`, `loss.py`, `task.py`,
+`index.py`, `refresh.py`, or `NAME_stage.py` where there are two. The tables import them when they are first read.
+A method imports the trunk. It imports no other method, and the trunk imports none.
+"""

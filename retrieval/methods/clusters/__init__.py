@@ -1,0 +1,1 @@
+"""ProQA's batches of clusters, made anew while the model trains (Xiong et al. 2020)."""

@@ -1,0 +1,184 @@
+"""The refresh 'clusters': batches whose paragraphs the model finds alike (ProQA, Xiong et al. 2020, section 3.3).
+
+The paragraphs of the labelled pairs are encoded with the model as it is, and clustered. From then on each batch, or
+each of its groups (`train.groups`), is of one cluster. A version has beside its shards what they come from:
+
+    paragraphs.npy    document ids of the paragraphs
+    clusters.npy      the cluster of each, after small ones were merged
+    centroids.npy     those of k-means, before that
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.examples.stored_pairs import Positive, StoredPairs
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.errors import UserError
+from retrieval.methods.clusters import cluster_order
+from retrieval.methods.clusters.cluster_order import ORDERS, Clustered
+from retrieval.recipes import examples
+from retrieval.recipes.recipe import recipe_of
+from retrieval.search import kmeans
+from retrieval.stage_outputs import Run
+from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
+
+ARRAYS = ("paragraphs", "clusters", "centroids")
+_ORDER = 1  # the seed of the batches, beside that of k-means
+
+
+class ClustersRefresh(RefreshKind):
+    """The same pairs, in batches by clusters of their paragraphs."""
+
+    name = "clusters"
+    what = "batches by clusters of their paragraphs"
+    settings = ("cluster",)
+
+    def check(self, config: ConfigDict) -> None:
+        """Checks that batches are of labelled pairs alone, in rows of their own, for towers, and of two or more."""
+        tasks = [*examples.labelled(config), *examples.unlabelled(config)]
+        if examples.unlabelled(config) or len(tasks) != 1:
+            raise UserError(
+                "config.mine.refresh_makes=clusters makes batches of the labelled pairs of one task, and drawn are "
+                f"{' and '.join(tasks)}: set config.data.rates of the others to 0"
+            )
+        if packed := [side for side in ("query", "document") if config.data.pack[side]]:
+            raise UserError(
+                f"config.data.pack.{packed[0]}={config.data.pack[packed[0]]}: a packed lane keeps texts for later "
+                "batches, which would mix clusters: set 0, or config.mine.refresh_makes=negatives"
+            )
+        if config.mine.refresh_share != 1:
+            raise UserError(
+                f"config.mine.refresh_share={config.mine.refresh_share} is of mined negatives, and clusters are of all "
+                "pairs: set it to 1"
+            )
+        if not recipe_of(config).has_towers:
+            raise UserError(
+                f"config.mine.refresh_makes=clusters embeds paragraphs, which {recipe_of(config).label} does not: set "
+                "config.recipe=two_tower, or config.mine.refresh_every=0"
+            )
+
+    def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
+        """Checks that there are as many paragraphs as clusters, and as rows of a batch."""
+        path = pairs / "stats.json"
+        if path.exists():
+            _check_enough(files.read_json(path)["paragraphs"], config.cluster.count, _group_size(config.train))
+
+    def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
+        """Checks that the clusters are of the run's pairs."""
+        if counts["pairs"] != StoredPairs(pairs).fingerprint:
+            raise UserError(
+                f"{folder}: clusters of other labelled pairs than {pairs} has now; put those back, or delete the "
+                f"checkpoints and {folder.parent}, and train again"
+            )
+
+    def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
+        """As `RefreshKind.make`.
+
+        Raises:
+          UserError: there are fewer paragraphs than clusters, or than a batch has rows.
+        """
+        config, pairs = run.config, StoredPairs(run.pairs)
+        paragraphs, pair_M, paragraph_M = _paragraphs(pairs, config.data.negatives > 0)
+        size = _group_size(config.train)
+        _check_enough(len(paragraphs.id_N), config.cluster.count, size)
+        prefixes = Prefixes.of(config.data, given.vocabulary)
+        embedding_NE = _embedded(
+            given, pairs.positives(paragraphs.record_N), prefixes, config.data.document_length, config.encode.shard_size
+        )
+        seed = [config.seed, given.version]
+        rule = kmeans.Rule(config.cluster.count, *(config.cluster[name] for name in kmeans.Rule._fields[1:]))
+        clusters = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
+        cluster_N = cluster_order.merge_small(clusters.cluster_N, clusters.centroid_KE, size)
+
+        def write(folder: Path) -> Counts:
+            batches = config.mine.refresh_every * config.train.groups
+            random = np.random.default_rng([*seed, _ORDER])
+            rows_TG = ORDERS[config.cluster.batches](Clustered(cluster_N, paragraph_M), batches, size, random)
+            pairs.write(folder, pair_M[rows_TG].reshape(-1, config.train.batch_size), config.data.lanes)
+            for name, values in _arrays(paragraphs.id_N, cluster_N, clusters.centroid_KE):
+                np.save(folder / f"{name}.npy", values, allow_pickle=False)
+            return _counts(clusters, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
+
+        publish(write)
+
+    def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """As `RefreshKind.told`."""
+        names = ("clusters", "inertia", "least", "most")
+        return f"{counts['clusters']} clusters of {counts['paragraphs']} paragraphs", {n: counts[n] for n in names}
+
+
+class _Paragraphs(NamedTuple):
+    """Distinct positives: the document id of each, and the number of the first record that has it; these ascend."""
+
+    id_N: np.ndarray
+    record_N: np.ndarray
+
+
+def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.ndarray, np.ndarray]:
+    """The paragraphs, the numbers of the records that are trained on [M], and the paragraph of each [M]."""
+    number_M, id_M = pairs.document_ids(negatives)
+    id_N, first_N, sorted_M = np.unique(id_M, return_index=True, return_inverse=True)
+    by_record_N = np.argsort(first_N)
+    rank_N = np.empty(len(id_N), np.int64)
+    rank_N[by_record_N] = np.arange(len(id_N))
+    return _Paragraphs(id_N[by_record_N], number_M[first_N[by_record_N]]), number_M, rank_N[sorted_M]
+
+
+def _embedded(given: Given, read: Iterator[Positive], prefixes: Prefixes, length: int, shard_size: int) -> np.ndarray:
+    """The embeddings of paragraphs [N, E], of which the tokens of `shard_size` are held at a time.
+
+    Args:
+      length: tokens of a paragraph at most.
+    """
+    tower = given.embedder.documents(given.params)
+    parts = []
+    while part := list(itertools.islice(read, shard_size)):
+        tokens = [prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
+        parts.append(given.embedder.embed_rows(tower, tokens))
+    return np.concatenate(parts)
+
+
+def _group_size(train: ConfigDict) -> int:
+    """Examples that are of one cluster, by the group `train` of the config."""
+    return train.batch_size // train.groups
+
+
+def _check_enough(paragraphs: int, count: int, size: int) -> None:
+    """Checks that `count` clusters can be made, and a batch of `size` different paragraphs of one."""
+    if paragraphs < count:
+        raise UserError(
+            f"config.cluster.count={count} clusters of {paragraphs} paragraphs that the labelled pairs have: lower it, "
+            f"such as to {max(1, paragraphs // (2 * size))}"
+        )
+    if paragraphs < size:
+        raise UserError(
+            f"{paragraphs} paragraphs in the labelled pairs, and {size} different ones make a batch of one cluster: "
+            "lower config.train.batch_size, or raise config.train.groups"
+        )
+
+
+def _arrays(id_N: np.ndarray, cluster_N: np.ndarray, centroid_KE: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    yield from zip(ARRAYS, (id_N, cluster_N, centroid_KE))
+
+
+def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:
+    """What is told of the clusters; sizes are those of pairs."""
+    size_K = np.bincount(cluster_N[paragraph_M])
+    return {
+        "paragraphs": len(cluster_N),
+        "clusters": len(size_K),
+        "merged": int(len(np.unique(clusters.cluster_N)) - len(size_K)),
+        "iterations": len(clusters.inertia) - 1,
+        "inertia": clusters.inertia[-1],
+        "least": int(size_K.min()),
+        "most": int(size_K.max()),
+    }
+
+
+REFRESHES.register(ClustersRefresh.name, ClustersRefresh())

@@ -1,0 +1,1 @@
+"""DeepCT: weights of terms for BM25 (Dai & Callan 2019)."""

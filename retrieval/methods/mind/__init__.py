@@ -1,0 +1,1 @@
+"""MIND: news recommended by impressions (Wu et al. 2020)."""

@@ -1,0 +1,315 @@
+"""The stage `impressions`: ranks the news that MIND's users were shown, and measures it as the official evaluation."""
+
+import collections
+import datetime
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files, text_files
+from retrieval.data.corpora import source_paths
+from retrieval.data.sets import beir
+from retrieval.errors import UserError
+from retrieval.evaluation import display
+from retrieval.methods.mind import impressions, mind_set
+from retrieval.methods.mind.mind_set import Impression
+from retrieval.pipeline.records import read_own_record
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.search import encoding, windows
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stage_outputs import Run
+from retrieval.stages import indexes
+from retrieval.stages.collection import BASELINES, TRAINED, Collection, open_collection
+
+_BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
+
+_SET = mind_set.Mind.name
+
+Scorer = Callable[[Sequence[Impression]], Iterable[np.ndarray]]
+
+
+class History(NamedTuple):
+    """What is known from impressions before the test.
+
+    Attributes:
+      users: those that were seen.
+      clicks: of each of the news, how often it was clicked.
+      first: when each of the news was first on a page; later impressions are among those that tell.
+    """
+
+    users: set[str]
+    clicks: collections.Counter[str]
+    first: dict[str, datetime.datetime]
+
+
+def rank_impressions(run: Run) -> dict[str, Any]:
+    """Writes `impressions/`: a prediction file for each system, and `impressions.json` and `.md` with the metrics.
+
+    Raises:
+      UserError: the set was made of other impressions.
+    """
+    config = run.holder("sets").config.sets
+    news, behaviors = map(Path, source_paths.split(config.mind))
+    trained_on = _trained_on(_learnt_files(run), behaviors)
+    pages, history = _read(news, behaviors, trained_on, config.mind_split)
+    shown = [page for page in pages if page.is_asked]
+    collection = open_collection(run, _SET)
+    value = _read_set(run.sets / _SET)
+    if list(value.queries) != [impression.id for impression in shown]:
+        raise UserError(
+            f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
+        )
+    rows = []
+    for system, scorer in _systems(collection, value, history, run.holder("index").config.index.words):
+        scores = list(scorer(shown))
+        lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
+        name = system.replace(" ", "_")
+        files.write_text(run.folder / "impressions" / f"{name}.txt", "".join(f"{line}\n" for line in lines))
+        measured = [(item, of) for item, of in zip(shown, scores) if item.is_judged]
+        rows += list(_rows(system, measured, history))
+    files.write_json(run.folder / "impressions" / "impressions.json", rows)
+    files.write_text(run.folder / "impressions" / "impressions.md", _markdown(rows))
+    return {"impressions": len(shown), "users before": len(history.users)}
+
+
+def _read_set(folder: Path) -> beir.Judged:
+    """Queries and candidates of the set. It has no judgements where the clicks are hidden, and they are not needed."""
+    ids = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
+    return beir.Judged(folder.name, beir.read_queries(folder / "queries.jsonl"), ids, {}, {})
+
+
+def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """The lines of a prediction file: one for each page, which ranks all that was on it, as the official program asks.
+
+    News that news.tsv does not have come last. A page that is not asked for keeps its order.
+    """
+    for page in pages:
+        ranks_N = np.arange(1, len(page.known) + 1)
+        if page.id in scores:
+            is_known_N = np.array(page.known)
+            names = [f"{page.id} {id}" for id in page.shown]
+            ranks_N[~is_known_N] = np.arange(len(names) + 1, len(ranks_N) + 1)
+            ranks_N[is_known_N] = impressions.ranks(scores[page.id], names)
+        yield impressions.prediction_line(page.id, ranks_N)
+
+
+def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: str) -> tuple[list[Impression], History]:
+    """The impressions of the test, those too that are not asked for, and what those before them tell.
+
+    Args:
+      trained_on: other files of impressions.
+      time: `sets.mind_split`, when the test begins, in whatever file an impression is; '' where all of `behaviors` are
+        of it, and all of the other files come before it.
+    """
+    news = mind_set.read_news(news_path)
+    history = History(set(), collections.Counter(), {})
+    shown: list[Impression] = []
+    for path in [behaviors, *trained_on]:
+        for impression in mind_set.read_behaviors(path, news):
+            is_test = path == behaviors and mind_set.is_of_set(impression, time)
+            for id in impression.shown:
+                history.first[id] = min(impression.time, history.first.get(id, impression.time))
+            if is_test:
+                shown.append(impression)
+            if mind_set.is_before(impression, time) if time else path != behaviors:
+                history.users.add(impression.user)
+                history.clicks.update(itertools.compress(impression.shown, impression.clicked))
+    return shown, history
+
+
+def _learnt_files(run: Run) -> str:
+    """`pairs.files` of the run that was trained. Where these have moved, this run's field names them."""
+    return run.config.pairs.files or run.holder("pairs").config.pairs.files
+
+
+def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
+    """Of the files in `pairs.files`, those of other impressions."""
+    for path in map(Path, source_paths.split(labelled)):
+        _, line = next(text_files.lines(path), ("", ""))
+        if path.resolve() != behaviors.resolve() and mind_set.is_behavior(line):
+            yield path
+
+
+def _systems(
+    collection: Collection, value: beir.Judged, history: History, words: Sequence[str]
+) -> Iterator[tuple[str, Scorer]]:
+    """The name of each system, and what scores the news of impressions."""
+    yield "popularity", lambda shown: (np.array([history.clicks[id] for id in item.shown], float) for item in shown)
+    yield (
+        "most recent",
+        lambda shown: (
+            np.array([(history.first[id] - datetime.datetime.min).total_seconds() for id in item.shown])
+            for item in shown
+        ),
+    )
+    row_of = {id: row for row, id in enumerate(value.candidates)}
+    texts = list(value.queries.values())
+    for kind in indexes.kinds_of_words_of(collection, words):
+        index = indexes.open_words(kind, collection, len(row_of))
+        yield kind.system_of(index), _by_search(index, texts, row_of)
+    for system, name in (*zip(BASELINES, BASELINES), (TRAINED, INDEXES[EXACT].system)):
+        if collection.has_embeddings(system):
+            collection.check_embeddings(value, system)
+            yield name, _by_embeddings(collection.embeddings(system), row_of)
+
+
+def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
+    """Scores by an index: every candidate is searched for, and those that were shown are kept."""
+
+    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
+        for start in range(0, len(shown), _BATCH):
+            batch = shown[start : start + _BATCH]
+            scores_QK, rows_QK = index.search(queries[start : start + _BATCH], len(row_of))
+            all_QN = np.full((len(batch), len(row_of) + 1), -np.inf, np.float32)  # the last column is of no candidate
+            np.put_along_axis(
+                all_QN, rows_QK.astype(np.int64) % (len(row_of) + 1), scores_QK.astype(np.float32), axis=1
+            )
+            for item, of in zip(batch, all_QN):
+                yield of[[row_of[id] for id in item.shown]]
+
+    return score
+
+
+def _by_embeddings(folder: Path, row_of: Mapping[str, int]) -> Scorer:
+    """Inner products with the news that were shown; of news with several windows the best one counts."""
+    queries_QE, _ = encoding.load(folder, "queries")
+    embeddings_WE, ids = encoding.load(folder, "candidates")
+    first_N = np.searchsorted(
+        windows.owners(ids), np.arange(len(row_of) + 1)
+    )  # windows of candidate n: first[n : n + 1]
+
+    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
+        for item, query_E in zip(shown, queries_QE):
+            rows = [row_of[id] for id in item.shown]
+            of_rows = [np.arange(first_N[row], first_N[row + 1]) for row in rows]
+            scores = embeddings_WE[np.concatenate(of_rows)] @ query_E
+            yield np.maximum.reduceat(scores, np.cumsum([0, *map(len, of_rows[:-1])]))
+
+    return score
+
+
+def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history: History) -> Iterator[dict]:
+    """The metrics over all impressions, and over those of users and of news that were not seen before.
+
+    Args:
+      ranked: judged impressions, each with the scores of what was shown.
+    """
+    shown = [item for item, _ in ranked]
+    measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in ranked]
+    parts = {
+        "all": [True] * len(shown),
+        "cold users": [item.user not in history.users for item in shown],
+        "no history": [not item.history for item in shown],
+        "cold news": [
+            not any(history.clicks[id] for id in itertools.compress(item.shown, item.clicked)) for item in shown
+        ],
+    }
+    for part, is_in in parts.items():
+        if chosen := list(itertools.compress(measured, is_in)):
+            values = impressions.table(chosen)
+            of_metrics = {name: {"value": mean, "plus_minus": half} for name, (mean, half) in values.items()}
+            yield {"system": system, "impressions of": part, "count": len(chosen), "metrics": of_metrics}
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    header = ["system", "impressions of", "how many", *impressions.METRICS]
+    cells = [
+        [row["system"], row["impressions of"], row["count"]]
+        + [_in_percent(**value) for value in row["metrics"].values()]
+        for row in rows
+    ]
+    if not rows:
+        return "# MIND\n\nThe clicks are hidden: there are predictions, and no metrics.\n"
+    introduction = (
+        "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
+        "were not clicked before it."
+    )
+    return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
+
+
+def _in_percent(value: float, plus_minus: float | None) -> str:
+    """A metric with its interval, which a single impression has not."""
+    return f"{100 * value:.2f}" + ("" if plus_minus is None else f" ± {100 * plus_minus:.2f}")
+
+
+def inputs(mind: str, pair_files: str) -> Sequence[Path]:
+    """The files of news and impressions, by `config.sets.mind` and `config.pairs.files`."""
+    paths = [Path(path) for path in source_paths.split(mind)]
+    source_paths.checked("config.pairs.files", source_paths.split(pair_files))
+    return source_paths.existing([*paths, *(_trained_on(pair_files, paths[-1]) if paths else ())])
+
+
+def check(run: Run) -> None:
+    """Checks that there is a set of impressions, none of which the base has learnt from.
+
+    Raises:
+      UserError: there is none, or the base has learnt from some.
+    """
+    shown, learnt = run.holder("sets"), run.holder("pairs")
+    if not shown.config.sets.mind:
+        raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
+    if learnt.folder != run.folder and not _has_learnt_from(run, learnt):
+        raise UserError(
+            f"config.pairs.files={run.config.pairs.files}: the impressions that {learnt.place} has learnt from tell "
+            f"what is popular, {learnt.config.pairs.files}; leave the field out, or name the same files where they are "
+            "if they have moved"
+        )
+    if "pairs" in learnt.config.stages and learnt.folder != shown.folder:
+        _check_time(shown.config.sets, _learnt_files(run), learnt)
+
+
+def _has_learnt_from(run: Run, learnt: Run) -> bool:
+    """Whether the files that a run names, if any, are those that its base has learnt from, at another place or not."""
+    here, there = (list(map(Path, source_paths.split(each.config.pairs.files))) for each in (run, learnt))
+    if not here or [path.resolve() for path in here] == [path.resolve() for path in there]:
+        return True
+    sums = {file["path"]: file["sum"] for file in (read_own_record(learnt, "pairs") or {}).get("files", [])}
+    known = (read_own_record(run, "impressions") or {}).get("files", [])
+    found = {file["sum"] for path in here for file in files.describe(path, known)}
+    return not all(path.exists() for path in there) and found == {sums.get(str(path)) for path in there}
+
+
+def _check_time(shown: ConfigDict, labelled: str, learnt: Run) -> None:
+    """Checks when the test begins, by `config.sets`, where the model has learnt from the same file in another run.
+
+    Args:
+      labelled: the files that it has learnt from.
+
+    Raises:
+      UserError: that run has learnt from pages of the test.
+    """
+    behaviors = Path(source_paths.split(shown.mind)[-1])
+    paths = map(Path, source_paths.split(labelled))
+    if behaviors.resolve() not in [path.resolve() for path in paths]:
+        return
+    begins, ended = shown.mind_split, learnt.config.sets.mind_split
+    if not ended:
+        raise UserError(
+            f"{behaviors}: {learnt.place} has learnt from all of its impressions, and none is left to test on; set "
+            "config.sets.mind to others"
+        )
+    if not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
+        raise UserError(
+            f"config.sets.mind_split='{begins}': {learnt.place} has learnt from the impressions of {behaviors} before "
+            f"{ended}; set that time, or a later one"
+        )
+
+
+STAGES.register(
+    "impressions",
+    Stage(
+        rank_impressions,
+        check=(check,),
+        reads="a set of MIND, its embeddings and indexes",
+        writes="`impressions/`: predictions, metrics of each system",
+        settings=("sets.mind", "sets.mind_split", "pairs.files"),
+        needs=("sets", "encode", "index"),
+        texts_of=("sets",),
+        inputs=lambda run: inputs(run.holder("sets").config.sets.mind, _learnt_files(run)),
+        outputs=("impressions",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""QuadrupletBERT: two phases, and a negative of either kind (Chen et al. 2021)."""

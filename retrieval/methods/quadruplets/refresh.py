@@ -1,0 +1,88 @@
+"""The refresh 'quadruplets': simple and hard negatives (Liu et al. 2021, QuadrupletBERT, section 2.4).
+
+The simple ones come by chance, others in every version. The hard ones are ranked high by the model as it is.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
+from retrieval.methods.ance.refresh import Layout, NegativesRefresh, check_left
+from retrieval.search.mining import Rule
+from retrieval.search.random_kind import RandomIndex
+from retrieval.stages import hard_negatives
+from retrieval.stages.hard_negatives import Mined, Mining, Question
+from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
+
+# What is told of simple negatives too.
+_SIMPLE = ("negatives", "results of equal text", "results with an answer")
+
+
+class QuadrupletsRefresh(NegativesRefresh):
+    """As 'negatives', with simple negatives before the hard ones."""
+
+    name = "quadruplets"
+    what = "simple and hard negatives of the training questions"
+
+    def check(self, config: ConfigDict) -> None:
+        """Checks that examples have a place for both."""
+        if config.data.negatives != 2 or not config.data.rates.quadruplets:
+            raise UserError(
+                "config.mine.refresh_makes=quadruplets makes a simple and a hard negative for each example: set "
+                "config.data.rates.quadruplets=1 and config.data.negatives=2"
+            )
+        super().check(config)
+
+    def writer(
+        self,
+        layout: Layout,
+        mining: Mining,
+        given: Given,
+        questions: Sequence[Question],
+        candidates: CandidateTexts,
+        mined: Mined,
+    ) -> Write:
+        """As `NegativesRefresh.writer`."""
+        count = mining.rule.count
+        at_random = mining._replace(rule=Rule(count, first=1, last=count))
+        texts = [question.text for question in questions]
+        search = RandomIndex(len(candidates), mining.seed + given.version).search
+        simple = hard_negatives.mine(at_random, questions, candidates, search, texts, given.version)
+        rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
+        check_left(questions, rows, layout, mining.answers)
+        counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}
+
+        def write(folder: Path) -> Counts:
+            pair_shards.write_pairs(
+                _Examples(questions, candidates, rows),
+                given.vocabulary,
+                folder,
+                layout.shards,
+                layout.positives,
+                simple=[len(first) for first, both in zip(simple.rows, rows) if len(both)],
+            )
+            return counts
+
+        return write
+
+
+@dataclasses.dataclass(frozen=True)
+class _Examples:
+    """The questions with their texts, each time that they are iterated over."""
+
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    negatives: Sequence[np.ndarray]
+
+    def __iter__(self) -> Iterator[Example]:
+        return hard_negatives.mined_examples(self.questions, self.candidates, self.negatives)
+
+
+REFRESHES.register(QuadrupletsRefresh.name, QuadrupletsRefresh())

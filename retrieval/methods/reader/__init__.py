@@ -1,0 +1,1 @@
+"""ProQA's and ORQA's extractive reader: answers as spans of paragraphs."""

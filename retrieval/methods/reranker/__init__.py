@@ -1,0 +1,1 @@
+"""Cross-encoder rerankers, and what they teach two towers."""

@@ -1,0 +1,357 @@
+"""The stage `rerank`: the first results of any systems, put in the order of a reranker's scores.
+
+At each depth n the first n results of a run are reranked, and the rest is dropped (Zhan et al. 2020, section 4.4). A
+pair of a query and a candidate is scored once, whatever the number of systems and depths that have it.
+"""
+
+import itertools
+import logging
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import of_fields
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Judged
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
+from retrieval.evaluation import depths, metrics, result_files
+from retrieval.methods.reranker import rerankers
+from retrieval.methods.reranker.scored_pairs import Scorer
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.runtime import hosts, hub, platforms
+from retrieval.runtime.store import is_url
+from retrieval.stage_outputs import Run
+from retrieval.stages import evaluate, evaluated_runs, run_files
+from retrieval.stages.collection import set_names, train_unless
+from retrieval.stages.rankings import Ranking, others
+from retrieval.stages.run_files import Lists, RunFile
+
+_log = logging.getLogger(__name__)
+
+FOLDER = result_files.RERANKED
+_MODEL = "config.rerank.model"
+
+
+class Reranked(NamedTuple):
+    """The lists of some systems of a set, and their new scores.
+
+    Attributes:
+      lists: of each system, scores and rows [Q, deepest].
+      scores: [Q, deepest] of each; what stands beside a row of -1 means nothing.
+      references: the lists of the systems that the reranker was trained on.
+      seconds: that a pair takes; None where another run has the order.
+      missing: pairs that this run has not.
+    """
+
+    folder: Path
+    value: Judged
+    lists: list[Lists]
+    scores: list[np.ndarray]
+    references: list[Lists]
+    seconds: float | None = None
+    missing: int = 0
+
+
+def rerank(run: Run) -> dict[str, Any]:
+    """Writes `reranked/`: runs by depth, `results.json`, `per_query/` and the scores of all pairs.
+
+    Returns the tables of the report: metrics by depth, and consistency factors.
+    """
+    fields = run.config.rerank
+    runs = _runs(run, fields)
+    of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
+    scorer = None
+    if not is_system(fields.model):
+        scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
+    folder = run.folder / FOLDER
+    reranked = [
+        _rerank_set(fields, run.sets / name, of_set, of_files=of_files, scorer=scorer, store=folder / "scores")
+        for name, of_set in runs.items()
+    ]
+    return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
+
+
+def check_settings(fields: ConfigDict) -> None:
+    """Checks systems, depths and metrics, which the group `rerank` of the config has.
+
+    Raises:
+      UserError: there is no system or no depth, or a metric is unknown.
+    """
+    for name in ("systems", "depths"):
+        if not fields[name]:
+            raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
+        if len(set(fields[name])) != len(fields[name]):
+            raise UserError(f"config.rerank.{name}={tuple(fields[name])}: one is there twice; leave it out")
+    if by_answers := metrics.by_kind(fields.measures)[1]:
+        raise UserError(
+            f"config.rerank.measures: {by_answers[0]} looks for answers in texts, and rerank measures by judgements: "
+            "take another metric"
+        )
+
+
+def check(run: Run) -> None:
+    """Checks that there is a reranker, and runs to rerank.
+
+    Raises:
+      UserError: there is none, or the runs are too short.
+    """
+    wanted = tuple(run.config.rerank.depths)
+    evaluated_runs.check(run, "rerank", max(wanted), f"rerank.depths={wanted}")
+    if not is_system(run.config.rerank.model):
+        rerankers.check(run, run.config.rerank.model, _MODEL)
+
+
+def is_system(model: str) -> bool:
+    """Whether `rerank.model` names a system, whose ranks take the place of a model's."""
+    is_place = "/" in model or is_url(model) or hub.is_name(model) or Path(model).is_dir()
+    return bool(model) and not is_place
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files that tell whether the reranker has changed."""
+    model = run.config.rerank.model
+    return () if is_system(model) else rerankers.inputs(run, model, _MODEL)
+
+
+def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
+    """Of every set that can be reranked: the system -> its run.
+
+    It has a run of a system which is to be reranked, and one of the system whose ranks count.
+
+    Args:
+      fields: of `config.rerank`.
+
+    Raises:
+      UserError: no set has a run of a system, or of both.
+    """
+    wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
+    wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
+    runs = evaluated_runs.by_set(run, set_names(run.sets), wanted)
+    runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
+    without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
+    if len(without) == len(runs):
+        raise UserError(
+            f"config.rerank.model={fields.model}: no set has a run of it and of one of config.rerank.systems; name "
+            "systems of the same set"
+        )
+    for name in without:
+        _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
+    return {name: of_set for name, of_set in runs.items() if name not in without}
+
+
+def _rerank_set(
+    fields: ConfigDict,
+    folder: Path,
+    runs: dict[str, RunFile],
+    *,
+    of_files: Container[str],
+    scorer: Scorer | None,
+    store: Path,
+) -> Reranked:
+    """The new scores of a set.
+
+    Args:
+      fields: of `config.rerank`.
+      folder: of the set.
+      of_files: systems whose runs come from outside.
+      scorer: None where another run has the order.
+      store: where the scores of all sets lie.
+    """
+    # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
+    value, lists = run_files.read([*runs.values()], beir.read_judged(folder), run_files.ALLOW)
+    by_name = {each.system: each for each in lists}
+    first = [
+        _first(by_name[system], value, max(fields.depths), system in of_files)
+        for system in fields.systems
+        if system in by_name
+    ]
+    references = [by_name[system] for system in fields.trained_on if system in by_name]
+    if scorer is None:
+        scores, missing = _scores_of(by_name[fields.model], first)
+        return Reranked(folder, value, first, scores, references, missing=missing)
+    scores, seconds = _by_model(folder / "corpus.jsonl", store / value.name, value, scorer, first)
+    return Reranked(folder, value, first, scores, references, seconds)
+
+
+def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
+    """The first results of a system, without the query itself."""
+    # What this project searched has fewer where there is no more to find; of a file nobody knows.
+    if is_of_file and lists.rows.shape[1] < depth:
+        raise UserError(
+            f"config.rerank.depths: the first {depth} results are to be reranked, and the run of '{lists.system}' for "
+            f"the set '{value.name}' has at most {lists.rows.shape[1]}: take smaller depths, or a longer run"
+        )
+    scores_QK, rows_QK = others(lists.scores, lists.rows, value.queries, value.own, depth)
+    more = ((0, 0), (0, depth - rows_QK.shape[1]))
+    scores_QK, rows_QK = np.pad(scores_QK, more, constant_values=-np.inf), np.pad(rows_QK, more, constant_values=-1)
+    return lists._replace(scores=scores_QK, rows=rows_QK)
+
+
+def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], int]:
+    """Minus the places that another system gave, and how many it did not give: these come last and keep their order.
+
+    Its scores may be equal, or closer than float32 can tell; its ranks are not.
+    """
+    scores, missing = [], 0
+    for each in lists:
+        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
+        for number, rows in enumerate(each.rows.tolist()):
+            places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1)}
+            places.pop(-1, None)
+            behind = range(other.rows.shape[1] + 1, other.rows.shape[1] + len(rows) + 1)
+            scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
+            missing += sum(row >= 0 and row not in places for row in rows)
+        scores.append(scores_QK)
+    return scores, missing
+
+
+def _by_model(
+    corpus: Path, store: Path, value: Judged, scorer: Scorer, lists: Sequence[Lists]
+) -> tuple[list[np.ndarray], float | None]:
+    """A model's scores of all lists, and the seconds that a pair takes, as `Scores` has them."""
+    N = len(value.candidates)
+    keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
+    with CandidateTexts(corpus) as texts:
+        _check_texts(texts, value, np.unique(keys_P % N), corpus)
+        pairs = (divmod(int(key), N) for key in keys_P)
+        queries = list(value.queries.values())
+        values_P, seconds = scorer.score(store, queries, pairs, len(keys_P), texts.__getitem__)
+    scores = []
+    for each in lists:
+        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
+        scores_QK[each.rows >= 0] = values_P[np.searchsorted(keys_P, _keys(each.rows, N))]
+        scores.append(scores_QK)
+    return scores, seconds
+
+
+def _keys(rows_QK: np.ndarray, candidates: int) -> np.ndarray:
+    """A number for every pair of a query and a candidate in some lists, in their order."""
+    keys_QK = np.arange(len(rows_QK), dtype=np.int64)[:, None] * candidates + rows_QK
+    return keys_QK[rows_QK >= 0]
+
+
+def _check_texts(texts: CandidateTexts, value: Judged, rows: np.ndarray, corpus: Path) -> None:
+    """Every passage has a text."""
+    if len(rows) and rows[-1] >= len(texts):
+        raise UserError(
+            f"{corpus}: no text of the candidate '{value.candidates[rows[-1]]}', which a run names: a model cannot "
+            "score it; take a set with all texts, or the ranks of a run in config.rerank.model"
+        )
+    if blank := np.intersect1d(rows, texts.blank).tolist():
+        raise UserError(
+            f"{corpus}, line {blank[0] + 1}: the passage '{texts[blank[0]].id}' is empty, and a reranker cannot judge "
+            "it: write a text, or leave it out of the set"
+        )
+
+
+def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, asked: Sequence[str]) -> dict[str, Any]:
+    """Writes runs and metrics; returns the tables.
+
+    Args:
+      folder: of all that the stage writes.
+      fields: of `config.rerank`.
+      asked: the metrics.
+    """
+    wanted = fields.depths
+    rows, table, consistency = [], [], []
+    for each in reranked:
+        _warn(each, fields.trained_depth)
+        rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
+        for ranking in rankings:
+            evaluate.write_run(folder / "runs" / each.value.name, each.value, ranking)
+        scores = [one for ranking in rankings for one in evaluate.by_judgements(each.value, ranking, asked)]
+        if each.value.answers and (names := evaluate.metrics_of_answers(each.value, asked, max(wanted))):
+            scores += evaluate.by_answers(each.folder, each.value, rankings, names)
+        evaluate.write_per_query(folder, each.value.name, scores)
+        rows += [row for one in scores for row in evaluate.result_rows(each.value.name, one)]
+        table += _by_depth(each, wanted, fields.measures)
+        consistency += _consistency(each, wanted, fields.trained_depth)
+    files.write_json(folder / result_files.NAME, rows)
+    return {"depths": table, "consistency": consistency}
+
+
+def _rankings(each: Reranked, depth: int) -> Iterator[Ranking]:
+    """Every system's list at a depth."""
+    for lists, scores_QK in zip(each.lists, each.scores):
+        scores_QD, rows_QD = depths.reranked(scores_QK, lists.rows, depth)
+        seconds = each.seconds and each.seconds * int((rows_QD >= 0).sum())
+        yield Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds)
+
+
+def _warn(each: Reranked, trained_depth: int) -> None:
+    """Says what is strange about the scores, and which of the lists that the reranker was trained on are too short."""
+    for reference in each.references:
+        if (results := reference.rows.shape[1]) < trained_depth:
+            _log.warning(
+                "set %s: consistency with %s goes by its first %d results, for its run has no more: set "
+                "config.rerank.trained_depth=%d, or evaluate to a depth of %d",
+                *(each.value.name, reference.system, results, results, trained_depth),
+            )
+    if each.missing:
+        pairs = sum(int((lists.rows >= 0).sum()) for lists in each.lists)
+        _log.warning(
+            "set %s: %d of %d pairs are not in the run of config.rerank.model, and come last",
+            *(each.value.name, each.missing, pairs),
+        )
+    for lists, scores_QK in zip(each.lists, each.scores):
+        is_result_QK = lists.rows >= 0
+        highest_Q = np.where(is_result_QK, scores_QK, -np.inf).max(axis=1)
+        lowest_Q = np.where(is_result_QK, scores_QK, np.inf).min(axis=1)
+        alike_Q = (highest_Q == lowest_Q) & (is_result_QK.sum(axis=1) > 1)
+        if alike_Q.any():
+            _log.warning(
+                "set %s: the scores of %d of %d queries are all alike; the results of %s keep their order there",
+                *(each.value.name, alike_Q.sum(), len(alike_Q), lists.system),
+            )
+
+
+def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Recall and metrics of every system at every depth, before and after (Table 2 and Figure 1)."""
+    queries, value = list(each.value.queries), each.value
+    for (lists, scores_QK), (rule, qrels) in itertools.product(zip(each.lists, each.scores), value.qrels.items()):
+        before, after = (
+            depths.by_depth(new_QK, lists.rows, wanted, queries, value.candidates, qrels, measures)
+            for new_QK in (lists.scores, scores_QK)
+        )
+        for depth in wanted:
+            yield {"set": value.name, "split": rule, "system": lists.system, "depth": depth} | {
+                "recall": round(after[depth][f"R@{depth}"], 6),
+                "before": {name: round(before[depth][name], 6) for name in measures},
+                "after": {name: round(after[depth][name], 6) for name in measures},
+            }
+
+
+def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> Iterator[dict[str, Any]]:
+    """The share of each list that the reranker may have seen in training (equation 5, Figure 2)."""
+    for reference, lists in itertools.product(each.references, each.lists):
+        first_QM = reference.rows[:, :trained_depth]
+        factors = depths.consistency_factor(lists.rows, first_QM, wanted)
+        row = {"set": each.value.name, "system": lists.system, "trained on": reference.system}
+        shares = {str(depth): round(factor, 6) for depth, factor in factors.items()}
+        yield row | {"trained depth": first_QM.shape[1], "factors": shares}
+
+
+STAGES.register(
+    "rerank",
+    Stage(
+        rerank,
+        check_settings=(of_fields(check_settings, "rerank"),),
+        check=(check, platforms.check),
+        reads="runs, a reranker's checkpoint or folder, texts of sets",
+        writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
+        settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
+        uses=("encode.batch_tokens",),
+        needs=("sets", "evaluate"),
+        also=of_fields(train_unless, "rerank.model"),
+        fetch=lambda run: rerankers.KIND.fetch(run, run.config.rerank.model, _MODEL),
+        texts_of=("sets",),
+        inputs=inputs,
+        outputs=(FOLDER,),
+        everywhere=True,
+    ),
+)

@@ -1,0 +1,1 @@
+"""SEED-Encoder: an autoencoder with a weak decoder (Lu et al. 2021)."""

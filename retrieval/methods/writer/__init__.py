@@ -1,0 +1,1 @@
+"""A sequence-to-sequence writer of questions: question generation and doc2query."""

@@ -1,0 +1,236 @@
+"""Texts that an encoder-decoder writes, token by token: greedily, by beam search or drawn at random.
+
+These are functions of arrays of fixed shapes, to be jitted with the model as an argument. They end when all texts have.
+
+Letters of shapes: R sources, W texts of each, T tokens of a text at most, V vocabulary, X tokens that are drawn from
+or tried.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.arrays import first_highest, reshape_rows
+from retrieval.errors import UserError
+from retrieval.methods.writer.model import Cache, EncoderDecoder, Memory
+from retrieval.models.text import Text
+
+PAD = 0
+
+
+class Written(NamedTuple):
+    """Texts.
+
+    Attributes:
+      ids_RWT: without the start token; with the end token, unless the text was cut, and `PAD` behind it.
+      log_probability_RW: of all its tokens, the end token's too, by the model's own distribution without `PAD`;
+        float32.
+    """
+
+    ids_RWT: jax.Array
+    log_probability_RW: jax.Array
+
+
+class Ends(NamedTuple):
+    """How a text begins and ends: the ids of two tokens.
+
+    Also how many tokens it has at most, the end token among them.
+    """
+
+    start: int
+    end: int
+    length: int
+
+
+# From logits [R, W, V] and the place in the text to the next token [R, W].
+_Pick = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
+    """The most probable token each time; one text of each source.
+
+    Raises:
+      UserError: a text has no room, or is longer than the model has positions for.
+    """
+    return _one_by_one(model, source, ends, 1, lambda logits_RWV, place: first_highest(logits_RWV))
+
+
+def sample(
+    model: EncoderDecoder,
+    source: Text,
+    ends: Ends,
+    keys_R: jax.Array,
+    *,
+    count: int = 1,
+    top_k: int = 10,
+    temperature: float = 1.0,
+) -> Written:
+    """Texts whose tokens are drawn from the `top_k` most probable (Fan et al. 2018).
+
+    Args:
+      keys_R: a random key of each source, so that its texts do not depend on the batch that it is in.
+      count: W, how many texts.
+      temperature: below 1 the probable tokens are drawn more often than the model says.
+
+    Raises:
+      UserError: as `greedy`, or an option is out of its range.
+    """
+    vocabulary = model.config.vocab_size
+    if count < 1 or not 1 <= top_k <= vocabulary or not temperature > 0:
+        raise UserError(
+            f"sampling: {count} texts, top_k {top_k}, temperature {temperature}: take 1 text or more, a top_k of 1 to "
+            f"{vocabulary} and a temperature above 0"
+        )
+
+    def pick(logits_RWV: jax.Array, place: jax.Array) -> jax.Array:
+        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, top_k)
+        draw = jax.vmap(lambda key, logits_WX: jax.random.categorical(jax.random.fold_in(key, place), logits_WX))
+        drawn_RW = draw(keys_R, logits_RWX / temperature)
+        return jnp.take_along_axis(ids_RWX, drawn_RW[:, :, None], axis=2)[:, :, 0]
+
+    return _one_by_one(model, source, ends, count, pick)
+
+
+def beam_search(
+    model: EncoderDecoder, source: Text, ends: Ends, *, width: int = 4, length_penalty: float = 0.0
+) -> Written:
+    """The best texts of a search that keeps `width` of them each time, best first.
+
+    Where there are fewer texts, the last have a log-probability of -inf and mean nothing.
+
+    Args:
+      length_penalty: the exponent by which longer texts are excused for their smaller probability (Wu et al. 2016,
+        equation 14): what counts is log-probability / ((5 + tokens) / 6)^exponent.
+
+    Raises:
+      UserError: as `greedy`, or an option is out of its range.
+    """
+    if width < 1 or not length_penalty >= 0:
+        raise UserError(
+            f"beam search: width {width}, length_penalty {length_penalty}: take a width of 1 or more, a penalty of 0 "
+            "or more"
+        )
+
+    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
+        R, W, V = logits_RWV.shape
+        X = min(W, V)  # no text has more than W of its tokens among the W best of all
+        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, X)
+        # A text that has ended goes on in one way, with padding, which is certain.
+        ended_X = jnp.where(jnp.arange(X) == 0, 0, -jnp.inf)
+        is_done_RW1 = state.done_RW[:, :, None]
+        ids_RWX = jnp.where(is_done_RW1, PAD, ids_RWX)
+        log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
+        tokens_RW = jnp.where(state.done_RW, state.tokens_RW, state.tokens_RW + 1)
+        value_RWX = log_RWX / (((5 + tokens_RW) / 6) ** length_penalty)[:, :, None]
+        _, best_RW = jax.lax.top_k(reshape_rows(value_RWX, R, W * X), W)
+        log_RW, picked_RW = (
+            jnp.take_along_axis(reshape_rows(x_RWX, R, W * X), best_RW, axis=1) for x_RWX in (log_RWX, ids_RWX)
+        )
+        state = state._replace(tokens_RW=tokens_RW)
+        return _extended(_of_beams(state, best_RW // X), picked_RW, log_RW, ends)
+
+    memory = model.read(source)
+    state = _start(model, memory, ends, width)
+    # All beams are alike at first: one of them is enough.
+    state = state._replace(log_RW=jnp.where(jnp.arange(width) == 0, state.log_RW, -jnp.inf))
+    return _run(model, memory, ends, state, add)
+
+
+class _State(NamedTuple):
+    """Texts that are being written.
+
+    Attributes:
+      place: how many tokens are written.
+      last_RW: the last of them.
+      tokens_RW: how many of them were written before a text ended.
+    """
+
+    place: jax.Array
+    ids_RWT: jax.Array
+    last_RW: jax.Array
+    log_RW: jax.Array
+    done_RW: jax.Array
+    tokens_RW: jax.Array
+    cache: Cache
+
+
+def _one_by_one(model: EncoderDecoder, source: Text, ends: Ends, width: int, pick: _Pick) -> Written:
+    """Texts that do not compete."""
+
+    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
+        picked_RW = pick(logits_RWV, state.place).astype(state.ids_RWT.dtype)
+        picked_RW = jnp.where(state.done_RW, PAD, picked_RW)
+        log_RW = jnp.take_along_axis(logits_RWV, picked_RW[:, :, None], axis=2)[:, :, 0] - total_RW
+        return _extended(state, picked_RW, state.log_RW + jnp.where(state.done_RW, 0, log_RW), ends)
+
+    memory = model.read(source)
+    return _run(model, memory, ends, _start(model, memory, ends, width), add)
+
+
+def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _State:
+    if ends.length < 1:
+        raise UserError(f"texts of {ends.length} tokens: at least 1 is needed")
+    cache = model.empty_cache(memory, width, ends.length)
+    zero_RW = jnp.zeros_like(cache.keys_RWKNDT[:, :, 0, 0, 0, 0], jnp.int32)
+    return _State(
+        place=jnp.int32(0),
+        ids_RWT=zero_RW[:, :, None] + jnp.full(ends.length, PAD, jnp.int32),
+        last_RW=zero_RW + ends.start,
+        log_RW=zero_RW.astype(jnp.float32),
+        done_RW=zero_RW > 0,
+        tokens_RW=zero_RW,
+        cache=cache,
+    )
+
+
+def _run(
+    model: EncoderDecoder,
+    memory: Memory,
+    ends: Ends,
+    state: _State,
+    add: Callable[[_State, jax.Array, jax.Array], _State],
+) -> Written:
+    """Goes on until all texts have ended, or have no more room.
+
+    Args:
+      add: the state with one more token of each text, from the logits of that token [R, W, V] and the logarithm of the
+        sum of their exponentials [R, W].
+    """
+
+    def going(state: _State) -> jax.Array:
+        return (state.place < ends.length) & ~state.done_RW.all()
+
+    def one_token(state: _State) -> _State:
+        logits_RWV, cache = model.step(state.last_RW, state.place, memory, state.cache)
+        # Padding is no token of a text; a model that never saw it as one may still give it a share.
+        logits_RWV = jnp.where(jnp.arange(logits_RWV.shape[-1]) == PAD, -jnp.inf, logits_RWV)
+        return add(state._replace(cache=cache), logits_RWV, jax.nn.logsumexp(logits_RWV, axis=-1))
+
+    state = jax.lax.while_loop(going, one_token, state)
+    return Written(state.ids_RWT, state.log_RW)
+
+
+def _extended(state: _State, picked_RW: jax.Array, log_RW: jax.Array, ends: Ends) -> _State:
+    """The texts with one more token."""
+    picked_RW = picked_RW.astype(state.ids_RWT.dtype)
+    return state._replace(
+        place=state.place + 1,
+        ids_RWT=jax.lax.dynamic_update_slice(state.ids_RWT, picked_RW[:, :, None], (0, 0, state.place)),
+        last_RW=picked_RW,
+        log_RW=log_RW,
+        done_RW=state.done_RW | (picked_RW == ends.end),
+    )
+
+
+def _of_beams(state: _State, parent_RW: jax.Array) -> _State:
+    """The state of other beams of the same source, for each beam."""
+
+    def chosen(x: jax.Array) -> jax.Array:
+        if not x.ndim:
+            return x
+        parents = parent_RW.reshape(*parent_RW.shape, *[1] * (x.ndim - 2))
+        return jnp.take_along_axis(x, parents, axis=1, mode="clip")  # all are in bounds, and need no check
+
+    return jax.tree.map(chosen, state)
