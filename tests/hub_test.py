@@ -1,7 +1,5 @@
 """Models come from Hugging Face's hub and go there: `hf:NAME`, `export.hub`. A server on this machine stands for it."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ from support import exported, toy_hub
 import retrieval
 from configs import ict
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError, hub_hint
-from retrieval.methods.reranker import rerankers
-from retrieval.methods.writer import published_writer
+from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
@@ -104,26 +100,6 @@ def test_a_name_that_cannot_be_is_one_sentence(served, tmp_path, name, message):
     with pytest.raises(UserError, match=message) as refused:
         preflight.check(run, run.config.stages)
     assert "\n" not in str(refused.value) and not run.folder.exists()
-
-
-def test_a_cross_encoder_of_the_hub_is_a_reranker(served, tmp_path):
-    run = make_run(tmp_path, "")
-    rerankers.check(run, "hf:me/reranker", "config.rerank.model")
-    names = {path.name for path in rerankers.inputs(run, "hf:me/reranker", "config.rerank.model")}
-    assert {"config.json", "model.safetensors", "vocab.txt"} <= names
-    with pytest.raises(UserError, match=r"config\.rerank\.model=hf:me/t5: no cross-encoder of BERT's kind"):
-        rerankers.check(run, "hf:me/t5", "config.rerank.model")
-
-
-def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
-    with pytest.raises(UserError, match=r"config\.rerank\.model=me/bert: no cross-encoder.* is written hf:me/bert$"):
-        rerankers.check(make_run(tmp_path, ""), "me/bert", "config.rerank.model")
-    with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json.* is written hf:t5-base$"):
-        published_writer.check(Path("t5-base"), 1)
-    with pytest.raises(UserError, match=r"me/bert: neither the work directory.* is written hf:me/bert$"):
-        retrieval.load("me/bert")
-    for value in (str(tmp_path), f"{tmp_path}/none", "lists/vocab.txt", "runs/a/b", "", "../model"):
-        assert hub_hint(value) == ""
 
 
 @pytest.fixture(scope="module")

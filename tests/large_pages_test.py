@@ -46,14 +46,6 @@ def test_a_setting_of_the_user_stays(setting):
     assert first[2].rstrip() == f"[] {setting}".rstrip() and end[0] == "goes"
 
 
-def test_no_restart_where_the_c_library_knows_no_such_pages(monkeypatch):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it restarted"))
-    monkeypatch.setattr(os, "confstr", lambda _: "musl 1.2")
-    large_pages.restart_with()
-    assert "GLIBC_TUNABLES" not in os.environ
-
-
 def test_no_restart_where_the_program_itself_comes_from_the_input(monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it restarted"))

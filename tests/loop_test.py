@@ -84,13 +84,6 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         return jax.device_get(state), log
 
 
-def test_learns_and_logs_means(tmp_path):
-    state, log = run(tmp_path, 200)
-    assert np.abs(state.params["w"] - TRUE_WEIGHTS).max() < 0.6  # dropout shrinks the solution
-    assert [step for step, _ in log] == list(range(5, 201, 5))
-    assert log[-1][1]["loss"] < log[0][1]["loss"] / 3 and log[-1][1]["examples_per_second"] > 0
-
-
 @pytest.fixture(params=["disk", "store"])
 def place(request, tmp_path):
     """A folder for checkpoints."""
@@ -132,14 +125,6 @@ def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, dies):
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)
     assert steps_in(place) == [15, 20]
     assert {name.split("/")[3] for name in bucket.names()} == {"15", "20"}
-
-
-def test_a_machine_that_goes_away_costs_no_step(tmp_path):
-    whole, _ = run(tmp_path / "whole", 20)
-    with pytest.raises(PreemptedError, match="interrupted after step 7, which is saved"):
-        run(tmp_path / "parts", 20, stops_at=lambda step: step == 7)
-    assert Checkpointer(tmp_path / "parts").latest_step() == 7
-    jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "parts", 20, stops_at=lambda step: step == 20)[0])
 
 
 def test_an_old_step_stays_until_the_next_is_whole(tmp_path):
@@ -230,13 +215,12 @@ def largest(folder):
     "damage",
     [
         lambda step: flip(largest(step)),
-        lambda step: os.truncate(largest(step), 10),
         lambda step: largest(step).unlink(),
         lambda step: flip(step / "data" / "position.json"),
         lambda step: (step / "manifest.json").unlink(),
         lambda step: shutil.rmtree(step / "state"),
     ],
-    ids=["flip", "truncate", "delete", "position", "manifest", "state"],
+    ids=["flip", "delete", "position", "manifest", "state"],
 )
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, damage):
     folder = tmp_path / "checkpoints"
@@ -326,28 +310,26 @@ def test_a_failed_save_ends_the_run_within_a_step(tmp_path, monkeypatch):
     assert Checkpointer(tmp_path).latest_step() == 5
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
-def test_a_disk_error_in_a_save_ends_the_run(tmp_path, monkeypatch, number):
+def test_a_disk_error_in_a_save_ends_the_run(tmp_path, monkeypatch):
     run(tmp_path, 20, stop=5)
 
     def fail(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(Numbers, "save", fail)
-    with pytest.raises(UserError, match=rf"a checkpoint cannot be written \(.*{os.strerror(number)}"):
+    with pytest.raises(UserError, match=rf"a checkpoint cannot be written \(.*{os.strerror(errno.EIO)}"):
         run(tmp_path, 20)
     assert Checkpointer(tmp_path).latest_step() == 5
 
 
-@pytest.mark.parametrize("happens", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("elsewhere"))])
-def test_a_folder_that_goes_away_ends_the_run(tmp_path, happens):
+def test_a_folder_that_goes_away_ends_the_run(tmp_path):
     """Also where Orbax has made it anew since."""
     steps = []
 
     def stops_at(step):
         steps.append(step)
         if step == 7:
-            happens(tmp_path / "checkpoints")
+            (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
             (tmp_path / "checkpoints").mkdir()
 
     with pytest.raises(UserError, match=r"cannot be written \(its folder was moved or deleted meanwhile\)"):
@@ -420,11 +402,6 @@ def test_many_bad_updates_in_a_row_end_the_run(tmp_path):
     assert int(state.step) == 5 and np.isfinite(state.params["w"]).all()
 
 
-def test_bad_updates_between_two_log_lines_are_seen(tmp_path):
-    with pytest.raises(UserError, match="step 9: "):
-        run(tmp_path / "a", 20, poison=dict.fromkeys((6, 7, 8), math.nan), settings={"log_every": 10})
-
-
 def test_every_step_has_a_dropout_key_of_its_own():
     def draw(params, batch, key):
         return jnp.zeros(1), {"draw": jax.random.uniform(key, (1,))}
@@ -437,11 +414,6 @@ def test_every_step_has_a_dropout_key_of_its_own():
             state, metrics = step(state, {})
             draws.append(float(metrics["draw"]))
     assert len(set(draws)) == 40
-
-
-def test_restoring_without_a_checkpoint_says_what_to_do(tmp_path):
-    with pytest.raises(UserError, match="no checkpoint; run the train stage first"):
-        Checkpointer(tmp_path).restore({"w": jnp.zeros(3)})
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

@@ -162,13 +162,6 @@ def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, la
     assert records.details(run, "train")["went on from"] == [last]
 
 
-def test_other_settings_than_the_length_stay(whole_and_cut, tmp_path):
-    run = copy(whole_and_cut[1], tmp_path, 7)
-    run.config.train.learning_rate = 1e-3
-    with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
-        runner.check_run(run)
-
-
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})
@@ -192,12 +185,6 @@ def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog
     run.config.train.minutes = 1.0
     with pytest.raises(UserError, match=r"config\.train\.minutes: 1\.5 there, 1\.0 now"):
         runner.check_run(run)
-
-
-def test_a_step_is_measured(inputs, prepared, tmp_path):
-    run = tower_run(inputs, prepared, 3)
-    mesh = make_mesh(run.config)
-    assert 0 < train.step_time.measure(run.config, len(run.load_vocabulary()), mesh.devices.flatten().tolist()) < 60
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,10 @@ from support.pods import SMALL, ending, parameters, processes
 from support.run_results import metrics
 from support.toy_store import URL
 
-from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import artefacts, hosts
 from retrieval.runtime.artefacts import Exchange
 from retrieval.runtime.signals import EXIT_CODE
-from retrieval.training import checkpoint
 
 STAGES = "prepare,sets,train,encode"
 
@@ -177,31 +175,6 @@ def test_a_file_that_changes_on_its_way_between_hosts_is_an_error(bucket, copies
     bucket.fails = lambda kind, name: bucket.path(name).write_text("another") and None if kind == "read" else None
     ends = threads.run(lambda number: Exchange(copies[number], ["made"]).gather())
     assert str(ends[0]).startswith(f"{URL}/made/part: not what another host wrote; see that nobody else")
-
-
-@pytest.mark.long
-def test_a_pod_on_a_store_finishes_a_run(inputs, bucket, tmp_path, monkeypatch):
-    changes = {
-        "train.steps": 4,
-        "loop.validate_every": 2,
-        "mesh.fsdp": 2,
-        "encode.corpus": True,
-        "encode.shard_size": 8,
-    }
-    with pod(2, 1, inputs, tmp_path / "scratch", **changes) as started:
-        codes, said = finish(started)
-    assert codes == [0, 0], said
-    folder = brought(tmp_path, monkeypatch, TOPS)
-    for name in STAGES.split(","):
-        record = files.read_json(folder / "stages" / f"{name}.json")
-        assert record["done"]
-        files.verify_checksums(folder, record["outputs"], "none")
-    place = artefacts.checkpoints(folder)
-    for step in checkpoint.steps_in(place):
-        checkpoint.verify(place / str(step), "none")
-    assert checkpoint.steps_in(place) == [2, 4] and len(metrics(folder)) == 6
-    shards = {path.name for path in (folder / "embeddings" / "corpus").rglob("candidates-*.npy")}
-    assert len(shards) > 3  # of both hosts
 
 
 def train_on(inputs, scratch, count=2, devices=4, **changes):
