@@ -88,7 +88,7 @@ def opened(url: str) -> Iterator["Artefacts"]:
             files.lock(own.folder)
             own.lease = Lease(own.store)
             stack.enter_context(own.lease.kept())
-            there = own.names()
+            there = own.names([""])
             if there and CONFIG not in there:
                 raise UserError(f"{own.url} is not empty and not a work directory (no {CONFIG}): use another --workdir")
 
@@ -136,7 +136,7 @@ class Artefacts:
         """
         with (self._place / files.LOCK).open("a") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)  # until the file is closed
-            stored = {name for name in _complete(self.names()) if _is_below(name, tops)}
+            stored = set(_complete(self.names(tops)))
             looks = self.looks(tops)
             gone = looks.keys() - stored
             self.drop(gone)
@@ -158,8 +158,8 @@ class Artefacts:
         """
         if self.lease:
             self.lease.renew()
-        looks = self.looks(top for top in tops if top != CHECKPOINTS)
-        stored = {name for name in self.names() if _is_below(name, tops) and not _is_below(name, [CHECKPOINTS])}
+        tops = [top for top in tops if top != CHECKPOINTS]
+        looks, stored = self.looks(tops), self.names(tops)
         for names in _apart(stored - looks.keys())[::-1]:
             all_of(self.store.delete, names)
         self.give({*self.unknown(looks), *(looks.keys() - stored)})
@@ -195,9 +195,9 @@ class Artefacts:
             files.remove(self.folder / name)
             _remove_empty((self.folder / name).parent)
 
-    def names(self) -> set[str]:
-        """What the store has; of checkpoints the manifests."""
-        names = {name for name in self.store.names() if not is_lock(name)}
+    def names(self, tops: Iterable[str]) -> set[str]:
+        """What the store has of these; of checkpoints the manifests."""
+        names = {name for top in tops for name in self.store.sums(top) if not is_lock(name)}
         return {n for n in names if not _is_below(n, [CHECKPOINTS]) or n.endswith(f"/{files.MANIFEST}")}
 
     def looks(self, tops: Iterable[str]) -> dict[str, tuple[int, int]]:

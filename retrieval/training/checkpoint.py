@@ -187,7 +187,7 @@ class Checkpointer:
         Args:
           folder: a `Path`, or an `epath.Path` of a store.
           before: is called in the first host before a step is saved, for what the step is of no use without.
-          alone: this process does it by itself, whatever others do.
+          alone: this process reads by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
         if best:
@@ -199,14 +199,12 @@ class Checkpointer:
             best_fn=(lambda scores: scores[best]) if best else None,
             # Steps are renamed away, and `_seal` deletes them later: a kill leaves no half step in the list.
             todelete_subdir=None if is_remote(folder) else _TRASH,
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=not alone,
             temporary_path_class=atomicity.CommitFileTemporaryPath if is_remote(folder) else None,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
             multiprocessing_options=_this_process() if alone else MultiprocessingOptions(),
             create=not alone,
         )
-        if alone and not is_remote(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         self._folder = _absolute(folder)
         self._best, self._before = best, before
         self._saving: int | None = None
