@@ -19,6 +19,7 @@ from support.pods import SMALL, ending, parameters, processes
 from support.run_results import metrics
 from support.toy_store import URL
 
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import artefacts, hosts
 from retrieval.runtime.artefacts import Exchange
@@ -198,6 +199,51 @@ def whole(inputs, tmp_path_factory):
     toy_store.bucket(place / "bucket")
     train_on(inputs, place, workdir=place / "run")
     return place / "run"
+
+
+PARTS = """
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from support import toy_store
+from retrieval import files
+from retrieval.runtime import ending, hosts
+from retrieval.runtime.store import Store
+from retrieval.training.checkpoint import Checkpointer, drop_damaged
+
+class Position:
+    def save(self, folder):
+        files.write_json(folder / f"{hosts.number()}.json", 7 + hosts.number())
+
+    def restore(self, folder):
+        self.value = files.read_json(folder / f"{hosts.number()}.json")
+
+toy_store.bucket()
+hosts.connect()
+own = NamedSharding(jax.make_mesh((2,), ("data",)), PartitionSpec("data"))
+state = {"w": jax.make_array_from_callback((4,), own, lambda index: np.arange(4.0)[index])}
+place, position = Store(toy_store.URL).path / "checkpoints", Position()
+for step in (1, 2, 3):
+    checkpointer = Checkpointer(place)
+    checkpointer.save(step, state, position)
+    checkpointer.close()
+drop_damaged(place)
+(part,) = Checkpointer(place).restore(state, position)["w"].addressable_shards
+print(part.data.tolist(), position.value, flush=True)
+ending.leave(0)
+"""
+
+
+def test_every_host_writes_and_reads_its_part_of_a_checkpoint(bucket, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]))
+    with ending(processes(["-c", PARTS], 2)) as started:
+        said = [process.communicate(timeout=200) for process in started]
+    assert [out.splitlines()[-1] for out, _ in said] == ["[0.0, 1.0] 7", "[2.0, 3.0] 8"], said
+    names = [name.removeprefix("bucket/run/checkpoints/") for name in bucket.names()]
+    sealed = set(files.read_json(bucket.path("bucket/run/checkpoints/3/manifest.json")))
+    late = {"manifest.json", "commit_success.txt", "_CHECKPOINT_METADATA"}
+    assert {name.partition("/")[2] for name in names if name.startswith("3/")} == sealed | late
+    assert {name.partition("/")[0] for name in names} == {"2", "3"}
+    assert {"data/0.json", "data/1.json"} <= sealed and any("ocdbt.process_1/" in name for name in sealed)
 
 
 @pytest.mark.long
