@@ -35,7 +35,7 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     config = load(name, size)
     assert set(config.stages) <= set(STAGES)
     for stage in STAGES.values():
-        for field in stage.settings:
+        for field in stage.fields:
             get_field(config.to_dict(), field)
     assert config.train.batch_size % config.data.lanes == 0
     assert config.prepare.shards % config.data.lanes == 0 or "prepare" not in config.stages

@@ -29,7 +29,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.runtime import signals
 from retrieval.stage_outputs import Run
-from retrieval.stages import train
 from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
@@ -298,8 +297,13 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
         assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
 
 
+def trained(run):
+    """The folder of the step that other stages read."""
+    return run.folder / "checkpoints" / str(records.details(run, "train")["step"])
+
+
 def test_a_damaged_score_chooses_no_other_checkpoint(copy):
-    (step,) = train.trained(copy.folder, records.details(copy, "train"))
+    step = trained(copy)
     path = step / "metrics" / "metrics"
     path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 0.0)))
     copy.record("encode").unlink()
@@ -308,12 +312,12 @@ def test_a_damaged_score_chooses_no_other_checkpoint(copy):
 
 
 def test_a_checkpoint_that_is_deleted_is_made_again_or_gives_way_to_another(copy):
-    (step,) = train.trained(copy.folder, records.details(copy, "train"))
+    step = trained(copy)
     shutil.rmtree(step)
     with pytest.raises(UserError, match=r"missing.*--stage=train makes it again"):
         runner.run_stage(other_settings(copy), "encode")
     runner.run_stage(copy, "train")
-    (other,) = train.trained(copy.folder, records.details(copy, "train"))
+    other = trained(copy)
     assert other.exists()
 
 

@@ -20,7 +20,7 @@ from retrieval import main
 from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
 from retrieval.runtime import ending, signals
 from retrieval.stage_outputs import Run
 
@@ -250,8 +250,8 @@ class Counter:
 def stages(own_table):
     """The stages that there are in a test, which may change them."""
     toys = {
-        "prepare": Stage(Counter(), settings=("corpus", "prepare"), fixed=True),
-        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("prepare",), outputs=("out",)),
+        "prepare": Stage(Counter(), fields=("corpus", "prepare"), fixed=Fixed()),
+        "evaluate": Stage(Counter(), fields=("evaluate",), reads=("prepare",), writes=("out",)),
     }
     own_table(STAGES, toys)
     return toys
@@ -265,7 +265,7 @@ def make_run(folder, *arguments):
 
 def run_all(run, stages):
     runner.open_run(run)
-    for name in STAGES:
+    for name in in_order(STAGES, run.config):
         runner.run_stage(run, name)
     return [stage.function.calls for stage in stages.values()]
 
@@ -284,18 +284,16 @@ def test_a_changed_stage_runs_again_on_clean_output(tmp_path, stages):
 
 def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch):
     """Its numbers would be those of the old ones, under a config that names the new ones."""
-    stages["index"] = Stage(Counter(), settings=("index",), needs=("prepare",))
-    stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
+    stages["index"] = Stage(Counter(), fields=("index",), reads=("prepare",), writes=("index",))
+    stages["evaluate"] = dataclasses.replace(stages["evaluate"], reads=("prepare", "index"))
 
     first = make_run(tmp_path)
-    first.config.stages = tuple(STAGES)
+    first.config.stages = tuple(in_order(STAGES, first.config))
     run_all(first, stages)
     changed = dataclasses.replace(first, config=first.config.copy_and_resolve_references())
     changed.config.index.bm25_k1 = 0.1
     for names in (["evaluate"], ["prepare", "evaluate"]):
-        with pytest.raises(
-            UserError, match="'evaluate' would read what stage 'index' made with other settings; of con"
-        ):
+        with pytest.raises(UserError, match="'evaluate' would read what stage 'index' made with config.index.bm25_k1="):
             preflight.check(changed, names)
     preflight.check(changed, ["index", "evaluate"])  # which makes it anew
     preflight.check(changed, ["index"])
@@ -313,34 +311,33 @@ def test_each_check_of_asked_stages_runs_once(tmp_path, stages, monkeypatch):
     for name, stage in list(stages.items()):
         stages[name] = dataclasses.replace(
             stage,
-            check_settings=(lambda config, name=name: called.append(f"settings of {name}"),),
-            check_inputs=(lambda run, name=name: called.append(f"inputs of {name}"),),
+            check_config=(lambda config, name=name: called.append(f"settings of {name}"),),
             check=(lambda run, name=name: called.append(name), shared),
         )
     run = make_run(tmp_path)
     run.config.base = ""
     preflight.check(run, ["prepare", "evaluate"])
-    before = ["settings of prepare", "settings of evaluate", "inputs of prepare", "inputs of evaluate"]
+    before = ["settings of prepare", "settings of evaluate"]
     assert called == [*before, "prepare", "shared", "evaluate"]
     called.clear()
     run_all(run, stages)
     preflight.check(run, ["evaluate"])
-    assert called == ["settings of evaluate", "inputs of evaluate", "evaluate", "shared"]
+    assert called == ["settings of evaluate", "evaluate", "shared"]
 
 
 def test_all_stages_of_a_new_setting_are_named_together(tmp_path, monkeypatch, stages):
     """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
     stages.clear()
     stages |= {
-        "prepare": Stage(Counter(), settings=("corpus",), fixed=True),
-        "sets": Stage(Counter(), settings=("sets",), needs=("prepare",)),
-        "train": Stage(Counter(), settings=("train",), needs=("prepare", "sets"), fixed=True),
-        "encode": Stage(Counter(), settings=("encode",), needs=("sets", "train")),
-        "index": Stage(Counter(), settings=("index",), needs=("sets", "encode")),
-        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("sets", "encode", "index")),
+        "prepare": Stage(Counter(), fields=("corpus",), fixed=Fixed()),
+        "sets": Stage(Counter(), fields=("sets",), reads=("prepare",), writes=("sets",)),
+        "train": Stage(Counter(), fields=("train",), reads=("prepare", "sets"), fixed=Fixed(("train.steps",))),
+        "encode": Stage(Counter(), fields=("encode",), reads=("sets", "train"), writes=("encode",)),
+        "index": Stage(Counter(), fields=("index",), reads=("sets", "encode"), writes=("index",)),
+        "evaluate": Stage(Counter(), fields=("evaluate",), reads=("sets", "encode", "index"), writes=("evaluate",)),
     }
     run = make_run(tmp_path)
-    run.config.stages = tuple(STAGES)
+    run.config.stages = tuple(in_order(STAGES, run.config))
 
     def refused(*names):
         with pytest.raises(UserError) as error:
@@ -359,9 +356,10 @@ def test_all_stages_of_a_new_setting_are_named_together(tmp_path, monkeypatch, s
     assert refused("evaluate") == "--stage=index,evaluate"
 
 
-def copying(source, name, **about):
-    """A stage that writes what a file holds."""
-    return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
+def copying(source, name, is_read=True, **about):
+    """A stage that writes what a file holds. Where nobody reads it, it runs whenever it is asked for."""
+    written = {"writes" if is_read else "leaves": (name,)}
+    return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, **written, **about)
 
 
 def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, stages):
@@ -370,13 +368,17 @@ def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, st
     source.write_text("one")
     stages.clear()
     stages |= {
-        "sets": copying(source, "sets", inputs=lambda run: [source]),
-        "index": copying(source, "index", needs=("sets",)),
-        "evaluate": copying(source, "runs", needs=("sets", "index")),
-        "report": copying(source, "report.md", needs=("evaluate",), always=True),
+        "sets": copying(source, "sets", files=lambda run: [source]),
+        "index": copying(source, "index", reads=("sets",)),
+        "evaluate": copying(source, "runs", reads=("sets", "index")),
+        "report": copying(source, "report.md", False, reads=("evaluate",)),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
-    base.config.stages, run.config.stages, run.config.base = tuple(STAGES), ("evaluate",), str(base.folder)
+    base.config.stages, run.config.stages, run.config.base = (
+        tuple(in_order(STAGES, run.config)),
+        ("evaluate",),
+        str(base.folder),
+    )
     runner.open_run(base)
     for name in STAGES:
         runner.run_stage(base, name)
@@ -407,9 +409,9 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
     stages |= {
         "prepare": copying(source, "corpus"),
         "sets": copying(source, "sets"),
-        "index": copying(source, "index", needs=("prepare", "sets")),
-        "evaluate": copying(source, "runs", needs=("sets", "index"), texts_of=("sets",), always=True),
-        "search": copying(source, "hits", needs=("prepare", "index"), texts_of=("prepare",), always=True),
+        "index": copying(source, "index", reads=("prepare", "sets")),
+        "evaluate": copying(source, "runs", False, reads=(Read("sets", same=True), "index")),
+        "search": copying(source, "hits", False, reads=(Read("prepare", same=True), "index")),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "sets", "index")
@@ -425,7 +427,7 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
     for made, reader in (("sets", "evaluate"), ("prepare", "search")):
         (run.folder / "stages" / f"{made}.json").unlink()
         runner.run_stage(run, made)
-        with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made, which has another"):
+        with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made of another '{made}'"):
             runner.run_stage(run, reader)
 
 
@@ -434,10 +436,8 @@ def test_a_model_of_a_base_reads_texts_that_it_has_not_learnt_from(tmp_path, sta
     stages.clear()
     stages |= {
         "prepare": copying(source, "corpus"),
-        "train": copying(source, "towers", needs=("prepare",), fixed=True),
-        "search": copying(
-            source, "hits", needs=("prepare",), needs_if_made=("train",), texts_of=("prepare",), always=True
-        ),
+        "train": copying(source, "towers", reads=("prepare",), fixed=Fixed()),
+        "search": copying(source, "hits", False, reads=(Read("prepare", same=True), Read("train", optional=True))),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "train")
@@ -466,11 +466,11 @@ def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages
     stages.clear()
     stages |= {
         "train": copying(source, "towers"),
-        "encode": copying(source, "embeddings", needs=("train",)),
-        "search": copying(source, "hits", needs_if_made=("encode", "train"), always=True),
+        "encode": copying(source, "embeddings", reads=("train",)),
+        "search": copying(source, "hits", False, reads=(Read("encode", optional=True), Read("train", optional=True))),
     }
     run = make_run(tmp_path / "run")
-    run.config.stages = tuple(STAGES)
+    run.config.stages = tuple(in_order(STAGES, run.config))
     runner.open_run(run)
     for name in STAGES:
         runner.run_stage(run, name)
@@ -487,7 +487,7 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
         raise KeyboardInterrupt
 
     finished = stages["evaluate"]
-    stages["evaluate"] = Stage(interrupted, ("evaluate",), needs=("prepare",))
+    stages["evaluate"] = Stage(interrupted, ("evaluate",), reads=("prepare",), writes=("out",))
     with pytest.raises(KeyboardInterrupt):
         run_all(make_run(tmp_path), stages)
     stages["evaluate"] = finished
@@ -503,7 +503,7 @@ def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
         raise UserError("fewer examples than a batch has")
 
     stages.clear()
-    stages["train"] = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
+    stages["train"] = Stage(refuse, fields=("train",), fixed=Fixed(), leaves=("checkpoints",))
     for batch_size in (64, 32):
         run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
         with pytest.raises(UserError, match="fewer examples"):
@@ -534,7 +534,7 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source.mkdir()
     for name in "abc":
         (source / name).write_text("one")
-    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=True, inputs=lambda run: [source])
+    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=Fixed(), files=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
     (source / "b").write_text("another")
     with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):

@@ -26,7 +26,6 @@ from retrieval.config import experiment
 from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import FORMAT
 from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
@@ -437,8 +436,8 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     run = Run(config, folder, LOCK)
     for stage in stages:
         made_with = {
-            "settings": records._settings(run, STAGES[stage]),
-            "stages": records._made(run, stage),
+            "fields": records._values(run, stage),
+            "stages": records._identities(run, stage),
         }
         records.write_record(run, stage, record | {"inputs": made_with})
     return run

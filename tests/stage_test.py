@@ -2,41 +2,39 @@
 
 import pytest
 
-from retrieval.config import fields
+from retrieval.config import experiment, fields
 from retrieval.errors import UserError
-from retrieval.pipeline.stage import STAGES, Stage, StageTable, readers_of
+from retrieval.pipeline.stage import STAGES, Read, Stage, in_order, readers_of
 
 
 def nothing(run):
     return None
 
 
-def listed(**stages):
-    table = StageTable("stage")
-    for name, stage in stages.items():
-        table.register(name, stage)
-    return list(table)
+def listed(own_table, **stages):
+    own_table(STAGES, stages)
+    return in_order(STAGES, experiment.defaults())
 
 
-def test_stages_are_listed_after_what_they_read():
+def test_stages_are_listed_after_what_they_read(own_table):
     stages = {
         "alone": Stage(nothing),
-        "fourth": Stage(nothing, needs=("third",), wants=("second",)),
-        "first": Stage(nothing),
-        "third": Stage(nothing, needs=("second", "absent"), after=("first",)),
-        "second": Stage(nothing, needs=("first",)),
+        "fourth": Stage(nothing, reads=lambda config: ("third", Read("second", loose=True))),
+        "first": Stage(nothing, reads=(Read("fourth", earlier=True),)),
+        "third": Stage(nothing, reads=("second", "absent")),
+        "second": Stage(nothing, reads=("first",)),
     }
     order = ["first", "second", "third", "alone", "fourth"]
-    assert listed(**stages) == listed(**dict(reversed(stages.items()))) == order
+    assert listed(own_table, **stages) == order
 
 
-def test_stages_that_read_each_other_are_refused():
+def test_stages_that_read_each_other_are_refused(own_table):
     with pytest.raises(UserError, match="stages that read each other's output: "):
-        listed(one=Stage(nothing, needs=("two",)), two=Stage(nothing, needs=("one",)))
+        listed(own_table, one=Stage(nothing, reads=("two",)), two=Stage(nothing, reads=("one",)))
 
 
 def test_prepare_is_the_first_of_the_house():
-    names = list(STAGES)
+    names = in_order(STAGES, experiment.defaults())
     assert names[:2] == ["prepare", "sets"] and names.index("encode") < names.index("index") < names.index("evaluate")
 
 

@@ -10,16 +10,17 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, files
 from retrieval.cli import command_line, config_files
-from retrieval.config import fields
+from retrieval.config import experiment, fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
-from retrieval.pipeline.stage import STAGES, readers_of
+from retrieval.pipeline.stage import STAGES, in_order, readers_of, reads_of
 from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
@@ -42,13 +43,21 @@ def fields_page() -> str:
 
 def stages_page() -> str:
     """Every stage."""
-    rows = ((f"`{name}`", stage.reads, stage.writes) for name, stage in STAGES.items())
+    config = experiment.defaults()
+    rows = ((f"`{name}`", *_stage_row(name, config)) for name in in_order(STAGES, config))
     return _page(
         "Stages",
         "A run is a list of stages, `config.stages`. Each reads what earlier ones wrote to the work directory. "
         "`--stage=NAME,NAME` runs some of them alone.",
-        _table(("stage", "reads", "writes, below the work directory"), rows),
+        _table(("stage", "what it does", "reads of other stages", "writes, below the work directory"), rows),
     )
+
+
+def _stage_row(name: str, config: ConfigDict) -> tuple[str, str, str]:
+    stage = STAGES[name]
+    what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
+    written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
+    return what, ", ".join(read.stage for read in reads_of(name, config)), written
 
 
 def experiments_page() -> str:

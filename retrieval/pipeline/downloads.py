@@ -19,14 +19,14 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
     """
     for name in names:  # what is here of an unfinished stage is of use where its record here was that of the store
         if run.copy and f"stages/{name}.json" in run.copy.changed and not is_done(run, name):
-            run.copy.drop(run.copy.looks(STAGES[name].outputs))
+            run.copy.drop(run.copy.looks(STAGES[name].writes))
     for written in _by_folder(run, names).values():
         tops: list[str] = []
         sums: dict[str, str] = {}
         for name, holder in written.items():
             tops += STAGES[name].leaves
             if is_done(holder, name):
-                tops += STAGES[name].outputs
+                tops += STAGES[name].writes
                 sums |= record_of(holder, name)["outputs"]
         if holder.copy:
             holder.copy.get(tops, sums)
@@ -51,7 +51,7 @@ def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
         yield
         return
     stage = STAGES[name]
-    with hosts.sharing(Exchange(run.copy, (*stage.outputs, *stage.exchanged))):
+    with hosts.sharing(Exchange(run.copy, (*stage.writes, *stage.exchanged))):
         yield
 
 
@@ -67,9 +67,9 @@ def _by_folder(run: WorkDirectory, names: Sequence[str]) -> dict[Path, dict[str,
         is_read = name in names or name in holder.config.stages or is_done(holder, name)
         if is_read and name not in read.setdefault(holder.folder, {}):
             read[holder.folder][name] = holder
-            pending += needs(holder, name)
-    for want in {want for name in names for want in (*STAGES[name].needs_if_made, *STAGES[name].wants)}:
-        if is_done(run, want):
-            holder = run.holder(want)
-            read.setdefault(holder.folder, {})[want] = holder
+            for below, of in needs(holder, name):
+                if below.is_optional:
+                    read.setdefault(of.folder, {}).setdefault(below.stage, of)
+                else:
+                    pending.append((below.stage, of))
     return read

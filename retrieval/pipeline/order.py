@@ -5,8 +5,8 @@ from typing import NoReturn
 
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
-from retrieval.pipeline.records import fitting, has_settings, is_done, needs, outdated, to_make
-from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.records import changed_fields, is_done, mixed, needs, outdated, to_make
+from retrieval.pipeline.stage import STAGES, Fixed, Read, in_order
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 
 
@@ -14,11 +14,11 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
     """Checks that every stage comes after those whose output it reads, unless these have run.
 
     Raises:
-      UserError: it does not, or it would read what is out of date, or what was made with another model.
+      UserError: it does not, or it would read what is out of date, or was not made from the same.
     """
     for name in runner.grown(run) if (run.folder / CONFIG).exists() else ():
         if name not in names:
-            fields = " or ".join(f"config.{field}" for field in STAGES[name].grows)
+            fields = " or ".join(f"config.{field}" for field in (STAGES[name].fixed or Fixed()).grows)
             again = ",".join(to_make(run, [name, *names]))
             raise UserError(
                 f"stage '{name}' is finished with less than {fields} says: --stage={again} goes on with it, or "
@@ -26,55 +26,68 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
             )
     for place, name in enumerate(names):
         if run.holder(name) is not run:
-            place = run.holder(name).place
-            raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
+            there = run.holder(name).place
+            raise UserError(f"stage '{name}' is one of the base, {there}: run it there, or add it to config.stages")
         if need := _later(run, names, place):
             raise _out_of_order(run, names, name, need)
-        for need, holder in needs(run, name):
-            is_own = holder.folder == run.folder
-            made = is_own and need in names[:place]
-            missing = need in holder.config.stages and not made and not is_done(holder, need)
-            if need in STAGES[name].requires and need not in (*holder.config.stages, *names[:place]):
-                _refuse_absent(run, name, need)
-            if missing and is_own:
-                _refuse_missing(run, names, name, need)
-            if missing:
-                where = f" in {holder.place}: run it there"
-                raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
-            # Of a stage that is fixed `check_run` says which values differ.
-            if is_own and not made and not STAGES[need].fixed and is_done(run, need):
-                _check_settings(run, names, name, need)
+        for read, holder in needs(run, name):
+            _check_is_there(run, names, place, read, holder)
         _check_outdated(run, names, place)
-        _check_model(run, name)
+        if found := mixed(run, name):
+            raise runner.refusal(found, name)
+
+
+def _check_is_there(run: WorkDirectory, names: Sequence[str], place: int, read: Read, holder: WorkDirectory) -> None:
+    """What a stage reads has run with the fields of now, or will have."""
+    name, need, is_own = names[place], read.stage, holder.folder == run.folder
+    if is_own and need in names[:place]:
+        return
+    is_listed, is_made = need in holder.config.stages, is_done(holder, need)
+    if is_listed and not is_made and is_own:
+        _refuse_missing(run, names, name, need)
+    if is_listed and not is_made:
+        raise UserError(
+            f"stage '{name}' reads what stage '{need}' writes, which has not run in {holder.place}: run it there"
+        )
+    if read.required and not is_made:  # it may have run all the same, named in the shell
+        raise UserError(
+            f"stage '{name}' reads what stage '{need}' writes, and no run has that: run --stage={need},{name}, or set "
+            "config.base to a run that has it"
+        )
+    # Of a stage that is fixed `check_run` says which fields differ.
+    if (
+        is_own
+        and is_made
+        and not read.is_optional
+        and not STAGES[need].fixed
+        and (changes := changed_fields(run, need))
+    ):
+        field, (old, new) = next(iter(changes.items()))
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made with config.{field}={old!r}, which is {new!r} now: "
+            f"put it back, or make all of it anew: --stage={','.join(to_make(run, names))}"
+        )
 
 
 def _later(run: WorkDirectory, names: Sequence[str], place: int) -> str | None:
     """A stage behind the one at `place` whose output that reads."""
-    for need, holder in needs(run, names[place]):
-        is_seen = holder is run or need in holder.config.stages  # by a stage that looks back
-        if holder.folder == run.folder and is_seen and need in names[place + 1 :] and need not in names[:place]:
-            return need
+    for read, holder in needs(run, names[place]):
+        is_seen = not read.earlier or read.stage in holder.config.stages
+        is_behind = read.stage in names[place + 1 :] and read.stage not in names[:place]
+        if holder.folder == run.folder and is_seen and is_behind and not read.is_optional:
+            return read.stage
     return None
 
 
 def _out_of_order(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> UserError:
     """For a stage before one whose output it reads. Where no order will do, one of the two is to come from a base."""
-    order = [stage for stage in STAGES if stage in names]
+    order = in_order(names, run.config)
     if any(_later(run, order, place) for place in range(len(order))):
         return UserError(
             f"stage '{name}' reads what '{need}' writes, and each waits for the other: set config.base to a run that "
             "has a corpus, or leave one of them out of config.stages"
         )
     return UserError(f"stage '{name}' comes before '{need}', whose output it reads: --stage={','.join(order)}")
-
-
-def _refuse_absent(run: WorkDirectory, name: str, need: str) -> None:
-    """No run of the chain lists the stage; it may have run all the same, named in the shell."""
-    if not is_done(run, need):
-        raise UserError(
-            f"stage '{name}' reads what stage '{need}' writes, and no run has that: run --stage={need},{name}, or set "
-            "config.base to a run that has it"
-        )
 
 
 def _refuse_missing(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> NoReturn:
@@ -86,16 +99,6 @@ def _refuse_missing(run: WorkDirectory, names: Sequence[str], name: str, need: s
             f'with --config.stages="{tuple(names)}"'
         )
     raise UserError(f"{why}, which has not run: --stage={','.join(to_make(run, names))}")
-
-
-def _check_settings(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> None:
-    """What a stage reads was made with the settings that the config names."""
-    if not has_settings(run, need):
-        fields = ", ".join(f"config.{field}" for field in STAGES[need].settings)
-        raise UserError(
-            f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
-            f"since: put it back, or make all of it anew: --stage={','.join(to_make(run, names))}"
-        )
 
 
 def _check_outdated(run: WorkDirectory, names: Sequence[str], place: int) -> None:
@@ -113,19 +116,3 @@ def _check_outdated(run: WorkDirectory, names: Sequence[str], place: int) -> Non
         f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
         f"again{where}: --stage={','.join(again)}"
     )
-
-
-def _check_model(run: WorkDirectory, name: str) -> None:
-    """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
-    stage = STAGES[name]
-    seen = run.before(name) if stage.looks_back else run
-    for need, holder in fitting(run, name):
-        if holder.folder == run.folder or STAGES[need].looks_back:
-            continue  # what a stage looks back at is of the model before on purpose
-        for below, theirs in needs(holder, need):
-            ours = seen.holder(below)
-            if STAGES[below].of_model and below in theirs.config.stages and ours.folder != theirs.folder:
-                raise UserError(
-                    f"stage '{name}' would read what stage '{need}' of {holder.place} made of its own '{below}', and "
-                    f"beside it that of {ours.place}: add '{need}' to config.stages"
-                )

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.records import field_of, get_field
-from retrieval.pipeline.stage import STAGES, is_among, readers_of
+from retrieval.pipeline.stage import STAGES, is_among, readers_of, reads_of
 from retrieval.pipeline.work_directory import WorkDirectory
 
 _log = logging.getLogger(__name__)
@@ -72,9 +72,13 @@ def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> No
     """A base's stage has decided some fields for all who read its output, such as the sizes of a trained model."""
     for name, stage in STAGES.items():
         holder = run.holder(name)
-        if holder is run or name not in holder.config.stages or not is_among(stage.decides(holder.config), field):
+        if (
+            holder is run
+            or name not in holder.config.stages
+            or not is_among(stage.fixed.decides(holder.config) if stage.fixed else (), field)
+        ):
             continue
-        reads_itself = any(asked in names for asked in readers_of(field) if not _reads_output(asked, name))
+        reads_itself = any(asked in names for asked in readers_of(field) if not _reads_output(run, asked, name))
         if not reads_itself and _value(holder.config, field) != _value(run.config, field):
             raise UserError(
                 f"config.{field}: stage '{name}' of {holder.place} ran with another value, and what it made is used as "
@@ -82,11 +86,10 @@ def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> No
             )
 
 
-def _reads_output(name: str, of: str) -> bool:
+def _reads_output(run: WorkDirectory, name: str, of: str) -> bool:
     """Whether a stage reads what another one makes, directly or not, or is that one."""
-    stage = STAGES[name]
-    read = (*stage.needs, *stage.needs_if_made, *stage.wants)
-    return name == of or any(_reads_output(other, of) for other in read if other in STAGES)
+    read = [read.stage for read in reads_of(name, run.config) if read.stage in STAGES]
+    return name == of or any(_reads_output(run, other, of) for other in read)
 
 
 def _value(config: ConfigDict, field: str) -> str:

@@ -33,10 +33,8 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
     order.check(run, names)
     overrides.check(run, names, overridden)
     check_settings(run.config, names)
-    for check_inputs in _distinct(names, "check_inputs"):
-        check_inputs(run)
     for name in names:
-        STAGES[name].inputs(run)  # which says what is missing
+        STAGES[name].files(run)  # which says what is missing
     downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
     for check_stage in _distinct(names, "check"):
         check_stage(run)
@@ -48,7 +46,7 @@ def check_settings(config: ConfigDict, names: Collection[str]) -> None:
     Raises:
       UserError: they do not.
     """
-    for check_config in _distinct(names, "check_settings"):
+    for check_config in _distinct(names, "check_config"):
         check_config(config)
 
 

@@ -1,15 +1,21 @@
-"""Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
+"""Records of stages: what each was made from, whether it is done, and the sums of what it wrote.
+
+A record has the values of the fields, the sums of the files and the identities of the outputs that its stage read. They
+are its fingerprint: a stage whose fingerprint is that of now is up to date, wherever its inputs lie. `stands_on` has
+further the identities of what these outputs were made from, so that nobody reads two outputs side by side which were
+made from different sets, or with different models.
+"""
 
 import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, in_order, reads_of
 from retrieval.pipeline.work_directory import CONFIG, FORMAT, WorkDirectory, check_format
 
 
@@ -95,20 +101,52 @@ def details(run: WorkDirectory, stage: str) -> Any:
     return record_of(run, stage)["details"] if is_done(run, stage) else None
 
 
-def needs(run: WorkDirectory, name: str) -> list[tuple[str, WorkDirectory]]:
-    """The stages whose output a stage reads, each with the run that has it."""
-    stage = STAGES[name]
-    seen = run.before(name) if stage.looks_back else run
-    return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
+def needs(run: WorkDirectory, name: str) -> list[tuple[Read, WorkDirectory]]:
+    """What a stage reads, each with the run that has it: what is optional only where it has been made."""
+    found = []
+    for read in reads_of(name, run.config):
+        holder = (run.before(name) if read.earlier else run).holder(read.stage)
+        if not read.is_optional or is_done(holder, read.stage):
+            found.append((read, holder))
+    return found
 
 
-def fitting(run: WorkDirectory, name: str) -> list[tuple[str, WorkDirectory]]:
-    """`needs`, and beside them the stages whose output has to fit it where there is any."""
-    return needs(run, name) + [(need, run.holder(need)) for need in STAGES[name].needs_if_made]
+def identity(record: Mapping[str, Any]) -> str:
+    """What a stage made; where it keeps no sums, what it was made from."""
+    return files.fingerprint(record.get("outputs") or record["inputs"])
+
+
+def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """The fingerprint of a stage: values of fields, sums of files, and the identities of what it reads.
+
+    Args:
+      read: what `read_files` has just said, where that is known.
+    """
+    outside = read_files(run, name) if read is None else read
+    return {
+        "fields": _values(run, name),
+        "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
+        "stages": _identities(run, name),
+    }
+
+
+def stands_on(run: WorkDirectory, name: str) -> dict[str, str]:
+    """The identities of what a stage reads now and of what that was made from.
+
+    A model stands on nothing: it is what was trained on what there was. What is read of a base, because the run makes
+    its own later, is not of this run.
+    """
+    found: dict[str, str] = {}
+    for read, holder in needs(run, name):
+        record = None if read.earlier or read.loose else read_record(holder, read.stage)
+        if record:
+            found |= {} if STAGES[read.stage].fixed else record.get("stands_on", {})
+            found[read.stage] = identity(record)
+    return found
 
 
 def is_current(run: WorkDirectory, name: str) -> bool:
-    """Whether what a finished stage was made from has not changed since."""
+    """Whether the fingerprint of a finished stage is that of now."""
     return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name)
 
 
@@ -118,44 +156,101 @@ def is_written(run: WorkDirectory, name: str) -> bool:
     return all((run.folder / path).exists() for path in record.get("outputs", {}))
 
 
+def changed_fields(run: WorkDirectory, name: str) -> dict[str, tuple[Any, Any]]:
+    """The fields whose values differ from those that a stage began with: their names -> the old and the new value."""
+    record = read_record(run, name)
+    if record is None:
+        return {}
+    old, new = dict(fields.flatten(record["inputs"]["fields"])), dict(fields.flatten(_values(run, name)))
+    return {field: (old.get(field), new.get(field)) for field in {**old, **new} if old.get(field) != new.get(field)}
+
+
 def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> list[tuple[str, WorkDirectory]]:
     """The finished stages that a stage will read and that have read something else than there is now, with their runs.
 
     Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
-    a model does not become stale: it is what was trained on what there was.
+    a model does not become stale.
 
     Args:
       before: stages of the run that are to run before: what they make again counts as changed.
     """
     stale: list[tuple[str, WorkDirectory]] = []
-    for need, holder in fitting(run, name):
-        is_own = holder.folder == run.folder
-        whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
-        if STAGES[need].fixed or not is_done(whole, need) or (is_own and need in before):
+    for read, holder in needs(run, name):
+        need, is_own = read.stage, holder.folder == run.folder
+        whole = run if is_own else holder  # what is read of earlier sees its own run without what comes later
+        if read.loose or STAGES[need].fixed or not is_done(whole, need) or (is_own and need in before):
             continue
         made = record_of(whole, need)["inputs"]["stages"]
-        if made != _made(whole, need) or (is_own and _changes(run, need, before)):
+        if made != _identities(whole, need) or (is_own and _changes(run, need, before)):
             stale.append((need, whole))
     is_idle = stale and is_current(run, name) and not _changes(run, name, before)
     return [] if is_idle and not STAGES[name].always else stale
 
 
+class Mixed(NamedTuple):
+    """Two outputs that a stage would read, of which one was made from another version of the other.
+
+    Attributes:
+      stage: the one, and of which run it is.
+      other: the other, and of which run it is read.
+    """
+
+    stage: str
+    holder: WorkDirectory
+    other: str
+    ours: WorkDirectory
+
+
+def mixed(run: WorkDirectory, name: str) -> Mixed | None:
+    """What a stage would read of a base that does not fit what it reads beside it; None where all fits.
+
+    That was made with another model than this run's, or from other sets or passages than those that are read.
+    """
+    reads = [(read, holder) for read, holder in needs(run, name) if not read.loose]
+    for read, holder in reads:
+        if holder.folder == run.folder or STAGES[read.stage].fixed:
+            continue  # what is older of one run, `outdated` says
+        seen = run.before(name) if read.earlier else run
+        for below, theirs in needs(holder, read.stage):
+            ours = seen.holder(below.stage)
+            if _is_model(below.stage) and not below.earlier and ours.folder != theirs.folder:
+                return Mixed(read.stage, holder, below.stage, ours)
+        made_of = (read_record(holder, read.stage) or {}).get("stands_on", {})
+        for same, ours in reads:
+            if same.same and same.stage in made_of and not _is_same(same.stage, ours, holder, made_of[same.stage]):
+                return Mixed(read.stage, holder, same.stage, ours)
+    return None
+
+
+def _is_model(name: str) -> bool:
+    """Whether a stage trains a model: no two trainings give the same."""
+    fixed = STAGES[name].fixed
+    return fixed is not None and bool(fixed.grows)
+
+
+def _is_same(name: str, ours: WorkDirectory, theirs: WorkDirectory, made: str) -> bool:
+    """Whether what a stage of our run made is what another run's output was made of, as far as that can be known."""
+    if record := read_record(ours, name):
+        return identity(record) == made
+    models = [read.stage for read, _ in needs(ours, name) if _is_model(read.stage)]
+    return all(ours.holder(model).folder == theirs.holder(model).folder for model in models)
+
+
 def to_make(run: WorkDirectory, names: Collection[str]) -> list[str]:
     """Some stages of a run, and all others of it that have to run first, in the order in which they run.
 
-    Those are stages that have not run, or ran with other settings, or read what one of them makes. A model does not
+    Those are stages that have not run, or ran with other fields, or read what one of them makes. A model does not
     become stale, as `outdated` says.
     """
     chosen = set(names).union(*(_to_make_before(run, name, names) for name in names))
-    order = dict.fromkeys((*run.config.stages, *STAGES))
-    return [name for name in order if name in chosen]
+    return [name for name in dict.fromkeys((*run.config.stages, *in_order(chosen, run.config))) if name in chosen]
 
 
 def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> set[str]:
     chosen: set[str] = set()
-    for need, holder in needs(run, name):
-        is_own = holder.folder == run.folder and need in run.config.stages
-        if not is_own or (STAGES[need].fixed and is_done(run, need)):
+    for read, holder in needs(run, name):
+        need, is_own = read.stage, holder.folder == run.folder and read.stage in run.config.stages
+        if not is_own or read.is_optional or (STAGES[need].fixed and is_done(run, need)):
             continue
         before = _to_make_before(run, need, names)
         if before or not stays(run, need) or (need in names and not is_current(run, need)):
@@ -165,27 +260,8 @@ def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> se
 
 def stays(run: WorkDirectory, name: str) -> bool:
     """`is_current` without a look at files from outside of the work directories, which may have gone."""
-    return has_settings(run, name) and record_of(run, name)["inputs"]["stages"] == _made(run, name)
-
-
-def has_settings(run: WorkDirectory, name: str) -> bool:
-    """Whether a finished stage was made with the settings that the config has now."""
-    return is_done(run, name) and record_of(run, name)["inputs"].get("settings") == _settings(run, STAGES[name])
-
-
-def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
-    """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made.
-
-    Args:
-      read: what `read_files` has just said, where that is known.
-    """
-    stage = STAGES[name]
-    outside = read_files(run, name) if read is None else read
-    return {
-        "settings": _settings(run, stage),
-        "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
-        "stages": _made(run, name),
-    }
+    is_same = is_done(run, name) and not changed_fields(run, name)
+    return is_same and record_of(run, name)["inputs"]["stages"] == _identities(run, name)
 
 
 def read_files(run: WorkDirectory, name: str) -> list[dict[str, Any]]:
@@ -195,7 +271,7 @@ def read_files(run: WorkDirectory, name: str) -> list[dict[str, Any]]:
     keeps what was seen, so that a dump is read for its sum once.
     """
     known = (read_record(run, name) or {}).get("files", [])
-    read = [file for path in STAGES[name].inputs(run) for file in files.describe(path, known)]
+    read = [file for path in STAGES[name].files(run) for file in files.describe(path, known)]
     _refuse_damaged(read)
     return read
 
@@ -216,22 +292,23 @@ def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
-def _made(run: WorkDirectory, name: str) -> str:
-    """What the stages that a stage reads have made; where they keep no sums, what they were made from."""
-    made = [record for need, holder in needs(run, name) if (record := read_record(holder, need))]
-    return files.fingerprint([record.get("outputs") or record["inputs"] for record in made])
+def _identities(run: WorkDirectory, name: str) -> dict[str, str]:
+    """Of what a stage reads and a run has begun to make: name -> identity."""
+    made = ((read.stage, read_record(holder, read.stage)) for read, holder in needs(run, name) if not read.is_optional)
+    return {stage: identity(record) for stage, record in made if record}
 
 
 def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
     """Whether some stages, which run before, make anew what a stage reads."""
-    read = [need for need, holder in needs(run, name) if holder.folder == run.folder and need in before]
+    read = [read.stage for read, holder in needs(run, name) if holder.folder == run.folder and read.stage in before]
     return any(not is_current(run, need) or _changes(run, need, before) for need in read)
 
 
-def _settings(run: WorkDirectory, stage: Stage) -> str:
-    config = fields.with_tuples(json.loads(run.config.to_json()))
-    settings = ((field, field_of(config, field)) for field in stage.settings)
-    return files.fingerprint({field: value for field, value in settings if value is not None})
+def _values(run: WorkDirectory, name: str) -> dict[str, Any]:
+    """The values of a stage's fields as JSON has them, without those that the config lacks."""
+    config = json.loads(run.config.to_json())
+    values = ((field, field_of(config, field)) for field in STAGES[name].fields)
+    return {field: value for field, value in values if value is not None}
 
 
 def field_of(config: Any, field: str) -> Any:

@@ -5,27 +5,28 @@ import logging
 import resource
 import time
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from retrieval import files
-from retrieval.config import fields
+from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads
 from retrieval.pipeline.records import (
-    field_of,
-    fitting,
-    has_settings,
+    Mixed,
+    changed_fields,
     is_done,
     made_from,
+    mixed,
     needs,
     outdated,
     read_files,
     read_own_record,
     read_record,
+    stands_on,
     write_record,
 )
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.runtime import artefacts, hosts
 from retrieval.training import checkpoint
@@ -58,11 +59,10 @@ def check_run(run: WorkDirectory) -> None:
     """Checks that the work directory, where there is one, is of the same experiment.
 
     Raises:
-      UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
-        no work directory.
+      UserError: a fixed stage ran there, or began to, with other fields; the message lists them. Or the folder is no
+        work directory.
     """
-    path = run.folder / CONFIG
-    if not path.exists():
+    if not (run.folder / CONFIG).exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
         if not all(item.name in (files.LOCK,) or files.is_temporary(item) for item in items):
             raise UserError(
@@ -82,8 +82,8 @@ def grown(run: WorkDirectory) -> list[str]:
 
     Only where nothing else has changed that they were made with.
     """
-    done = [name for name, stage in STAGES.items() if stage.grows and run.holder(name) is run and is_done(run, name)]
-    larger = [name for name in done if not has_settings(run, name)]
+    done = [name for name, stage in STAGES.items() if stage.fixed and run.holder(name) is run and is_done(run, name)]
+    larger = [name for name in done if changed_fields(run, name)]
     return larger if larger and not _refused_changes(run) else []
 
 
@@ -130,8 +130,23 @@ def check_read(run: WorkDirectory, name: str) -> None:
     """
     _check_needs(run, name)
     _verify_needs(run, name)
-    _refuse_outdated(run, name)
-    _refuse_other_texts(run, name)
+    for need, holder in outdated(run, name):
+        where = f" in {holder.place}" if holder.folder != run.folder else ""
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+            f"again{where}: --stage={need} first"
+        )
+    if found := mixed(run, name):
+        raise refusal(found, name)
+
+
+def refusal(found: Mixed, name: str) -> UserError:
+    """The error of outputs that were not made from the same."""
+    return UserError(
+        f"stage '{name}' would read what stage '{found.stage}' of {found.holder.place} made of another "
+        f"'{found.other}' than that of {found.ours.place}, which it reads too: add '{found.stage}' to config.stages, "
+        f"or take the '{found.other}' of the base"
+    )
 
 
 def _check_needs(run: WorkDirectory, name: str) -> None:
@@ -140,11 +155,12 @@ def _check_needs(run: WorkDirectory, name: str) -> None:
         raise UserError(
             f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
         )
-    for need, holder in needs(run, name):
-        if need in holder.config.stages and not is_done(holder, need):
+    for read, holder in needs(run, name):
+        if read.stage in holder.config.stages and not is_done(holder, read.stage):
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             raise UserError(
-                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
+                f"stage '{name}' reads what stage '{read.stage}' writes, which has not run{where}: "
+                f"--stage={read.stage} first"
             )
 
 
@@ -154,29 +170,27 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     stage, read = STAGES[name], read_files(run, name)
     inputs = made_from(run, name, read)
     before = read_record(run, name)
-    good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
+    good = not before or not before["done"] or _is_undamaged(run, name, before)
     same = before is not None and before["inputs"] == inputs
     if before and same and before["done"] and good and not stage.always:
         return None
-    _verify_needs(run, name)
-    _refuse_outdated(run, name)
-    _refuse_other_texts(run, name)
-    goes_on = good or not stage.outputs  # from what is there, and is not deleted
+    check_read(run, name)
+    goes_on = good or not stage.writes  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
-    goes_further = _has_another_length(stage, before, inputs)
+    goes_further = before is not None and not same and _has_another_length(run, name, before, inputs)
     if before and has_begun and not same and stage.fixed and goes_on and not goes_further:
         raise UserError(
             f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.place}; use another "
             f"--workdir, or delete {run.place} to start afresh"
         )
     if not (same and good):  # nobody knows what is there without a record, either
-        for output in stage.outputs:
-            files.remove(run.folder / output)
-    record = {"inputs": inputs, "files": read, "done": False}
+        for path in stage.writes:
+            files.remove(run.folder / path)
+    record = {"inputs": inputs, "stands_on": stands_on(run, name), "files": read, "done": False}
     if before and before["done"] and goes_further:
         record["before"] = before["details"]
     elif before and not before["done"] and (same or goes_further):  # it was cut off on the way
-        record |= {name: before[name] for name in ("before", "planned") if name in before}
+        record |= {key: before[key] for key in ("before", "planned") if key in before}
     write_record(run, name, record)
     return record
 
@@ -193,128 +207,87 @@ def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str,
     return f"{first['path']} {what}{more}"
 
 
-def _has_another_length(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
-    """Whether a finished stage goes on, or one that has begun is to end early: of its settings `check_run` lets nothing
-    change but its length."""
-    if before is None or not (before["done"] or "planned" in before) or not stage.grows:
-        return False
-    same = all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
-    return same and before["inputs"] != inputs
-
-
-def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
-    """Writes the record of a stage that is done, after all that it is about."""
-    run.put(*stage.outputs, *stage.leaves)
-    noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
-    sums = files.checksums(run.folder, filter(Path.is_file, noted))
-    write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"]), "noted": sums})
+def _has_another_length(run: WorkDirectory, name: str, before: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """Whether nothing but the length of a stage has changed: it goes on, or is to end early."""
+    same = all(before["inputs"][what] == inputs[what] for what in ("files", "stages"))
+    return same and bool(STAGES[name].fixed) and not _refused(run, name, before)
 
 
 def _refused_changes(run: WorkDirectory) -> list[str]:
-    """The settings of fixed stages that are not what they were when those began."""
-    old, new = files.read_json(run.folder / CONFIG), json.loads(run.config.to_json())
-    started = {
-        name: stage
-        for name, stage in STAGES.items()
-        if stage.fixed and _has_begun(run, name, stage) and not _is_made_so(run, name)
+    """The fields of fixed stages that are not what they were when those began, and may not be."""
+    changes: dict[str, str] = {}
+    for name, stage in STAGES.items():
+        record = read_own_record(run, name) if stage.fixed and run.holder(name) is run else None
+        if record and (record["done"] or _has_written(run, stage)):
+            changes |= _refused(run, name, record)
+    return [changes[field] for field in sorted(changes)]
+
+
+def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:
+    """Of the fields of a fixed stage those that have changed and may not, each with both values in words."""
+    fixed = STAGES[name].fixed or Fixed()
+    return {
+        field: f"config.{field}: {old!r} there, {new!r} now"
+        for field, (old, new) in changed_fields(run, name).items()
+        if field not in fixed.grows or not isinstance(old, int | float) or not _may_become(field, old, new, record)
     }
-    settings = sorted({field for stage in started.values() for field in stage.settings})
-    lengths = {field: read_record(run, name) or {} for name, stage in started.items() for field in stage.grows}
-    return [c for field in settings for c in _changes(field, field_of(old, field), field_of(new, field), lengths)]
-
-
-def _has_begun(run: WorkDirectory, name: str, stage: Stage) -> bool:
-    """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
-    return _has_written(run, stage) or bool((read_own_record(run, name) or {}).get("done"))
-
-
-def _is_made_so(run: WorkDirectory, name: str) -> bool:
-    """Whether a stage of this run ended with the settings that are given, whatever `config.json` has said since."""
-    return run.holder(name) is run and has_settings(run, name)
-
-
-def _has_written(run: WorkDirectory, stage: Stage) -> bool:
-    return any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
-
-
-def _sums(run: WorkDirectory, stage: Stage, details: Any) -> dict[str, str]:
-    if stage.sealed:
-        return files.checksums(run.folder, [folder / files.MANIFEST for folder in stage.sealed(run, details)])
-    paths = [run.folder / output for output in stage.outputs]
-    below = [item for path in paths for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
-    return files.checksums(run.folder, below)
-
-
-def _verify_needs(run: WorkDirectory, name: str) -> None:
-    """Raises `UserError` where what the stage reads is not what was written."""
-    wanted = [(want, run.holder(want)) for want in STAGES[name].wants]
-    for need, holder in fitting(run, name) + wanted:
-        if record := read_record(holder, need):
-            where = f" in {holder.place}" if holder.folder != run.folder else ""
-            remedy = f"--stage={need} makes it again{where}"
-            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
-
-
-def _refuse_outdated(run: WorkDirectory, name: str) -> None:
-    """As the check before the run, now that the stages before this one have run."""
-    for need, holder in outdated(run, name):
-        where = f" in {holder.place}" if holder.folder != run.folder else ""
-        raise UserError(
-            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
-            f"again{where}: --stage={need} first"
-        )
-
-
-def _refuse_other_texts(run: WorkDirectory, name: str) -> None:
-    """What a base made of its own sets or corpus says nothing of this run's. Its model may have learnt elsewhere."""
-    for need, holder in fitting(run, name) if STAGES[name].texts_of else ():
-        if STAGES[need].fixed:
-            continue
-        for below, theirs in needs(holder, need) if holder.folder != run.folder else ():
-            ours = run.holder(below)
-            if below not in STAGES[name].texts_of or ours.folder == theirs.folder:
-                continue
-            made, theirs_made = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
-            if other := next((file for file, sum in made.items() if theirs_made.get(file) != sum), None):
-                raise UserError(
-                    f"stage '{name}' would read what stage '{need}' of {holder.place} made, which has another {other} "
-                    f"than {ours.place}: add '{need}' to config.stages, or take the '{below}' of the base"
-                )
-
-
-def _is_undamaged(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
-    try:
-        files.verify_checksums(run.folder, record["outputs"], "it is made again")
-        for folder in stage.sealed(run, record["details"]) if stage.sealed else ():
-            checkpoint.verify(artefacts.origin(folder), "it is made again")
-    except UserError as error:
-        _log.warning("%s: %s", name, error)
-        return False
-    return True
-
-
-def _changes(field: str, old: Any, new: Any, lengths: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What has changed and may not.
-
-    Args:
-      lengths: the fields that say how long a stage is, with its record.
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        names = sorted({*old, *new})
-        return [
-            change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), lengths)
-        ]
-    if field in lengths and isinstance(old, int | float) and _may_become(field, old, new, lengths[field]):
-        return []
-    return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
 
 
 def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:
     """Whether a finished stage goes on with a field that says its length, or one that has begun can end early."""
-    if not record.get("done"):
+    if not record["done"]:
         return "planned" in record and new < old
     had = record["details"].get(field.rpartition(".")[2], old)  # steps that epochs or minutes were
-    return new > had or (not new and bool(fields.declared()[field].in_place_of))
+    return new > had or (not new and bool(declared()[field].in_place_of))
+
+
+def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage that is done, after all that it is about."""
+    run.put(*stage.writes, *stage.leaves)
+    noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
+    sums = files.checksums(run.folder, filter(Path.is_file, noted))
+    sealed = _sealed(run, stage, record["details"])
+    outputs = files.checksums(run.folder, [*_loose_files(run, stage, sealed), *(at / files.MANIFEST for at in sealed)])
+    write_record(run, name, {**record, "outputs": outputs, "noted": sums})
+
+
+def _sealed(run: WorkDirectory, stage: Stage, details: Any) -> list[Path]:
+    """The folders that a stage wrote with a manifest of their own."""
+    named = details.get(SEALED, ()) if isinstance(details, dict) else ()
+    written = (path.parent for top in stage.writes for path in (run.folder / top).rglob(files.MANIFEST))
+    return [*(run.folder / name for name in named), *sorted(written)]
+
+
+def _loose_files(run: WorkDirectory, stage: Stage, sealed: Collection[Path]) -> list[Path]:
+    """The files that a stage wrote, but those of sealed folders."""
+    tops = [run.folder / path for path in stage.writes]
+    below = [item for top in tops for item in ([top] if top.is_file() else top.rglob("*")) if item.is_file()]
+    return [item for item in below if not any(folder in item.parents for folder in sealed)]
+
+
+def _has_written(run: WorkDirectory, stage: Stage) -> bool:
+    return any((run.folder / top).exists() for top in (*stage.writes, *stage.leaves))
+
+
+def _verify_needs(run: WorkDirectory, name: str) -> None:
+    """Raises `UserError` where what the stage reads is not what was written."""
+    for read, holder in needs(run, name):
+        if record := read_record(holder, read.stage):
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
+            remedy = f"--stage={read.stage} makes it again{where}"
+            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _is_undamaged(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> bool:
+    try:
+        files.verify_checksums(run.folder, record["outputs"], "it is made again")
+        for path in record["outputs"]:
+            if PurePath(path).name == files.MANIFEST:
+                checkpoint.verify(artefacts.origin(run.folder / PurePath(path).parent), "it is made again")
+    except UserError as error:
+        _log.warning("%s: %s", name, error)
+        return False
+    return True
 
 
 def _peak_memory_mb() -> int:

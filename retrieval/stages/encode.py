@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
@@ -103,17 +103,17 @@ STAGES.register(
     "encode",
     Stage(
         encode,
-        check=(Run.check_vocabulary, check_towers, check_start, platforms.check),
-        reads="checkpoint, sets, passages",
-        writes="`embeddings/`",
-        settings=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),
-        needs=("prepare", "sets", "train"),
-        requires=("train",),
-        also=of_pairs,
-        inputs=Run.vocabulary_inputs,
-        outputs=("embeddings",),
+        check=(
+            Run.check_vocabulary,
+            check_towers,
+            check_start,
+            platforms.check,
+        ),
+        fields=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),
+        reads=lambda config: ("prepare", "sets", Read("train", required=True), *of_pairs(config)),
+        files=Run.vocabulary_inputs,
         fetch=fetch,
+        writes=("embeddings",),
         everywhere=True,
-        of_model=True,
     ),
 )

@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import articles, metrics, per_query, runs
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.runtime import hosts
 from retrieval.search import encoding
@@ -353,16 +353,12 @@ STAGES.register(
     "evaluate",
     Stage(
         evaluate,
-        check_settings=(check,),
-        check_inputs=(lambda run: run_files.check_beginnings(run.config.runs.files),),
-        reads="indexes, run files of other systems",
-        writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
-        inputs=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
-        settings=("evaluate", "runs", "fuse"),
-        needs=("sets", "encode", "index"),
-        requires=("sets",),
-        texts_of=("sets",),
-        outputs=("runs", "per_query", "results.json"),
+        check_config=(check,),
+        check=(lambda run: run_files.check_beginnings(run.config.runs.files),),
+        fields=("evaluate", "runs", "fuse"),
+        reads=(Read("sets", required=True, same=True), Read("encode", same=True), "index"),
+        files=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
+        writes=("runs", "per_query", "results.json"),
         everywhere=True,
     ),
 )

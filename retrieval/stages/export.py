@@ -20,7 +20,7 @@ from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples, module_fields
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
@@ -342,14 +342,16 @@ STAGES.register(
     "export",
     Stage(
         export,
-        check=(check, check_hub, Run.check_vocabulary, check_towers),
-        reads="checkpoint, vocabulary, results",
-        writes="`export/`: the model for Hugging Face's libraries, a model card",
-        settings=("export",),
-        needs=("prepare", "train"),
-        wants=("evaluate",),
-        inputs=lambda run: [*results(run), *run.vocabulary_inputs()],
-        outputs=(FOLDER,),
+        check=(
+            check,
+            check_hub,
+            Run.check_vocabulary,
+            check_towers,
+        ),
+        fields=("export",),
+        reads=("prepare", "train", Read("evaluate", loose=True)),
+        files=lambda run: [*results(run), *run.vocabulary_inputs()],
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )

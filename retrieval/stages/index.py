@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding, scann_shards, windows
 from retrieval.search.encoding import StoredRows
@@ -94,6 +94,12 @@ def needs(stages: Sequence[str]) -> tuple[str, ...]:
     place = tuple(stages).index("index") if "index" in stages else len(stages)
     of_words = "encode" not in stages[:place] and {"encode", "mine"} & set(stages[place:])
     return () if of_words else ("encode",)
+
+
+def read(config: ConfigDict) -> list[str | Read]:
+    """What the stage reads: texts, their embeddings, and what kinds of index read besides."""
+    further = further_needs(_all(config))
+    return ["prepare", Read("sets", same=True), *needs(config.stages), *of_pairs(config), *further]
 
 
 def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
@@ -218,19 +224,15 @@ STAGES.register(
     "index",
     Stage(
         index,
-        check_settings=(check,),
-        check_inputs=(check_inputs,),
-        check=(check_stages,),
-        reads="embeddings, texts",
-        writes="`index/`: ScaNN and BM25",
-        settings=("index", "evaluate.depth", "encode.corpus"),
-        needs=("prepare", "sets"),
-        also=lambda config: (*needs(config.stages), *of_pairs(config), *further_needs(_all(config))),
-        after=("encode", "generate"),
-        texts_of=("sets",),
-        inputs=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
-        outputs=("index",),
+        check_config=(check,),
+        check=(
+            check_inputs,
+            check_stages,
+        ),
+        fields=("index", "evaluate.depth", "encode.corpus"),
+        reads=read,
+        files=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
+        writes=("index",),
         everywhere=True,
-        sealed=lambda run, _: written(run.folder),
     ),
 )

@@ -16,7 +16,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
@@ -110,13 +110,9 @@ STAGES.register(
     "inspect",
     Stage(
         inspect,
-        reads="passages, labelled examples, evaluation sets",
-        writes="`inspect.json`; prints what training is about to read, and warns of likely mistakes",
         uses=("inspect", "seed", "data", "pairs", "split"),
-        needs=("prepare", "sets"),
-        wants=("mine", "pairs"),
-        inputs=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
+        reads=("prepare", "sets", Read("mine", loose=True), Read("pairs", loose=True)),
+        files=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
         leaves=(_NAME,),
-        always=True,
     ),
 )

@@ -19,7 +19,7 @@ from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
@@ -31,6 +31,11 @@ from retrieval.stages.collection import Collection, open_collection
 from retrieval.stages.hard_negatives import Mining
 
 _log = logging.getLogger(__name__)
+
+
+def read(system: str) -> list[str | Read]:
+    """What the stage reads: of a run that trains later, what is searched is the base's."""
+    return ["prepare", "sets", *(Read(stage, earlier=True) for stage in needs(system))]
 
 
 def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
@@ -199,16 +204,14 @@ STAGES.register(
     "mine",
     Stage(
         mine,
-        check_settings=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
-        check_inputs=(check_index,),
-        check=(check_questions,),
-        reads="training questions, an index that is made before or is the base's",
-        writes="`negatives/`: the questions with hard negatives, and where these are from",
-        settings=("mine.system", *hard_negatives.SETTINGS),
-        needs=("prepare", "sets"),
-        also=of_fields(needs, "mine.system"),
-        looks_back=True,
-        inputs=Run.vocabulary_inputs,
-        outputs=("negatives",),
+        check_config=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
+        check=(
+            check_index,
+            check_questions,
+        ),
+        fields=("mine.system", *hard_negatives.SETTINGS),
+        reads=of_fields(read, "mine.system"),
+        files=Run.vocabulary_inputs,
+        writes=("negatives",),
     ),
 )

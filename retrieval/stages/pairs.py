@@ -183,18 +183,18 @@ STAGES.register(
     "pairs",
     Stage(
         write_pairs,
-        check_inputs=(check_inputs,),
-        check_settings=(check_lone,),
-        check=(Run.check_vocabulary,),
-        reads="`training/`, `negatives/`, labelled examples of any format",
-        writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
-        settings=("split", "pairs", "sets.mind_split"),
-        needs=("prepare", "sets", "mine", "teacher"),
-        inputs=lambda run: [
+        check_config=(check_lone,),
+        check=(
+            check_inputs,
+            Run.check_vocabulary,
+        ),
+        fields=("split", "pairs", "sets.mind_split"),
+        reads=("prepare", "sets", "mine", "teacher"),
+        files=lambda run: [
             *labelled_groups.inputs(run.config),
             *teacher_inputs(run.config.pairs.teacher),
             *run.vocabulary_inputs(),
         ],
-        outputs=("pairs",),
+        writes=("pairs",),
     ),
 )

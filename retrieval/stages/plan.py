@@ -297,11 +297,8 @@ STAGES.register(
     "plan",
     Stage(
         plan,
-        check_settings=(examples.check, check_recipe),
-        reads="the config; lengths of the data for `data.pack.auto`",
-        writes="`plan.json`; prints what a train step takes on `plan.topology`",
+        check_config=(examples.check, check_recipe),
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
         leaves=("plan.json",),
-        always=True,
     ),
 )

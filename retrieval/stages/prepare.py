@@ -20,7 +20,7 @@ from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.records import details, is_done
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Fixed, Stage
 from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
@@ -135,11 +135,9 @@ STAGES.register(
     "prepare",
     Stage(
         prepare_corpus,
-        check_settings=(check_settings,),
-        check_inputs=(check_inputs,),
-        reads="a dump, documents, or the installed packages",
-        writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
-        settings=(
+        check_config=(check_settings,),
+        check=(check_inputs,),
+        fields=(
             "corpus",
             "vocab",
             *(f"documents.{name}" for name in ("id", "title", "text", "url")),
@@ -147,8 +145,8 @@ STAGES.register(
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),
-        inputs=lambda run: inputs(run.config.corpus, run.config.vocab, run.lock),
-        outputs=("corpus",),
-        fixed=True,
+        files=lambda run: inputs(run.config.corpus, run.config.vocab, run.lock),
+        writes=("corpus",),
+        fixed=Fixed(),
     ),
 )

@@ -15,7 +15,7 @@ from retrieval.data.corpora import source_paths
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import report_questions, report_sets
@@ -232,13 +232,13 @@ STAGES.register(
     "report",
     Stage(
         write_report,
-        reads="everything",
-        writes="`report.md`, `report.html`, `plots/`",
-        needs=("evaluate",),
-        requires=("evaluate",),
-        needs_if_made=("rerank", "answer"),
-        wants=("prepare", "sets"),
+        reads=(
+            Read("evaluate", required=True),
+            Read("rerank", optional=True),
+            Read("answer", optional=True),
+            Read("prepare", loose=True),
+            Read("sets", loose=True),
+        ),
         leaves=("report.md", "report.html", "plots"),
-        always=True,
     ),
 )

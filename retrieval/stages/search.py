@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from retrieval import terminal, text_files
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
@@ -13,7 +15,7 @@ from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
 from retrieval.methods.reader import answering
 from retrieval.methods.reader.answering import Answer
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.search.alike import first_alike
@@ -160,14 +162,21 @@ def _told(answer: Answer, system: str) -> dict[str, Any]:
     return {"answer": answer.text, **place, "score": answer.score}
 
 
+def reads(config: ConfigDict) -> list[str | Read]:
+    """What is searched: an index, the texts that it was built from, and the model that embedded them."""
+    towers = [Read("encode", optional=True, same=True), Read("train", optional=True)]
+    return ["index", Read("prepare", same=True), "sets", *towers, *of_pairs(config)]
+
+
 STAGES.register(
     "search",
     Stage(
         search,
-        check_settings=(of_fields(check_hits, "search.k", "evaluate.depth"),),
-        check=(check_towers, answering.check),
-        reads="a reader, indexes of the corpus, or of labelled examples",
-        writes="prints hits for `--query`, `--queries`, or what is typed",
+        check_config=(of_fields(check_hits, "search.k", "evaluate.depth"),),
+        check=(
+            check_towers,
+            answering.check,
+        ),
         uses=(
             "seed",
             "model",
@@ -177,13 +186,8 @@ STAGES.register(
             "fuse.dense_weight",
             "answer",
         ),
-        needs=("index", "prepare", "sets"),
-        also=of_pairs,
-        needs_if_made=("encode", "train"),
+        reads=reads,
+        files=Run.vocabulary_inputs,
         fetch=answering.fetch,
-        texts_of=("prepare",),
-        inputs=Run.vocabulary_inputs,
-        reads_only=True,
-        always=True,
     ),
 )

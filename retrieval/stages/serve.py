@@ -12,8 +12,7 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.stage_outputs import Run
-from retrieval.stages.collection import of_pairs
-from retrieval.stages.search import check_hits
+from retrieval.stages.search import check_hits, reads
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ def serve(run: Run) -> None:
         return service_of(searcher, reranker, answerer, fields.batch)
 
     def version() -> str | None:
-        made = [records.read_record(where, name) for name, where in records.fitting(run, "serve")]
+        made = [records.read_record(where, other.stage) for other, where in records.needs(run, "serve")]
         is_whole = all(record["done"] for record in made if record)
         return files.fingerprint([record and record["outputs"] for record in made]) if is_whole else None
 
@@ -98,10 +97,12 @@ STAGES.register(
     "serve",
     Stage(
         serve,
-        check_settings=(of_fields(check, "serve.k", "evaluate.depth"),),
-        check=(check_towers, check_reranker, answering.check),
-        reads="a reader, a reranker, indexes of the corpus, or of labelled examples",
-        writes="answers over HTTP: a page, and JSON for programs",
+        check_config=(of_fields(check, "serve.k", "evaluate.depth"),),
+        check=(
+            check_towers,
+            check_reranker,
+            answering.check,
+        ),
         uses=(
             "serve",
             "seed",
@@ -113,13 +114,8 @@ STAGES.register(
             "encode.windows",
             "answer",
         ),
-        needs=("index", "prepare", "sets"),
-        also=of_pairs,
-        needs_if_made=("encode", "train"),
+        reads=reads,
+        files=Run.vocabulary_inputs,
         fetch=fetch,
-        texts_of=("prepare",),
-        inputs=Run.vocabulary_inputs,
-        reads_only=True,
-        always=True,
     ),
 )

@@ -19,7 +19,7 @@ from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.methods.reader import question_tower
 from retrieval.pipeline.records import is_done, read_own_record
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import bert_weights, initial_parameters, train_state
 from retrieval.recipes.examples import NoBatches, abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
@@ -154,11 +154,12 @@ def train(run: Run) -> dict[str, Any]:
     if config.train.steps:
         _log.info("train: step %d of %d is the result", step, config.train.steps)
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+    sealed = {SEALED: [f"checkpoints/{step}"]}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
     origin = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
     turned = {"second phase after": turn.step} if turn else {}
-    return summary | origin | epochs | packed | turned
+    return summary | sealed | origin | epochs | packed | turned
 
 
 def _logged(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
@@ -216,11 +217,6 @@ def _bad_batches_put(run: Run) -> Iterator[None]:
     finally:
         if run.copy:
             run.copy.give(run.copy.looks([BAD_BATCHES]))
-
-
-def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
-    """The folder of the step that other stages read, of a work directory."""
-    return [folder / "checkpoints" / str(details["step"])]
 
 
 def _settings(
@@ -332,11 +328,17 @@ def check_validation(config: ConfigDict) -> None:
         recipe_of(config).check_validation()
 
 
+def read(config: ConfigDict) -> list[str | Read]:
+    """What the stage reads: the corpus, labelled examples, and what a refresh needs."""
+    refreshed = refresh.needs(config.mine.refresh_makes, config.mine.refresh_every)
+    return ["prepare", recipe_of(config).examples_of, *refreshed, Read("sets", loose=True)]
+
+
 STAGES.register(
     "train",
     Stage(
         train,
-        check_settings=(
+        check_config=(
             check_examples,
             check_recipe,
             of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
@@ -344,11 +346,13 @@ STAGES.register(
             refresh.check,
             check_validation,
         ),
-        check_inputs=(initial_parameters.check_start_folder,),
-        check=(Run.check_vocabulary, check_data, check_model),
-        reads="shards",
-        writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
-        settings=(
+        check=(
+            initial_parameters.check_start_folder,
+            Run.check_vocabulary,
+            check_data,
+            check_model,
+        ),
+        fields=(
             "seed",
             "recipe",
             "data",
@@ -361,22 +365,12 @@ STAGES.register(
             *(f"loop.{name}" for name in _VALIDATION),
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),
-        needs=("prepare",),
-        also=lambda config: (
-            recipe_of(config).examples_of,
-            *refresh.needs(config.mine.refresh_makes, config.mine.refresh_every),
-        ),
-        after=tuple(_FILES),
-        inputs=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
+        reads=read,
+        files=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
         fetch=fetch,
-        wants=("sets",),
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
         exchanged=(versions.FOLDER,),
-        sealed=lambda run, details: trained(run.folder, details),
-        fixed=True,
-        grows=("train.steps", "train.epochs", "train.minutes"),
+        fixed=Fixed(("train.steps", "train.epochs", "train.minutes"), initial_parameters.decided),
         everywhere=True,
-        of_model=True,
-        decides=initial_parameters.decided,
     ),
 )

@@ -89,7 +89,7 @@ def check_sources(study: ConfigDict, entries: Iterable[Entry]) -> None:
     for entry in entries:
         with _of_run(entry.name, f"; of the study: empty {', '.join(empty)}" if empty else ""):
             for stage in ("prepare", "sets"):
-                for check in STAGES[stage].check_inputs if stage in entry.run.config.stages else ():
+                for check in STAGES[stage].check if stage in entry.run.config.stages else ():
                     check(entry.run)
 
 

@@ -18,7 +18,7 @@ from retrieval.evaluation import display
 from retrieval.methods.mind import impressions, mind_set
 from retrieval.methods.mind.mind_set import Impression
 from retrieval.pipeline.records import read_own_record
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stage_outputs import Run
@@ -304,12 +304,9 @@ STAGES.register(
     Stage(
         rank_impressions,
         check=(check,),
-        reads="a set of MIND, its embeddings and indexes",
-        writes="`impressions/`: predictions, metrics of each system",
-        settings=("sets.mind", "sets.mind_split", "pairs.files"),
-        needs=("sets", "encode", "index"),
-        texts_of=("sets",),
-        inputs=lambda run: inputs(run.holder("sets").config.sets.mind, _learnt_files(run)),
-        outputs=("impressions",),
+        fields=("sets.mind", "sets.mind_split", "pairs.files"),
+        reads=(Read("sets", same=True), Read("encode", same=True), "index"),
+        files=lambda run: inputs(run.holder("sets").config.sets.mind, _learnt_files(run)),
+        writes=("impressions",),
     ),
 )

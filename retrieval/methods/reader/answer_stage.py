@@ -24,7 +24,7 @@ from retrieval.methods.reader.answer_choice import Span
 from retrieval.methods.reader.chosen_weight import MODEL, VALIDATION, WEIGHT, told_of
 from retrieval.methods.reader.readers import Reader, SpanFinder
 from retrieval.methods.reader.tuned_lists import TUNED
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
@@ -336,22 +336,23 @@ def check(run: Run) -> None:
     evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 
 
+def read(model: str) -> list[str | Read]:
+    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
+    return [Read("sets", same=True), "evaluate", *train_unless(model)]
+
+
 STAGES.register(
     "answer",
     Stage(
         answer,
-        check_settings=(of_fields(check_systems, "answer.systems"),),
+        check_config=(of_fields(check_systems, "answer.systems"),),
         check=(check,),
-        reads="runs, a reader's checkpoint, texts of sets",
-        writes="`answered/`: answers with their places, metrics, what the reader found",
-        settings=("answer",),
+        fields=("answer",),
         uses=("encode.batch_tokens",),
-        needs=("sets", "evaluate"),
-        also=of_fields(train_unless, "answer.model"),
+        reads=of_fields(read, "answer.model"),
+        files=inputs,
         fetch=fetch,
-        texts_of=("sets",),
-        inputs=inputs,
-        outputs=(FOLDER,),
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )

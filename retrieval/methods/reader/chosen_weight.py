@@ -21,7 +21,7 @@ def chosen_weight(run: Run, system: str) -> float | None:
       None where no set is named or none has chosen, or for another reader or with other settings.
     """
     fields, holder = run.config.answer, run.holder("answer")
-    if not fields.validation or not records.has_settings(holder, "answer"):
+    if not fields.validation or not records.is_done(holder, "answer") or records.changed_fields(holder, "answer"):
         return None
     theirs = holder.config.answer
     if (theirs.validation, theirs.sums) != (fields.validation, fields.sums):

@@ -22,7 +22,7 @@ from retrieval.methods.reader import early_candidates, span_shards
 from retrieval.methods.reader.early_candidates import EarlyCandidates
 from retrieval.methods.reader.reader_rows import RowLengths
 from retrieval.methods.reader.span_shards import Retrieved
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
@@ -249,10 +249,11 @@ def _tell(statistics: dict[str, Any]) -> None:
             _log.warning("spans: left out %d %s: they are not to be trained on", number, what)
 
 
-def needs(system: str, run_file: str, early: int) -> tuple[str, ...]:
-    """The stages that make what is searched, which is none where there is a run file, and the question tower's."""
+def read(system: str, run_file: str, early: int) -> list[str | Read]:
+    """What the stage reads: the texts, what is searched unless there is a run file, and the question tower's."""
     searched = () if run_file else mine.needs(system, "config.spans.system")
-    return tuple(dict.fromkeys((*searched, *(("train", "encode") if early else ()))))
+    towers = ("train", "encode") if early else ()
+    return ["prepare", Read("sets", same=True), *(Read(stage, earlier=True) for stage in (*searched, *towers))]
 
 
 def check(run: Run) -> None:
@@ -282,7 +283,8 @@ def check(run: Run) -> None:
             runs.check_beginning(path, text_files.lines)
         else:
             qa.check_beginning(path, config.sets.qa_patterns)
-    needed = needs(config.spans.system, config.spans.run, config.spans.early)
+    reads = read(config.spans.system, config.spans.run, config.spans.early)
+    needed = [other.stage for other in reads if isinstance(other, Read) and other.earlier]
     for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
@@ -302,16 +304,13 @@ STAGES.register(
     "spans",
     Stage(
         write_spans,
-        check_inputs=(check,),
-        check=(Run.check_vocabulary,),
-        reads="`training/` or files of questions, an index that is made before or is the base's",
-        writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
-        settings=("spans", "split", "sets.qa_patterns", "runs.third", "data.query_length", "data.document_length"),
-        needs=("prepare", "sets"),
-        also=of_fields(needs, "spans.system", "spans.run", "spans.early"),
-        looks_back=True,
-        texts_of=("sets",),
-        inputs=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],
-        outputs=("spans",),
+        check=(
+            check,
+            Run.check_vocabulary,
+        ),
+        fields=("spans", "split", "sets.qa_patterns", "runs.third", "data.query_length", "data.document_length"),
+        reads=of_fields(read, "spans.system", "spans.run", "spans.early"),
+        files=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],
+        writes=("spans",),
     ),
 )

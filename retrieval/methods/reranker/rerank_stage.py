@@ -22,7 +22,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.methods.reranker import rerankers
 from retrieval.methods.reranker.scored_pairs import Scorer
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts, hub, platforms
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
@@ -336,22 +336,26 @@ def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> I
         yield row | {"trained depth": first_QM.shape[1], "factors": shares}
 
 
+def read(model: str) -> list[str | Read]:
+    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
+    return [Read("sets", same=True), "evaluate", *train_unless(model)]
+
+
 STAGES.register(
     "rerank",
     Stage(
         rerank,
-        check_settings=(of_fields(check_settings, "rerank"),),
-        check=(check, platforms.check),
-        reads="runs, a reranker's checkpoint or folder, texts of sets",
-        writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
-        settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
+        check_config=(of_fields(check_settings, "rerank"),),
+        check=(
+            check,
+            platforms.check,
+        ),
+        fields=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
-        needs=("sets", "evaluate"),
-        also=of_fields(train_unless, "rerank.model"),
+        reads=of_fields(read, "rerank.model"),
+        files=inputs,
         fetch=lambda run: rerankers.KIND.fetch(run, run.config.rerank.model, _MODEL),
-        texts_of=("sets",),
-        inputs=inputs,
-        outputs=(FOLDER,),
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )

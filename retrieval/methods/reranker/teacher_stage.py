@@ -76,11 +76,12 @@ STAGES.register(
     "teacher",
     Stage(
         teach,
-        check_settings=(of_fields(check_model, "teacher.model"),),
-        check=(lambda run: rerankers.check(run, run.config.teacher.model, _MODEL), platforms.check),
-        reads="`training/`, `negatives/`, labelled examples, a reranker",
-        writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",
-        settings=(
+        check_config=(of_fields(check_model, "teacher.model"),),
+        check=(
+            lambda run: rerankers.check(run, run.config.teacher.model, _MODEL),
+            platforms.check,
+        ),
+        fields=(
             "teacher",
             "split",
             *_LABELLED,
@@ -89,10 +90,10 @@ STAGES.register(
             "model.dtype",
         ),
         uses=("encode.batch_tokens",),
-        needs=("prepare", "sets", "mine"),
+        reads=("prepare", "sets", "mine"),
+        files=inputs,
         fetch=lambda run: rerankers.KIND.fetch(run, run.config.teacher.model, _MODEL),
-        inputs=inputs,
-        outputs=(FOLDER,),
+        writes=(FOLDER,),
         everywhere=True,
     ),
 )

@@ -276,23 +276,22 @@ STAGES.register(
     "generate",
     Stage(
         generate,
-        check_settings=(of_fields(check_settings, "generate", "seed"),),
-        check=(check, platforms.check),
-        reads="checkpoint, sets, passages",
-        writes="`generated/NAME.jsonl`: queries of the passages of each set",
-        settings=("seed", "generate", "encode.corpus", "data.query_length", "data.document_length", "model.dtype"),
+        check_config=(of_fields(check_settings, "generate", "seed"),),
+        check=(
+            check,
+            platforms.check,
+        ),
+        fields=("seed", "generate", "encode.corpus", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
-        needs=("prepare", "sets"),
-        also=lambda config: (*of_pairs(config), *train_unless(config.generate.model)),
-        after=("train",),
-        fetch=fetch,
-        inputs=lambda run: [
+        reads=lambda config: ("prepare", "sets", *of_pairs(config), *train_unless(config.generate.model)),
+        files=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),
             *readers.KIND.inputs(run, run.config.generate.reader, READER),
             *readers.KIND.inputs(run, run.config.generate.proposer, PROPOSER),
             *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
         ],
-        outputs=(GENERATED,),
+        fetch=fetch,
+        writes=(GENERATED,),
         everywhere=True,
     ),
 )
