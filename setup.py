@@ -62,9 +62,11 @@ setup(
     extras_require={
         "beam": ["apache-beam"],
         "cuda12": ["jax[cuda12]"],
+        "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "plan": ["libtpu==0.0.52"],
+        "s3": ["s3fs"],
         "scann": ["scann"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
         # importlib_resources: tensorflow-datasets needs it to download, and does not say so.

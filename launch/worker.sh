@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Called by tpu_vm.sh and gke.sh on every host with accelerators, in the copy of the repository there:
-#   worker.sh install              .venv with what requirements.lock pins, and jax[tpu] of the version pinned there
+#   worker.sh install              .venv with what requirements.lock pins, jax[tpu] of the version pinned there, and gcsfs
 #   worker.sh start ID ARGUMENTS   retrieval.main in the background, its output in run/log
 #   worker.sh follow               shows that output to the end, and exits with the exit code of retrieval.main
 set -euo pipefail
@@ -10,7 +10,7 @@ install() {
   has_python || add_python
   source launch/environment.sh
   # As constraints, so that the extra moves no pin.
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/pins.txt \
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/pins.txt gcsfs \
     "jax[tpu]==$(sed -n 's/^jax==//p' .venv/pins.txt)"
 }
 

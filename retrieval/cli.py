@@ -26,7 +26,7 @@ from ml_collections.config_flags.tuple_parser import TupleParser
 from retrieval import configs, terminal
 from retrieval.config import experiment, fields, removed_fields
 from retrieval.errors import UserError, listed, near, unknown_name
-from retrieval.runtime import ending, hosts, large_pages, platforms, signals, store_copy
+from retrieval.runtime import ending, hosts, large_pages, platforms, signals, artefacts
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string(
@@ -79,7 +79,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
     if _SCRATCH.value:
-        store_copy.set_scratch(Path(_SCRATCH.value))
+        artefacts.set_scratch(Path(_SCRATCH.value))
     if CONFIG.value is not None:
         _config = load_config(CONFIG.value)
     elif overrides:
@@ -176,8 +176,8 @@ def _kept(override: str) -> ConfigDict:
     """The config that the work directory keeps."""
     from retrieval.pipeline import preflight  # takes a second
 
-    folder = store_copy.local(WORKDIR.value) if WORKDIR.value else None
-    if not folder or not (folder / store_copy.CONFIG).exists():
+    folder = artefacts.local(WORKDIR.value) if WORKDIR.value else None
+    if not folder or not (folder / artefacts.CONFIG).exists():
         raise UserError(
             f"{override}: --config is missing, the experiment whose field is to be set, such as "
             "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"

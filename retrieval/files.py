@@ -31,7 +31,6 @@ MANIFEST = "manifest.json"
 _LOOK = ("path", "size", "time")  # what is the same as long as a file has not been written to
 
 LOCK = ".lock"
-MIRROR = ".mirror"  # in the local folder of a work directory on a store
 _locks: list[TextIO] = []
 
 

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from retrieval import LOCK, __version__, cli
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, mirror, store_copy
+from retrieval.runtime import artefacts, hosts
 from retrieval.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
@@ -46,14 +46,14 @@ def main(argv: Sequence[str]) -> None:
         _run(workdir, Path(workdir))
         return
     if _STAGE.value and _only_read(_STAGE.value):
-        copy = store_copy.copy_of(workdir)
+        copy = artefacts.copy_of(workdir)
         _run(workdir, copy.folder, copy)
         return
-    with mirror.opened_by_all(workdir) as copy:
+    with artefacts.opened(workdir) as copy:
         _run(workdir, copy.folder, copy)
 
 
-def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> None:
+def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment

@@ -271,12 +271,9 @@ def test_a_thousand_damages_are_all_seen(copy):
 @pytest.mark.parametrize(
     "artefact, stage, message",
     [
-        ("corpus/vocab.txt", "encode", "--stage=prepare makes it again"),
         ("corpus/passages-00000*.tfrecord", "train", "--stage=prepare makes it again"),
-        ("sets/reqa/qrels/*", "index", "--stage=sets makes it again"),
         ("embeddings/reqa/*/candidates-00000*.npy", "evaluate", "--stage=encode makes it again"),
         ("index/reqa/bm25/*", "evaluate", "--stage=index makes it again"),
-        ("runs/reqa/*.trec", "report", "--stage=evaluate makes it again"),
         ("checkpoints/*/state/d/*", "encode", "delete .* and train again"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Work directories on S3, as moto's server has it: objects, leases, machines with empty disks, and a pod.
+"""Work directories on S3, as moto's server has it: objects, leases, checkpoints, and a pod.
 
 Skipped where moto or s3fs is not installed. Nothing outside this machine is reached.
 """
@@ -19,10 +19,12 @@ from support.run_results import metrics
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import lease, mirror, store_copy
+from retrieval.runtime import artefacts, lease
+from retrieval.runtime.lease import Lease
 from retrieval.runtime.signals import EXIT_CODE
 from retrieval.runtime.store import Store
-from retrieval.stages.train import FOLLOWED
+from retrieval.training import checkpoint
+from retrieval.training.checkpoint import Checkpointer
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: launch/interop.sh has it")
 server = pytest.importorskip("moto.server", reason="moto is not installed: launch/interop.sh has it")
@@ -65,27 +67,14 @@ def bucket(moto):
     client.delete_bucket(Bucket="bucket")
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Makes another machine this one, with an empty disk."""
-    monkeypatch.setattr(lease, "_A_MOMENT", 0)
-
-    def start(name):
-        monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / name))
-        store_copy.copy_of.cache_clear()
-
-    start("first")
-    return start
-
-
 def test_objects_are_seen_at_once_and_whole(bucket, tmp_path):
     """What another process writes or deletes, too: nothing is listed from a cache."""
     store = Store(URL)
     assert store.names() == set() and store.read("a") is None
     content = os.urandom(20_000_000)  # more than one part of an upload
     (tmp_path / "large").write_bytes(content)
-    assert store.upload("deep/er/large file ä", tmp_path / "large") and not store.upload("gone", tmp_path / "gone")
-    store.write("a", b"1")
+    store.upload("deep/er/large file ä", tmp_path / "large")
+    assert store.create("a", b"1") and not store.create("a", b"2")
     bucket.put_object(Bucket="bucket", Key="runs/one/of another", Body=b"2")
     bucket.put_object(Bucket="bucket", Key="runs/one more/not ours", Body=b"3")
     assert store.names() == {"a", "deep/er/large file ä", "of another"} and store.read("of another") == b"2"
@@ -103,33 +92,45 @@ def test_a_bucket_that_is_not_there_is_named(moto):
         Store("s3://nowhere/run").write("a", b"1")
 
 
-def test_a_machine_with_an_empty_disk_has_what_another_left(bucket, machine):
-    with mirror.opened(URL) as copy, copy.following(FOLLOWED) as follower:
-        files.write_json(copy.folder / "config.json", {})
-        copy.put("config.json")
-        for step in ("2", "4"):
-            with files.atomic(copy.folder / "checkpoints" / step) as part:
-                part.mkdir()
-                (part / "state").write_text(f"of {step}")
-                files.write_manifest(part)
-        follower.wait()
-    bucket.put_object(Bucket="bucket", Key="runs/one/checkpoints/6/state", Body=b"half")
-    machine("second")
-    with mirror.opened(URL) as copy:
-        copy.bring(FOLLOWED)
-        assert {path.name: (path / "state").read_text() for path in (copy.folder / "checkpoints").iterdir()} == {
-            "2": "of 2",
-            "4": "of 4",
-        }
+class Position:
+    """A data iterator that remembers nothing but where it is."""
+
+    def __init__(self, value=0):
+        self.value = value
+
+    def save(self, folder):
+        files.write_json(folder / "position.json", self.value)
+
+    def restore(self, folder):
+        self.value = files.read_json(folder / "position.json")
 
 
-def test_a_second_run_is_refused(bucket, machine, monkeypatch):
+def test_checkpoints_are_written_to_the_store_and_a_changed_byte_is_noticed(bucket):
+    place, state = Store(URL).path / "checkpoints", {"w": jax.numpy.arange(4.0)}
+    checkpointer = Checkpointer(place)
+    for step in (1, 2, 3):
+        checkpointer.save(step, jax.tree.map(lambda leaf, step=step: leaf * step, state), Position(step))
+    checkpointer.close()
+    bucket.put_object(Bucket="bucket", Key="runs/one/checkpoints/4/state/half", Body=b"of a machine that died")
+    keys = [item["Key"] for item in bucket.list_objects_v2(Bucket="bucket")["Contents"]]
+    assert checkpoint.steps_in(place) == [2, 3] and not [key for key in keys if "/1/" in key]
+    bucket.put_object(Bucket="bucket", Key=next(key for key in keys if "3/state/d/" in key), Body=b"another")
+    with pytest.raises(UserError, match=r"3/state/d/.*: damaged or missing"):
+        Checkpointer(place).restore(state)
+    checkpoint.drop_damaged(place)
+    position = Position()
+    restored = Checkpointer(place).restore(state, position)
+    np.testing.assert_array_equal(restored["w"], 2 * state["w"])
+    assert position.value == 2 and checkpoint.steps_in(place) == [2]
+
+
+def test_a_second_run_is_refused(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "_A_MOMENT", 0.1)
     monkeypatch.setattr(lease, "_RENEWED_AFTER", 0.01)
     monkeypatch.setattr(lease.ending, "end", lambda *_: None)
-    with mirror.opened(URL):
-        machine("second")
-        with pytest.raises(UserError, match=rf"{URL}: another run writes to it"):
-            mirror.Mirror(URL)
+    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path))
+    with artefacts.opened(URL), pytest.raises(UserError, match=rf"{URL}: another run writes to it"):
+        Lease(Store(URL))
 
 
 @contextlib.contextmanager
@@ -154,8 +155,8 @@ def finish(started):
 def brought(tmp_path, monkeypatch, stages):
     """What the store has of finished stages, as a new machine gets it."""
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "another"))
-    copy = store_copy.Copy(URL)
-    copy.bring(TOPS)
+    copy = artefacts.Artefacts(URL)
+    copy.get(TOPS)
     for name in stages.split(","):
         record = files.read_json(copy.folder / "stages" / f"{name}.json")
         assert record["done"]
@@ -168,7 +169,7 @@ def test_a_pod_of_two_processes_trains(inputs, bucket, tmp_path, monkeypatch):
     with pod(inputs, tmp_path / "scratch", stages="prepare,train", devices=1, **changes) as started:
         finish(started)
     folder = brought(tmp_path, monkeypatch, "prepare,train")
-    files.verify_manifest(folder / "checkpoints" / "2", "none")
+    checkpoint.verify(artefacts.checkpoints(folder) / "2", "none")
     assert [line["step"] for line in metrics(folder)] == [1, 2]
 
 

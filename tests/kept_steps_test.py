@@ -33,7 +33,7 @@ def start_at(curve, inputs, folder, step, **changes):
 def parameters(run, step):
     config = run.config
     like = train_state.abstract_state(config, abstract_model(config, len(run.load_vocabulary())), make_mesh(config))
-    return jax.tree.leaves(checkpoint.read(run.folder / "checkpoints", step, like).params)
+    return jax.tree.leaves(checkpoint.Checkpointer(run.folder / "checkpoints").restore(like, step=step).params)
 
 
 def test_named_steps_stay_beside_the_newest(curve):

@@ -103,6 +103,56 @@ def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
         runner.check_run(run)
 
 
+def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
+    """The larger number is in config.json as soon as a command has begun."""
+    run = copy(finished, tmp_path, 8)
+    runner.open_run(run)
+    run.config.train.steps = 4
+    trained = records.read_record(run, "train")
+    execute(run, "train", "encode")
+    assert json.loads((run.folder / "config.json").read_text())["train"]["steps"] == 4
+    assert records.read_record(run, "train") == trained
+
+
+def test_an_unfinished_run_is_made_no_longer(finished, tmp_path):
+    run = copy(finished, tmp_path, 8)
+    records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
+    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
+        runner.check_run(run)
+
+
+@pytest.fixture(scope="module")
+def whole_and_cut(inputs, prepared, tmp_path_factory):
+    """A run of 8 steps, and one that was cut off after step 6, as folders."""
+    folders = [shutil.copytree(prepared, tmp_path_factory.mktemp(name) / "run") for name in ("whole", "cut")]
+    whole, cut = (tower_run(inputs, folder, 8, **{"loop.keep_steps": (6, 7)}) for folder in folders)
+    execute(whole, "train")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.loop, "train", functools.partial(_stopped, train.loop.train))
+        with pytest.raises(PreemptedError):
+            execute(cut, "train")
+    return whole, cut
+
+
+@pytest.mark.parametrize(("asked", "last"), [(7, 7), (3, 6)])
+def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, last):
+    """It has the parameters that the whole run had then; where it is further than that, it ends at once."""
+    whole, cut = whole_and_cut
+    run = copy(cut, tmp_path, asked)
+    with caplog.at_level("INFO", logger="retrieval"):
+        execute(run, "train", "encode")
+    assert f"train: ends after step {last} of the 8 that were planned, and is at 6" in caplog.text
+    assert f"train: step {last} of {last} is the result" in caplog.text
+    details = records.details(run, "train")
+    assert (details["step"], details["steps"], details["went on from"]) == (last, last, [])
+    for ours, theirs in zip(parameters(run, last), parameters(whole, last)):
+        np.testing.assert_array_equal(ours, theirs)
+    execute(run, "train", "encode")  # nothing to do
+    run.config.train.steps = 8
+    execute(run, "train")
+    assert records.details(run, "train")["went on from"] == [last]
+
+
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})

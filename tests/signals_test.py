@@ -1,7 +1,6 @@
 """Signals that come where Python or a library drops what their handler raises: each ends the process all the same."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -104,16 +103,6 @@ def test_a_signal_waits_for_the_program_that_takes_this_ones_place():
     held = "import os, sys; from retrieval.runtime import signals; signals.hold(); os.kill(os.getpid(), 15); "
     done = run(f"{held}os.execv(sys.executable, [sys.executable, '-c', {PROGRAM!r}, 'nowhere', '15'])")
     assert (done.returncode, done.stderr) == (75, f"{signals.INTERRUPTED}\n")
-
-
-def test_a_hang_up_stops_training_as_sigterm_does():
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        with signals.deferred() as stopped:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert stopped.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_limit_of_time_holds_in_a_collection_too(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline.records import verify_written
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 from retrieval.runtime.store import is_url
 
 _ERROR = "error: "  # how the program begins what is wrong
@@ -53,11 +53,11 @@ class FinishedRun:
         """The trained model, as `retrieval.load`."""
         from retrieval.api.loaded_model import load
 
-        self._brought(store_copy.CONFIG, store_copy.RECORDS)
+        self._brought(artefacts.CONFIG, artefacts.RECORDS)
         return load(self.workdir)
 
     def _verified(self, name: str) -> Path:
-        folder = self._brought(name, store_copy.RECORDS)
+        folder = self._brought(name, artefacts.RECORDS)
         verify_written(folder, [name])
         return folder / name
 
@@ -65,8 +65,8 @@ class FinishedRun:
         """The folder with these files or folders as they are now, be it on a store."""
         if not is_url(str(self.workdir)):
             return Path(self.workdir)
-        copy = store_copy.copy_of(str(self.workdir))
-        copy.fetch(names)
+        copy = artefacts.copy_of(str(self.workdir))
+        copy.get(names)
         return copy.folder
 
 

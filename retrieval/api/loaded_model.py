@@ -39,7 +39,7 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.runtime import hub, store_copy
+from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Texts
@@ -65,7 +65,7 @@ def load(path: str | Path) -> "Model":
       UserError: there is none, or a part of it is not understood, or the training has not ended.
     """
     path = os.path.expanduser(path)
-    copy = store_copy.copy_of(path) if is_url(path) else None
+    copy = artefacts.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
     if model_folder.has_modules(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), path)

@@ -1,11 +1,14 @@
 """What stages read of work directories on a store is copied down before they begin."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from retrieval.pipeline.records import is_done, needs, record_of
 from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import WorkDirectory
+from retrieval.runtime import hosts
+from retrieval.runtime.artefacts import Exchange
 
 
 def bring(run: WorkDirectory, names: Sequence[str]) -> None:
@@ -14,6 +17,9 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
     Raises:
       UserError: a store does not answer, or a record there is damaged.
     """
+    for name in names:  # what is here of an unfinished stage is of use where its record here was that of the store
+        if run.copy and f"stages/{name}.json" in run.copy.changed and not is_done(run, name):
+            run.copy.drop(run.copy.looks(STAGES[name].writes))
     for written in _by_folder(run, names).values():
         tops: list[str] = []
         sums: dict[str, str] = {}
@@ -23,9 +29,30 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
                 tops += STAGES[name].writes
                 sums |= record_of(holder, name)["outputs"]
         if holder.copy:
-            holder.copy.bring(tops, sums)
+            holder.copy.get(tops, sums)
     for name in names:
         STAGES[name].fetch(run)
+
+
+@contextlib.contextmanager
+def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
+    """Runs a block on all hosts as if they had one disk: it begins with what the stage reads, on each of them.
+
+    At the end the first host has what the others have written.
+
+    Raises:
+      UserError: a file cannot be copied, or is not what was written.
+    """
+    if not hosts.is_first():  # the first one has it
+        if run.copy:
+            run.copy.refresh()
+        bring(run, [name])
+    if hosts.is_alone() or not run.copy:
+        yield
+        return
+    stage = STAGES[name]
+    with hosts.sharing(Exchange(run.copy, (*stage.writes, *stage.exchanged))):
+        yield
 
 
 def _by_folder(run: WorkDirectory, names: Sequence[str]) -> dict[Path, dict[str, WorkDirectory]]:

@@ -15,7 +15,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
 from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 
 
 def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] = ()) -> None:
@@ -98,7 +98,7 @@ def _check_folders(run: WorkDirectory, is_read: bool) -> None:
         _check_writable(place, run.folder)
     check_kept_config(run.folder, "--workdir")
     if run.config.base:
-        check_kept_config(store_copy.local(run.config.base), "config.base")
+        check_kept_config(artefacts.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
 

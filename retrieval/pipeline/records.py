@@ -48,15 +48,14 @@ def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     path = run.own_record(stage)
     if not path.exists():
         return None
-    copy = f" and its copy {path}" if run.mirror else ""  # of which one would put the other back
-    return _read(path, f"{run.place}/stages/{path.name}", copy)
+    return _read(path, f"{run.place}/stages/{path.name}")
 
 
-def _read(path: Path, place: str, copy: str = "") -> dict[str, Any]:
+def _read(path: Path, place: str) -> dict[str, Any]:
     record = files.read_json(path)
     check_format(record, str(path.parent.parent))
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([path.stem, record]):
-        raise UserError(f"{place}: damaged; delete it{copy}: --stage={path.stem} makes it anew")
+        raise UserError(f"{place}: damaged; delete it: --stage={path.stem} makes it anew")
     return record
 
 
@@ -89,8 +88,7 @@ def write_record(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> No
     """Writes the record of a stage, as `read_record` reads it."""
     as_read = json.loads(json.dumps({**record, "format": FORMAT}))  # the sum is of that
     files.write_json(run.record(name), as_read | {"sum": files.fingerprint([name, as_read])})
-    if run.mirror:
-        run.mirror.put(f"stages/{name}.json")
+    run.put(f"stages/{name}.json")
 
 
 def is_done(run: WorkDirectory, stage: str) -> bool:

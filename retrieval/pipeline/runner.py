@@ -11,7 +11,7 @@ from typing import Any
 from retrieval import files
 from retrieval.config.fields import declared
 from retrieval.errors import UserError
-from retrieval.pipeline import pods
+from retrieval.pipeline import downloads
 from retrieval.pipeline.records import (
     Mixed,
     changed_fields,
@@ -28,7 +28,8 @@ from retrieval.pipeline.records import (
 )
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
-from retrieval.runtime import hosts
+from retrieval.runtime import artefacts, hosts
+from retrieval.training import checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ def open_run(run: WorkDirectory) -> None:
     check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / CONFIG, json.loads(run.config.to_json()))
-    if run.mirror:
-        run.mirror.put(CONFIG)
+    run.put(CONFIG)
 
 
 def take_run(run: WorkDirectory) -> None:
@@ -64,7 +64,7 @@ def check_run(run: WorkDirectory) -> None:
     """
     if not (run.folder / CONFIG).exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in items):
+        if not all(item.name in (files.LOCK,) or files.is_temporary(item) for item in items):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
@@ -104,7 +104,7 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     _log.info("%s: started", name)
     began = time.perf_counter()
     if stage.everywhere:
-        with pods.one_disk(run, name):
+        with downloads.one_disk(run, name):
             if run.copy and not hosts.is_first():
                 _verify_needs(run, name)  # what has been copied down
             details = stage.function(run)
@@ -243,8 +243,7 @@ def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -
 
 def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
-    if run.mirror:
-        run.mirror.up((*stage.writes, *stage.leaves))
+    run.put(*stage.writes, *stage.leaves)
     noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
     sums = files.checksums(run.folder, filter(Path.is_file, noted))
     sealed = _sealed(run, stage, record["details"])
@@ -284,7 +283,7 @@ def _is_undamaged(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> b
         files.verify_checksums(run.folder, record["outputs"], "it is made again")
         for path in record["outputs"]:
             if PurePath(path).name == files.MANIFEST:
-                files.verify_manifest(run.folder / PurePath(path).parent, "it is made again")
+                checkpoint.verify(artefacts.origin(run.folder / PurePath(path).parent), "it is made again")
     except UserError as error:
         _log.warning("%s: %s", name, error)
         return False

@@ -14,10 +14,9 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import store_copy
-from retrieval.runtime.mirror import Mirror
+from retrieval.runtime import artefacts
+from retrieval.runtime.artefacts import Artefacts
 from retrieval.runtime.store import is_url
-from retrieval.runtime.store_copy import Copy
 
 CONFIG = "config.json"
 
@@ -49,14 +48,14 @@ class WorkDirectory:
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
       asked: what `--stage=search` looks for.
-      copy: of a work directory on a store what brings its files into `folder`; a `Mirror` where the run writes to it.
+      copy: of a work directory on a store what gets its files into `folder`, and puts them there.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
     asked: Asked = _NOTHING
-    copy: Copy | None = None
+    copy: Artefacts | None = None
 
     @classmethod
     def opened(cls, value: str, field: str, lock: Path) -> Self:
@@ -65,12 +64,12 @@ class WorkDirectory:
         Raises:
           UserError: that is none.
         """
-        folder = store_copy.local(value)
+        folder = artefacts.local(value)
         if not (folder / CONFIG).exists():
             tried = folder.absolute()
             where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
             raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
-        return cls(kept_config(folder), folder, lock, copy=store_copy.copy_of(value) if is_url(value) else None)
+        return cls(kept_config(folder), folder, lock, copy=artefacts.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property
     def base(self) -> Self | None:
@@ -97,10 +96,14 @@ class WorkDirectory:
             runs.append(base)
         return runs
 
-    @property
-    def mirror(self) -> Mirror | None:
-        """What copies up what the run writes, where its work directory is on a store."""
-        return self.copy if isinstance(self.copy, Mirror) else None
+    def put(self, *names: str) -> None:
+        """Puts files and folders that are finished on the store, where the work directory is on one.
+
+        Raises:
+          UserError: something cannot be written, or another run has taken over.
+        """
+        if self.copy and self.copy.writes:
+            self.copy.put(names)
 
     @property
     def place(self) -> str:

@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
-from retrieval.models.bert_kinds import CONFIG
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
@@ -24,7 +23,7 @@ from retrieval.recipes.encoder_sizes import position_count, size_fields, take_po
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 from retrieval.stage_outputs import Run
 from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
@@ -47,8 +46,8 @@ def train_inputs(run: Run) -> Sequence[Path]:
         return ()
     if weights := bert_weights.inputs(run.config):
         return weights
-    place = store_copy.local(folder)
-    if not (place / CONFIG).exists():
+    place = artefacts.local(folder)
+    if not any((place / name).exists() for name in CONFIGS):
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
@@ -69,11 +68,11 @@ def check_start_folder(run: Run) -> None:
     """
     start = run.config.train.init_from
     if start and not bert_weights.folders(run.config):
-        check_kept_config(store_copy.local(start), _FIELD)
+        check_kept_config(artefacts.local(start), _FIELD)
 
 
 def fetch_start(run: Run) -> None:
-    """Copies down the parameters to start from, and the vocabulary to compare with, where these are on a store.
+    """Copies down the vocabulary of the parameters to start from, to compare with, where that is on a store.
 
     Raises:
       UserError: `train.init_from` is no finished run, or a store does not answer.
@@ -86,19 +85,17 @@ def fetch_start(run: Run) -> None:
 
 
 def fetch_model(trained: Run) -> None:
-    """Copies down the checkpoints of a run, and the vocabulary that it was trained with, where these are on a store.
+    """Copies down the vocabulary that a run was trained with, where that is on a store.
 
     Raises:
       UserError: a store does not answer.
     """
-    if trained.copy:
-        trained.copy.bring(["checkpoints"])
     try:
         prepared = trained.holder("prepare")
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
     if copy := prepared.copy:
-        copy.bring([f"corpus/{name}" for name in vocabularies.ALL_FILES])
+        copy.get([f"corpus/{name}" for name in vocabularies.ALL_FILES])
 
 
 def check_start(run: Run) -> None:
@@ -114,11 +111,11 @@ def check_start(run: Run) -> None:
     if bert_weights.folders(run.config):
         bert_weights.check(run.config, run.vocabulary)
         return
-    folder = store_copy.local(start)
+    folder = artefacts.local(start)
     check_vocabulary(run, folder, _FIELD)
     check_sizes(run.config, kept_config(folder))
     if step := run.config.train.init_step:
-        check_kept(step, checkpoint.steps_in(folder / "checkpoints"), folder)
+        check_kept(step, checkpoint.steps_in(artefacts.checkpoints(folder)), folder)
 
 
 def check_step(config: ConfigDict) -> None:
@@ -319,7 +316,7 @@ def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
     if bert_weights.folders(config):
         bert_weights.init(model, config)
         return
-    folder = store_copy.local(config.train.init_from)
+    folder = artefacts.local(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)

@@ -88,10 +88,7 @@ class Recipe(abc.ABC):
         else:
             copy_encoder(encoder_of(trained), model.encoder, self.label)
 
-    def fetch(self, run: Run) -> None:  # noqa: B027 (most take nothing)
-        """Copies down what `begin` takes of other runs, where these are on a store."""
-
-    def check_run(self, run: Run) -> None:  # noqa: B027
+    def check_run(self, run: Run) -> None:  # noqa: B027 (most take nothing)
         """Checks that what a run takes of others, its labelled examples and what `begin` takes, fits its config.
 
         Raises:

@@ -17,11 +17,10 @@ from retrieval.errors import UserError
 from retrieval.models.transformer import remat_for
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.runtime import hosts
+from retrieval.runtime import artefacts
 from retrieval.training import loop, memory, optimizer, work
-from retrieval.training.checkpoint import Checkpointer, Follower, steps_in
+from retrieval.training.checkpoint import Checkpointer, steps_in
 from retrieval.training.loop import TrainState
-from retrieval.training.pod_checkpoints import Checkpoints, Fetch, PodCheckpointer
 
 
 def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
@@ -30,25 +29,22 @@ def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
     Raises:
       UserError: it has none.
     """
-    if not steps_in(folder / "checkpoints"):
+    place = artefacts.checkpoints(folder)
+    if not steps_in(place):
         raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
     keep, best = _kept(config)
     named = config.loop.keep_steps
-    return Checkpointer(folder / "checkpoints", keep, best, named=named, alone=True)
+    return Checkpointer(place, keep, best, named=named, alone=True)
 
 
-def open_checkpoints(
-    folder: Path, config: ConfigDict, follower: Follower | None = None, fetch: Fetch | None = None
-) -> Checkpoints:
-    """The checkpoints that a run writes; those that are saved are left to a follower to copy.
+def open_checkpoints(folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None) -> Checkpointer:
+    """The checkpoints that a run writes.
 
     Args:
-      fetch: brings what is copied to the other hosts of a pod, where each has a disk of its own.
+      before: is called before each, for what a run that goes on from one has to have besides.
     """
-    place, named = folder / "checkpoints", config.loop.keep_steps
-    if fetch and hosts.count() > 1:
-        return PodCheckpointer(place, *_kept(config), follower, fetch, named=named)
-    return Checkpointer(place, *_kept(config), follower, named=named)
+    keep, best = _kept(config)
+    return Checkpointer(artefacts.checkpoints(folder), keep, best, named=config.loop.keep_steps, before=before)
 
 
 def _kept(config: ConfigDict) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -18,8 +19,7 @@ from typing import NoReturn
 from retrieval import terminal
 from retrieval.errors import first_line
 from retrieval.runtime import pod, signals
-from retrieval.runtime.agreement import A_MOMENT, FOREVER, Agreement
-from retrieval.runtime.pod import Pod
+from retrieval.runtime.pod import A_MOMENT, FOREVER, Pod
 from retrieval.runtime.signals import EXIT_CODE
 
 # Seconds after which a process that says nothing counts as dead, and the others end.
@@ -37,17 +37,11 @@ _CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socke
 _OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
-_agreement: Agreement | None = None
-_stopping: threading.Event | None = None  # set when SIGTERM has come, while that is watched for
-
-
 def heed_signals() -> None:
     """As `signals.heed`; the other processes of a pod stop with this one."""
 
     def preempted() -> None:
-        if _agreement is not None:
-            _agreement.request()
-        elif (joined := pod.current()) and joined.waiting:
+        if (joined := pod.current()) and joined.waiting:
             _end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
 
     signals.heed(preempted)
@@ -67,32 +61,32 @@ def end_with_input() -> None:
 
 
 @contextlib.contextmanager
-def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
+def watch() -> Iterator[Callable[[int], bool]]:
     """A function of the step that says whether to save and stop there: SIGTERM or SIGHUP came to some process.
 
-    All processes ask after every step, and all get the same answer.
-
-    Args:
-      step: the one that they go on from.
+    All processes ask after every step, and all get the same answer, on a pod from JAX.
     """
-    global _agreement, _stopping
     with signals.deferred() as received:
-        _stopping = received
-        _agreement = _agree(joined, received, step) if (joined := pod.current()) else None
-        try:
-            yield _agreement or (lambda step: received.is_set())
-        finally:
-            _agreement = _stopping = None
+        yield (lambda step: received.is_set()) if pod.current() is None else _sync_point(received)
 
 
-def _agree(joined: Pod, received: threading.Event, step: int) -> Agreement:
-    key, count_down = joined.next_key(), signals.start_countdown  # for all, whoever the signal came to
-    return Agreement(joined.client, joined.process, joined.processes, key, received, step, count_down)
+def _sync_point(received: threading.Event) -> Callable[[int], bool]:
+    """JAX's service, which takes SIGTERM from here to the end of `signals.deferred`: nothing but training asks it."""
+    import jax
+    from jax._src import distributed
+    from jax.experimental import multihost_utils
 
+    if distributed.global_state.preemption_sync_manager is None:
+        jax.config.update("jax_enable_preemption_service", True)
+        distributed.global_state.initialize_preemption_sync_manager()
 
-def is_stopping() -> bool:
-    """Whether SIGTERM or SIGHUP has come to some process since `watch` began: for what waits in the midst of a step."""
-    return _stopping is not None and _stopping.is_set()
+    def stops_at(step: int) -> bool:
+        if received.is_set():  # SIGHUP, which JAX does not hear
+            received.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return multihost_utils.reached_preemption_sync_point(step)
+
+    return stops_at
 
 
 def leave(code: int, why: str = "") -> NoReturn:

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from retrieval.errors import UserError
 from retrieval.runtime import ending, heartbeat, pod
-from retrieval.runtime.agreement import A_MOMENT, FOREVER
-from retrieval.runtime.pod import Pod
+from retrieval.runtime.pod import A_MOMENT, FOREVER, Pod
 from retrieval.runtime.signals import EXIT_CODE, PreemptedError
 
 # Seconds that the hosts wait for each other at the start: a slice that was preempted may take long to come back.

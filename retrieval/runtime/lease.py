@@ -1,18 +1,17 @@
-"""One run at a time writes to a folder on a store: an object says which, and until when.
+"""One run at a time writes to a folder on a store: an object says which, and is renewed as long as that run lives.
 
-A store has no locks, and epath no writing on a condition. So whoever takes the object looks after a moment, and then
-again and again, whether it is still theirs. Of two that take it at the same time, one ends.
+The object has a number, and a store makes one only if it is not there. Of two that take over at once from a run that
+died, one makes the next number. The old run finds its own gone.
 """
 
 import contextlib
-import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from retrieval.errors import UserError
 from retrieval.files import LOCK
@@ -21,53 +20,56 @@ from retrieval.runtime.store import Store
 
 _log = logging.getLogger(__name__)
 
-# Seconds. The clocks of two machines must not differ by more than what lies between.
+# Seconds. Whoever finds an object that has not changed for so long takes its run for dead.
 _VALID, _RENEWED_AFTER = 60.0, 15.0
 
-# Seconds that somebody who takes it at the same time needs for that.
+# Seconds between two looks at the object of another run.
 _A_MOMENT = 2.0
+
+_NAME = re.compile(rf"{re.escape(LOCK)}-(\d+)")
 
 
 class TakenError(UserError):
     """Another run writes to the folder by now."""
 
 
+def is_lock(name: str) -> bool:
+    """Whether this is the name of such an object."""
+    return bool(_NAME.fullmatch(name))
+
+
 class Lease:
-    """Taken when it is made.
+    """Taken when it is made."""
 
-    Attributes:
-      before: the owner that the object named then, or None.
-    """
-
-    def __init__(self, store: Store, owner: str):
+    def __init__(self, store: Store):
         """Takes it.
 
-        Args:
-          owner: a name that nobody else has; who comes back under it need not wait.
-
         Raises:
-          UserError: another one has it, and is alive.
+          UserError: another run has it, and is alive.
         """
-        self._store, self._owner = store, owner
-        self.before, who, until = self._read()
-        if self.before != owner:
-            if until > time.time():
-                self._wait(who, until)
-            self._write(_VALID)
-            time.sleep(_A_MOMENT)
-        self.renew()
+        self._store = store
+        before = sorted(filter(is_lock, store.names()))
+        number = 1 + int(before[-1].rpartition("-")[2]) if before else 1
+        if before:
+            self._wait(before[-1])
+        self._name = f"{LOCK}-{number:06d}"
+        if not store.create(self._name, self._content()):
+            self._refuse(self._name)
+        self._renewed = time.monotonic()
+        for name in before:
+            store.delete(name)
 
     def renew(self) -> None:
         """Makes it valid from now on.
 
         Raises:
-          TakenError: another one has taken it.
+          TakenError: another run has taken it.
           UserError: the store does not answer.
         """
-        owner, who, _ = self._read()
-        if owner not in (self._owner, None):
-            raise TakenError(f"{self._store.url}: another run has taken it over ({who}); this one ends")
-        self._write(_VALID)
+        if self._store.read(self._name) is None:
+            raise TakenError(f"{self._store.url}: another run has taken it over; this one ends")
+        self._store.write(self._name, self._content())
+        self._renewed = time.monotonic()
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -81,38 +83,29 @@ class Lease:
             ended.set()
             thread.join()
             with contextlib.suppress(UserError):  # it runs out by itself
-                if self._read()[0] == self._owner:
-                    self._write(0)
+                self._store.delete(self._name)
 
-    def _wait(self, who: Any, until: float) -> None:
-        """Returns when the lease of another one has run out; one that lives renews it before."""
-        _log.info("%s: %s has written to it; waiting for at most %.0f s", self._store.url, who, until - time.time())
-        while time.time() < until:
+    def _wait(self, name: str) -> None:
+        """Returns when the run of an object has given it back, or has not renewed it for too long."""
+        first, end = self._store.read(name), time.monotonic() + _VALID
+        _log.info("%s: another run has written to it; waiting for at most %.0f s", self._store.url, _VALID)
+        while time.monotonic() < end and (now := self._store.read(name)):
+            if now != first:
+                self._refuse(name)
             time.sleep(_A_MOMENT)
-            now = self._read()[2]
-            if now > until:
-                remedy = "wait for it, end it, or use another --workdir"
-                raise UserError(f"{self._store.url}: another run writes to it ({who}); {remedy}")
-            until = now
+
+    def _refuse(self, name: str) -> None:
+        who = (self._store.read(name) or b"").decode(errors="replace").partition(",")[0]
+        remedy = "wait for it, end it, or use another --workdir"
+        raise UserError(f"{self._store.url}: another run writes to it ({who}); {remedy}")
 
     def _keep(self, ended: threading.Event) -> None:
         while not ended.wait(_RENEWED_AFTER):
             try:
                 self.renew()
             except UserError as error:
-                if isinstance(error, TakenError) or time.time() > self._until:
+                if isinstance(error, TakenError) or time.monotonic() > self._renewed + _VALID:
                     ending.end(2, f"error: {error}")
 
-    def _write(self, seconds: float) -> None:
-        until = time.time() + seconds
-        who = f"process {os.getpid()} on {socket.gethostname()}"
-        self._store.write(LOCK, json.dumps({"owner": self._owner, "who": who, "until": until}).encode())
-        self._until = until
-
-    def _read(self) -> tuple[str | None, Any, float]:
-        """Owner, process, and the time until which it is valid; None of one that is not there or damaged."""
-        try:
-            value = json.loads(self._store.read(LOCK) or b"{}")
-            return value.get("owner"), value.get("who"), float(value.get("until", 0))
-        except (ValueError, TypeError, AttributeError):
-            return None, None, 0.0
+    def _content(self) -> bytes:
+        return f"process {os.getpid()} on {socket.gethostname()}, {time.time()}".encode()

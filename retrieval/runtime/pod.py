@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Milliseconds. A stage may take days; a process that dies ends the others.
+FOREVER, A_MOMENT = 1 << 40, 10_000
+
 
 @dataclasses.dataclass
 class Pod:

@@ -34,7 +34,6 @@ class PreemptedError(KeyboardInterrupt):
 
 _received: int | None = None  # the signal that ends this process
 _leaving = False
-_wakeup: int | None = None  # where a byte stands for a signal
 
 
 def heed(preempted: Callable[[], None]) -> None:
@@ -46,11 +45,10 @@ def heed(preempted: Callable[[], None]) -> None:
     Args:
       preempted: is called in another thread when SIGTERM or SIGHUP has come.
     """
-    global _wakeup
-    reads, _wakeup = os.pipe()
-    os.set_blocking(_wakeup, False)
+    reads, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
     threading.Thread(target=_count_down, args=[reads, preempted], daemon=True).start()
-    signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_forget)
     for number in STATUS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` and a shell's `&` have it
@@ -77,12 +75,6 @@ def deferred() -> Iterator[threading.Event]:
             signal.signal(number, _ignore if event.is_set() and handler is not _interrupt else handler)
     if event.is_set() and _interrupt in before.values():
         _interrupt(signal.SIGTERM)
-
-
-def start_countdown() -> None:
-    """As if SIGTERM had come to this process, but for the exception."""
-    if _wakeup is not None:
-        os.write(_wakeup, bytes([signal.SIGTERM]))
 
 
 def received() -> int | None:

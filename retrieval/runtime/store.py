@@ -1,15 +1,12 @@
-"""The objects below an address such as gs://bucket/run, through etils.epath.
+"""The objects below an address such as gs://bucket/run or s3://bucket/run, through fsspec.
 
-An object is there when it has been closed, whole; there are no folders and no renaming. Where TensorFlow has no file
-system for a scheme, epath takes fsspec's.
+An object is there when it has been closed, whole; there are no folders and no renaming.
 """
 
 import contextlib
-import errno
-import importlib.util
+import functools
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -20,12 +17,11 @@ from retrieval.errors import UserError, first_line, unknown_name
 
 _URL = re.compile(r"([a-zA-Z][\w+.-]*)://(.*)")
 
-# The package of fsspec for a scheme. TensorFlow itself has gs:// alone.
-_PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs"}
+# The package of fsspec for a scheme. Those that TensorStore can write arrays to.
+_PACKAGES = {"gs": "gcsfs", "s3": "s3fs"}
 
-# Copied at a time, and bytes of each that are held; what is no longer is written at once.
-_THREADS, _PIECE = 16, 1 << 24
-_TRIES = 10
+# Copied at a time.
+_THREADS = 16
 
 
 def is_url(value: str) -> bool:
@@ -44,23 +40,26 @@ class Store:
         """
         if not (match := _URL.fullmatch(url)):
             raise UserError(f"{url}: not the address of a store; write one such as gs://bucket/run")
-        scheme, rest = match.groups()
-        self.url = f"{scheme}://{rest.strip('/')}"
-        if not rest.strip("/"):
+        self.scheme, rest = match.groups()
+        self._root = rest.strip("/")
+        self.url = f"{self.scheme}://{self._root}"
+        if not self._root:
             raise UserError(f"{url}: no bucket; name one, and a folder in it, such as gs://bucket/run")
         if strange := set("*?[") & set(rest):
             raise UserError(
                 f"{url}: '{min(strange)}' stands for other characters where objects are looked for; name an address "
                 "without it"
             )
-        if package := _PACKAGES.get(scheme):
-            _choose_backend(url, scheme, package)
-        from etils import epath  # late: runs in folders need none of it
+        if self.scheme not in _PACKAGES:
+            raise unknown_name(f"scheme of {url}:", self.scheme, _PACKAGES)
+        self._system: Any = _file_system(self.scheme)
 
-        try:
-            self._root = epath.Path(self.url)
-        except KeyError:
-            raise unknown_name(f"scheme of {url}:", scheme, _PACKAGES) from None
+    @property
+    def path(self) -> Any:
+        """The address as Orbax takes it, an `etils.epath.Path`."""
+        from etils import epath
+
+        return epath.Path(self.url)
 
     def names(self) -> set[str]:
         """All of them.
@@ -68,58 +67,54 @@ class Store:
         Raises:
           UserError: they cannot be listed, or one would lead out of a folder.
         """
-        matching, pattern = set(), "*"
-        # A level at a time: walking would ask of every object whether it is a folder.
-        with self._telling("listed"):
-            while level := {str(path).removeprefix(f"{self.url}/") for path in self._root.glob(pattern)}:
-                matching |= level
-                pattern += "/*"
-        if leaving := [name for name in matching if ".." in PurePosixPath(name).parts]:
+        return set(self.sums())
+
+    def sums(self, below: str = "") -> dict[str, str]:
+        """Size and checksum of all objects, or of those below a name, as the store has computed it; by name.
+
+        Raises:
+          UserError: as `names`.
+        """
+        with self._telling("listed", below):
+            found = self._system.find(f"{self._root}/{below}".rstrip("/"), detail=True)
+        sums = {name.removeprefix(f"{self._root}/"): _sum(info) for name, info in found.items()}
+        if leaving := [name for name in sums if ".." in PurePosixPath(name).parts]:
             raise UserError(f"{self.url}/{leaving[0]}: its name leads out of a folder; delete this object")
-        return matching - {parent.as_posix() for name in matching for parent in PurePosixPath(name).parents}
+        return sums
 
     def read(self, name: str) -> bytes | None:
         """What an object holds, None where there is none."""
-        with self._telling("read", name):
-            for left in reversed(range(_TRIES)):
-                try:
-                    with (self._root / name).open("rb") as file:
-                        return file.read()
-                except FileNotFoundError:
-                    return None
-                except OSError as error:  # s3fs: replaced between the two requests that it makes, as a lease may be
-                    if error.errno != errno.EBUSY or not left:
-                        raise
+        with self._telling("read", name), contextlib.suppress(FileNotFoundError):
+            return self._system.cat_file(f"{self._root}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
         """Makes an object, or puts another in its place."""
-        with self._telling("written", name), (self._root / name).open("wb") as file:
-            file.write(content)
+        with self._telling("written", name):
+            self._system.pipe_file(f"{self._root}/{name}", content)
 
-    def upload(self, name: str, path: Path) -> bool:
-        """As `write`, with what a file holds; False where there is none (any more)."""
-        try:
-            source = path.open("rb")
-        except FileNotFoundError:
-            return False
-        with source, self._telling("written", name), (self._root / name).open("wb") as file:
-            shutil.copyfileobj(source, file, _PIECE)
-        return True
+    def create(self, name: str, content: bytes) -> bool:
+        """Makes an object unless it is there, which the store decides: of several who ask, one gets True."""
+        with self._telling("written", name):
+            try:
+                self._system.pipe_file(f"{self._root}/{name}", content, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def upload(self, name: str, path: Path) -> None:
+        """As `write`, with what a file holds."""
+        with self._telling("written", name):
+            self._system.put_file(str(path), f"{self._root}/{name}")
 
     def download(self, name: str, path: Path) -> None:
         """Writes what an object holds into a file, whole or not at all."""
-        with (
-            files.atomic(path) as part,
-            self._telling("read", name),
-            (self._root / name).open("rb") as source,
-            part.open("wb") as target,
-        ):
-            shutil.copyfileobj(source, target, _PIECE)
+        with files.atomic(path) as part, self._telling("read", name):
+            self._system.get_file(f"{self._root}/{name}", str(part))
 
     def delete(self, name: str) -> None:
         """Nothing happens where there is none."""
         with self._telling("deleted", name), contextlib.suppress(FileNotFoundError):
-            (self._root / name).unlink()
+            self._system.rm_file(f"{self._root}/{name}")
 
     @contextlib.contextmanager
     def _telling(self, what: str, name: str = "") -> Iterator[None]:
@@ -133,6 +128,15 @@ class Store:
             ) from error
 
 
+def array_store(url: str) -> dict[str, Any]:
+    """The address of a folder of arrays as TensorStore takes it. Of a server that speaks S3, AWS_ENDPOINT_URL tells."""
+    scheme, bucket, path = re.fullmatch(r"(\w+)://([^/]+)/?(.*)", url).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    spec = {"driver": {"gs": "gcs"}.get(scheme, scheme), "bucket": bucket, "path": f"{path.rstrip('/')}/"}
+    if scheme == "s3" and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        spec |= {"endpoint": endpoint, "aws_region": os.environ.get("AWS_DEFAULT_REGION", "us-east-1")}
+    return spec
+
+
 def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
     """Calls a function with each of some names, several at a time. Only the main thread is interrupted."""
     pool = ThreadPoolExecutor(_THREADS)
@@ -143,16 +147,24 @@ def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _choose_backend(url: str, scheme: str, package: str) -> None:
-    """fsspec, where its package for the scheme is installed, else TensorFlow."""
-    if importlib.util.find_spec(package):
-        from etils.epath import gpath
-        from fsspec.config import conf
+@functools.cache
+def _file_system(scheme: str) -> Any:
+    """fsspec's, which epath is told to take as well."""
+    import fsspec
+    from etils.epath import gpath
+    from fsspec.config import conf
 
-        os.environ.setdefault("EPATH_USE_TF", "false")
-        gpath._is_tf_installed.cache_clear()  # another package may have made epath look before
-        # What another machine writes must be seen at once. The variable for it is read when fsspec is imported, which
-        # other packages do.
-        conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)
-    elif scheme != "gs":
-        raise UserError(f"{url}: the package {package} is not installed: pip install {package}, or use a gs:// folder")
+    os.environ["EPATH_USE_TF"] = "false"
+    gpath._is_tf_installed.cache_clear()  # another package may have made epath look before
+    # What another machine writes must be seen at once.
+    conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)
+    try:
+        return fsspec.filesystem(scheme)
+    except ImportError as error:
+        package = _PACKAGES[scheme]
+        raise UserError(f"{scheme}://: the package {package} is not installed: pip install {package}") from error
+
+
+def _sum(info: dict[str, Any]) -> str:
+    """Size and checksum, as fsspec has them: on GCS the MD5, or the CRC of an object in parts; on S3 the tag."""
+    return f"{info['size']} {info.get('md5Hash') or info.get('crc32c') or info.get('ETag')}"

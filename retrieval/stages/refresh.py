@@ -21,7 +21,7 @@ from retrieval.stages import turn, versions
 from retrieval.stages.refresh_kind import kind_of
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Schedule, Versions
-from retrieval.training.pod_checkpoints import Checkpoints
+from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Refresh:
         vocabulary: Vocabulary,
         mesh: jax.sharding.Mesh,
         batches: Versions,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpointer,
         turn: Turn | None = None,
     ):
         """Makes the refreshes of a run.

@@ -25,9 +25,7 @@ from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.runtime import ending, hosts, platforms
-from retrieval.runtime.mirror import Mirror
-from retrieval.runtime.store_copy import Copy
+from retrieval.runtime import artefacts, ending, hosts, platforms
 from retrieval.stage_outputs import Run
 from retrieval.stages import (
     data_warnings,
@@ -46,12 +44,12 @@ from retrieval.stages.text_sizes import TextSizes
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
-from retrieval.training.checkpoint import Follower, drop_damaged
+from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.collapse import Collapse
 
 _log = logging.getLogger(__name__)
 
-# What a run goes on from, in the order of `Mirror.up`.
+# What a run goes on from.
 FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
@@ -83,9 +81,9 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     platforms.tell_of_bits(jax.default_backend())
-    drop_damaged(run.folder / "checkpoints")
-    with _copied_up(run.copy) as follower:
-        checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
+    drop_damaged(artefacts.checkpoints(run.folder))
+    with _bad_batches_put(run):
+        checkpointer = train_state.open_checkpoints(run.folder, config, before=lambda: run.put("metrics"))
         resumed = checkpointer.latest_step() is not None
         measure = functools.partial(
             training_time.measure_step, config, len(vocabulary), mesh.devices.flatten().tolist()
@@ -108,7 +106,7 @@ def train(run: Run) -> dict[str, Any]:
             writer = metric_writers.Writer(run.folder / "metrics", begins)
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
-            with ending.watch(int(state.step)) as stops_at:
+            with ending.watch() as stops_at:
                 batch = abstract_batch(config, mesh)
                 cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch, step_fn), mesh)
                 turn = None
@@ -151,6 +149,8 @@ def train(run: Run) -> dict[str, Any]:
                     )
                 checkpointer.close()
                 writer.close()
+                if run.copy:
+                    run.copy.get(["checkpoints"])
     if config.train.steps:
         _log.info("train: step %d of %d is the result", step, config.train.steps)
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
@@ -208,14 +208,13 @@ def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _copied_up(copy: Copy | None) -> Iterator[Follower | None]:
-    """Where the work directory is on a store, copies checkpoints there as they come, and at the end bad batches."""
+def _bad_batches_put(run: Run) -> Iterator[None]:
+    """Where the work directory is on a store, puts bad batches there in the end, of every host."""
     try:
-        with copy.following(FOLLOWED) if isinstance(copy, Mirror) else contextlib.nullcontext() as follower:
-            yield follower
+        yield
     finally:
-        if copy:
-            copy.give(copy.looks([BAD_BATCHES]))
+        if run.copy:
+            run.copy.give(run.copy.looks([BAD_BATCHES]))
 
 
 def _settings(
@@ -283,7 +282,6 @@ def check_data(run: Run) -> None:
 def fetch(run: Run) -> None:
     """Copies down what parameters start from, where that is on a store."""
     initial_parameters.fetch_start(run)
-    recipe_of(run.config).fetch(run)
 
 
 def check_model(run: Run) -> None:

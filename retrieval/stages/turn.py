@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from retrieval.errors import UserError
+from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
-from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Turn:
         before: Iterable[tuple[int, Mapping[str, float]]],
         patience: int,
         measure: str,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpointer,
         afresh: Callable[[TrainState, Any], TrainState],
     ):
         """Takes up the scores of a run that goes on.

@@ -117,6 +117,7 @@ def make(
                 counts = {**write(temporary), "step": step}
                 files.write_json(temporary / _STATISTICS, counts)
                 files.write_manifest(temporary)
+            run.put(FOLDER)
 
         hosts.on_first(publish_here)
 

@@ -14,7 +14,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.pipeline import preflight, records
-from retrieval.runtime import store_copy
+from retrieval.runtime import artefacts
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
@@ -125,12 +125,12 @@ def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
 
 
 def _read(place: str, name: str) -> FinishedRun:
-    copy = store_copy.copy_of(place) if is_url(place) else None
+    copy = artefacts.copy_of(place) if is_url(place) else None
     folder = copy.folder if copy else Path(place)
     if not (folder / preflight.CONFIG).exists():
         raise UserError(f"{place}: no work directory of a run, for it has no {preflight.CONFIG}; name a --workdir")
     if copy:
-        copy.bring(_READ)
+        copy.get(_READ)
     records.verify_written(folder, _READ)
     rows = result_files.rows(result_files.folders(folder))
     if not rows:

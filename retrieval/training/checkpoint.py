@@ -1,36 +1,48 @@
 """Checkpoints with Orbax: state and position in the data in one step folder, whole or not at all.
 
-A step's folder has the SHA-256 of each of its files, written before Orbax gives the folder its name: every step that is
-there can be verified, and one that fails is moved away, so that a run goes on from the newest good one.
+The folder is one of a disk, or of a store; every host writes its part of the arrays there. A step has a manifest,
+written before Orbax says that the step is whole: on a disk the SHA-256 of each file, on a store what that says of each
+object. So every step that is there can be verified, and a run goes on from the newest good one.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import orbax.checkpoint as ocp
+from orbax.checkpoint._src.path import atomicity
+from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.checkpoint_managers import (
     AnyPreservationPolicy,
     BestN,
+    CustomSteps,
     LatestN,
-    PolicyCheckpointInfo,
-    PreservationContext,
     PreservationPolicy,
 )
 from orbax.checkpoint.options import MultiprocessingOptions
 
 from retrieval import files
 from retrieval.errors import UserError, first_line
-from retrieval.runtime import hosts
+from retrieval.runtime import hosts, store
+from retrieval.runtime.store import Store
 
 _log = logging.getLogger(__name__)
 
 _TRASH = "trash"
+
+# Orbax's name for the object that it writes when a step is whole, and what it writes around that.
+_COMMITTED, _LATE = atomicity.COMMIT_SUCCESS_FILE, ("_CHECKPOINT_METADATA", atomicity.COMMIT_SUCCESS_FILE)
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 # What Orbax raises over files that are not what they should be; what collectives raise is not among it.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, FileNotFoundError)
@@ -46,24 +58,26 @@ class Resumable(Protocol):
         """Goes back to the position in `folder`."""
 
 
-class Follower(Protocol):
-    """Copies steps elsewhere when they are finished, in the background."""
-
-    def check(self) -> None:
-        """Raises the `UserError` of one that could not be copied."""
-
-    def wait(self) -> None:
-        """Returns when every step that is finished is copied, or raises that error."""
-
-
 class _DataHandler(ocp.CheckpointHandler):
     """Lets a `Resumable` write its files into the step folder that Orbax makes and commits."""
 
-    def save(self, directory: Path, args: "_DataArgs") -> None:
-        args.data.save(directory)
+    def save(self, directory: Any, args: "_DataArgs") -> None:
+        if not is_remote(directory):
+            args.data.save(directory)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            args.data.save(Path(folder))
+            for path in Path(folder).iterdir():
+                (directory / path.name).write_bytes(path.read_bytes())
 
-    def restore(self, directory: Path, args: "_DataArgs") -> None:
-        args.data.restore(directory)
+    def restore(self, directory: Any, args: "_DataArgs") -> None:
+        if not is_remote(directory):
+            args.data.restore(directory)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for path in directory.iterdir():
+                (Path(folder) / path.name).write_bytes(path.read_bytes())
+            args.data.restore(Path(folder))
 
 
 @ocp.args.register_with_handler(_DataHandler, for_save=True, for_restore=True)
@@ -72,66 +86,67 @@ class _DataArgs(ocp.args.CheckpointArgs):
     data: Resumable
 
 
-def steps_in(folder: Path) -> list[int]:
+def is_remote(folder: Any) -> bool:
+    """Whether this is a folder of a store, and none of the disk."""
+    return store.is_url(str(folder))
+
+
+def steps_in(folder: Any) -> list[int]:
     """The finished steps of a folder of checkpoints, in their order."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+    return sorted(int(path.parent.name) for path in folder.glob(f"*/{_COMMITTED}") if path.parent.name.isdecimal())
 
 
-def drop_damaged(folder: Path) -> None:
+def verify(folder: Any, remedy: str) -> None:
+    """Compares a step with its manifest.
+
+    Raises:
+      UserError: it is not what was written.
+    """
+    if not is_remote(folder):
+        files.verify_manifest(folder, remedy)
+        return
+    steps = Store(str(folder))
+    try:
+        sums = json.loads(steps.read(files.MANIFEST) or b"")
+    except ValueError as error:
+        raise UserError(f"{folder}/{files.MANIFEST}: missing or damaged; {remedy}") from error
+    there = steps.sums()
+    for name, sum in sums.items():
+        if _SHA256.fullmatch(sum):  # of a run on a disk that was copied to a store
+            there[name] = hashlib.sha256(steps.read(name) or b"").hexdigest()
+        if there.get(name) != sum:
+            raise UserError(f"{folder}/{name}: damaged or missing, it is not what was written; {remedy}")
+
+
+def drop_damaged(folder: Any) -> None:
     """Moves steps whose files are not what was written to `damaged` beside `folder`, down to the newest good one.
 
-    Every host of a pod calls it, before it makes a `Checkpointer`. The log names the steps.
+    On a store they are deleted. Every host of a pod calls it, before it makes a `Checkpointer`. The log names them.
 
     Raises:
       UserError: there are steps, and none is good.
     """
-    hosts.on_first(lambda: _drop_damaged(folder))
+    hosts.tell_all(lambda: _drop_damaged(folder))
 
 
-def _drop_damaged(folder: Path) -> None:
-    damaged = folder.with_name("damaged")
+def _drop_damaged(folder: Any) -> None:
+    damaged, where = folder.with_name("damaged"), "deleted" if is_remote(folder) else "moved to damaged/"
     steps = steps_in(folder)[::-1]
     for number, step in enumerate(steps):
         try:
-            files.verify_manifest(folder / str(step), "of no use")
+            verify(folder / str(step), "of no use")
         except UserError as error:
-            _log.warning("checkpoint %d is moved to %s: %s", step, damaged, error)
-            files.move_into(damaged, folder / str(step))
+            _log.warning("checkpoint %d is %s: %s", step, where, error)
+            if is_remote(folder):
+                (folder / str(step)).rmtree()
+            else:
+                files.move_into(damaged, folder / str(step))
         else:
             if number:
                 _log.warning("going on from checkpoint %d, the newest good one", step)
             return
     if steps:
-        raise UserError(
-            f"{folder}: no checkpoint was good, and all are now in {damaged}; the same command starts afresh"
-        )
-
-
-def read(folder: Path, step: int, like: Any) -> Any:
-    """The state of a step with the shapes, types and shardings of `like`, while another process may save further ones.
-
-    Raises:
-      UserError: its files are not what was written, or it is of another model.
-    """
-    path = (folder / str(step)).absolute()
-    files.verify_manifest(path, f"delete {path} and the steps behind it, and train again")
-    try:
-        reader = ocp.StandardCheckpointer(multiprocessing_options=_this_process())
-        return reader.restore(path / "state", jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
-    except _UNREADABLE as error:
-        raise UserError(f"{path}: not a checkpoint of this model: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
-class _Named(PreservationPolicy):
-    """Keeps the steps that are named."""
-
-    steps: Collection[int]
-
-    def should_preserve(
-        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
-    ) -> Sequence[bool]:
-        return [saved.step in self.steps for saved in checkpoints]
+        raise UserError(f"{folder}: no checkpoint was good, and all are {where}; the same command starts afresh")
 
 
 def _this_process() -> MultiprocessingOptions:
@@ -140,26 +155,41 @@ def _this_process() -> MultiprocessingOptions:
     return MultiprocessingOptions(process, active_processes={process}, barrier_sync_key_prefix=f"process-{process}")
 
 
+def _absolute(folder: Any) -> Any:
+    """The folder as Orbax takes it, which knows of stores from now on.
+
+    Orbax 0.12 writes arrays to gs:// alone of what TensorStore can write to.
+    """
+    if not is_remote(folder):
+        return folder.absolute()
+    orbax: Any = tensorstore_utils
+    orbax._use_gcs_driver = store.is_url
+    orbax._normalize_path = lambda path: re.sub(r"^(\w+):/+", r"\1://", os.path.normpath(path))
+    orbax.gcs_utils.get_kvstore_for_gcs = lambda path: store.array_store(path)
+    return folder
+
+
 class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: Any,
         keep: int = 2,
         best: str = "",
-        follower: Follower | None = None,
         *,
         named: Collection[int] = (),
+        before: Callable[[], None] = lambda: None,
         alone: bool = False,
     ):
         """Keeps also the `named` steps.
 
         Args:
-          follower: copies what is saved.
-          alone: this process does it by itself, whatever others do.
+          folder: a `Path`, or an `epath.Path` of a store.
+          before: is called in the first host before a step is saved, for what the step is of no use without.
+          alone: this process reads by itself, whatever others do.
         """
-        policies: list[PreservationPolicy] = [LatestN(keep), _Named(frozenset(named))]
+        policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
         if best:
             policies.append(
                 BestN(get_metric_fn=lambda scores: scores[best], n=1, keep_checkpoints_without_metrics=False)
@@ -168,17 +198,16 @@ class Checkpointer:
             preservation_policy=AnyPreservationPolicy(policies),
             best_fn=(lambda scores: scores[best]) if best else None,
             # Steps are renamed away, and `_seal` deletes them later: a kill leaves no half step in the list.
-            todelete_subdir=_TRASH,
-            cleanup_tmp_directories=True,
+            todelete_subdir=None if is_remote(folder) else _TRASH,
+            cleanup_tmp_directories=not alone,
+            temporary_path_class=atomicity.CommitFileTemporaryPath if is_remote(folder) else None,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
             multiprocessing_options=_this_process() if alone else MultiprocessingOptions(),
             create=not alone,
         )
-        if alone:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder.absolute()
-        self._best = best
-        self._follower = follower
+        self._folder = _absolute(folder)
+        self._best, self._before = best, before
+        self._saving: int | None = None
         self._handle: int | None = None
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
@@ -186,7 +215,7 @@ class Checkpointer:
             raise UserError(f"{self._folder}: a checkpoint is damaged, delete it and train again: {error}") from error
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Any:
         """Where the steps lie."""
         return self._folder
 
@@ -213,8 +242,10 @@ class Checkpointer:
           UserError: this step or one before it cannot be written.
         """
         if self._manager.latest_step() != step:
-            if self._follower:
-                self.wait()  # steps that are deleted before they are copied would be of no use there
+            self.wait()  # Orbax would, and the thread that saves looks at what comes
+            if hosts.is_first():
+                self._before()
+            self._saving = step
             args = ocp.args.Composite(state=ocp.args.StandardSave(state), data=_DataArgs(data))
             with self._telling_failures():
                 self._manager.save(step, args=args, metrics=dict(scores) if scores else None)
@@ -226,10 +257,8 @@ class Checkpointer:
             if not self._manager.is_saving_in_progress():
                 # The thread of a save that has ended may have taken its error, and tells who joins it.
                 self._manager.wait_until_finished()
-            if hosts.is_first():
+            if hosts.is_first() and not is_remote(self._folder):
                 self._check_folder()
-        if self._follower:
-            self._follower.check()
 
     def restore(self, like: Any, data: Resumable | None = None, step: int | None = None) -> Any:
         """A state, the newest without `step`, with the shapes, types and shardings of `like`; also moves `data`.
@@ -241,7 +270,7 @@ class Checkpointer:
         step = self.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{self._folder}: no checkpoint; run the train stage first")
-        files.verify_manifest(self._folder / str(step), f"delete {self._folder / str(step)} and train again")
+        verify(self._folder / str(step), f"delete {self._folder / str(step)} and train again")
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         items = {"state": ocp.args.StandardRestore(abstract)} | ({"data": _DataArgs(data)} if data else {})
         try:
@@ -252,11 +281,9 @@ class Checkpointer:
         return restored["state"]
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk, and copied, or raises the `UserError` of one that failed."""
+        """Returns when the last save is whole, or raises the `UserError` of one that failed."""
         with self._telling_failures():
             self._manager.wait_until_finished()
-        if self._follower:
-            self._follower.wait()
 
     def close(self) -> None:
         """Waits for the last save, as `wait` does."""
@@ -264,7 +291,7 @@ class Checkpointer:
             self._manager.close()
         if self._handle is not None:
             os.close(self._handle)
-        if hosts.is_first():
+        if hosts.is_first() and not is_remote(self._folder):
             files.remove(self._folder / _TRASH)
 
     def _check_folder(self) -> None:
@@ -275,12 +302,18 @@ class Checkpointer:
             raise FileNotFoundError("its folder was moved or deleted meanwhile")
 
     def _seal(self) -> None:
-        """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
-        if hosts.is_first():
-            (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
-            # Orbax writes the time of the commit into this one last; restoring does not depend on it.
-            files.write_manifest(unnamed, but=("_CHECKPOINT_METADATA",))
-            files.remove(self._folder / _TRASH)  # of the saves before
+        """Writes the manifest of a step that is complete but for its name; Orbax calls it in the thread that saves."""
+        if not hosts.is_first():
+            return
+        if is_remote(self._folder):
+            step = Store(f"{self._folder}/{self._saving}")
+            sums = {name: sum for name, sum in step.sums().items() if name not in _LATE}
+            step.write(files.MANIFEST, json.dumps(sums, indent=2).encode())
+            return
+        (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
+        # Orbax writes the time of the commit into this one last; restoring does not depend on it.
+        files.write_manifest(unnamed, but=_LATE)
+        files.remove(self._folder / _TRASH)  # of the saves before
 
     @contextlib.contextmanager
     def _telling_failures(self) -> Iterator[None]:

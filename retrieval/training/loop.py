@@ -19,8 +19,7 @@ from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.signals import PreemptedError
-from retrieval.training.checkpoint import Resumable
-from retrieval.training.pod_checkpoints import Checkpoints
+from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ def train(
     state: TrainState,
     step_fn: Callable,
     progress: Progress,
-    checkpointer: Checkpoints,
+    checkpointer: Checkpointer,
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
     *,
@@ -237,7 +236,7 @@ def train(
     return state
 
 
-def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpoints) -> NoReturn:
+def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpointer) -> NoReturn:
     checkpointer.save(step, state, progress)
     checkpointer.wait()
     raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from retrieval.runtime import lease, store_copy
+from retrieval.runtime import artefacts, lease
 from support import toy_store
 
 
 @pytest.fixture
 def free_leases(monkeypatch):
-    """Nobody else takes a lease, and those of dead machines have run out."""
+    """Nobody lives to renew a lease, and those of dead machines have run out."""
     monkeypatch.setattr(lease, "_A_MOMENT", 0)
     monkeypatch.setattr(lease, "_VALID", 0)
     monkeypatch.setattr(lease, "_RENEWED_AFTER", 3600)
@@ -25,7 +25,7 @@ def machine(tmp_path, monkeypatch):
 
     def start(name):
         monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / name))
-        store_copy.copy_of.cache_clear()
+        artefacts.copy_of.cache_clear()
 
     start("first")
     return start

@@ -1,4 +1,4 @@
-"""`retrieval.main` for work directories under toy://, in a process of its own."""
+"""`retrieval.main` for work directories under s3://, in a process of its own."""
 
 import sys
 

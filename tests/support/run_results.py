@@ -2,6 +2,7 @@
 
 import json
 
+from retrieval.runtime import artefacts
 from retrieval.training.checkpoint import Checkpointer
 
 
@@ -24,5 +25,6 @@ def state(folder):
     import jax
     import orbax.checkpoint as ocp
 
-    step = Checkpointer(folder / "checkpoints").latest_step()
-    return jax.tree.leaves(ocp.StandardCheckpointer().restore(folder / "checkpoints" / str(step) / "state"))
+    place = artefacts.checkpoints(folder)
+    step = Checkpointer(place).latest_step()
+    return jax.tree.leaves(ocp.StandardCheckpointer().restore(place / str(step) / "state"))

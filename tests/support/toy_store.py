@@ -1,21 +1,21 @@
-"""A stand-in for an object store, under toy://: names and contents in a folder of the disk.
+"""A stand-in for an object store, under s3://: objects are files of a folder, which other processes find as well.
 
-An object is there when it is closed, there are no folders and no renaming, and an operation can be made to fail.
+An object is there when it is closed, there is no renaming, and an operation can be made to fail. TensorStore reads and
+writes the files themselves, so of arrays nothing is noted and nothing fails.
 """
 
-import contextlib
-import fnmatch
+import hashlib
 import io
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, unquote
 
-from etils import epath
+import fsspec
 
-URL = "toy://bucket/run"  # of a work directory
+from retrieval.runtime import store
+
+URL = "s3://bucket/run"  # of a work directory
 _ROOT = "TOY_STORE"  # in the environment, so that other processes find the same objects
 
 
@@ -30,7 +30,7 @@ class Bucket:
     def __init__(self, folder: pathlib.Path):
         folder.mkdir(parents=True, exist_ok=True)
         os.environ[_ROOT] = str(folder)
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.Lock()
         self.log: list[tuple[str, str]] = []
         self.fails = lambda kind, name: None
@@ -42,13 +42,17 @@ class Bucket:
                 raise error
             self.log.append((kind, name))
 
-    def names(self) -> list[str]:
-        """Those of all objects."""
-        return sorted(unquote(item.name) for item in self._folder.iterdir() if not item.name.startswith("."))
+    def names(self, below: str = "") -> list[str]:
+        """Those of all objects, or of those below a name."""
+        top = self.folder / below
+        paths = [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file() and ".part" not in p.name]
+        return sorted(path.relative_to(self.folder).as_posix() for path in paths)
 
     def path(self, name: str) -> pathlib.Path:
         """The file with an object's content."""
-        return self._folder / quote(name, safe="")
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
 
 _bucket: Bucket | None = None
@@ -58,52 +62,98 @@ def bucket(folder: pathlib.Path | None = None) -> Bucket:
     """The one bucket; a new one in an empty folder, or that of the process which started this one."""
     global _bucket
     if folder or not _bucket:
+        fsspec.register_implementation("s3", ToyFileSystem, clobber=True)
+        store.array_store = _array_store
         _bucket = Bucket(folder or pathlib.Path(os.environ[_ROOT]))
     return _bucket
 
 
-@epath.register_path_cls("toy://")
-class ToyPath(epath.Path, pathlib.PurePosixPath):
-    """As much of epath's interface as `retrieval.runtime.store` uses."""
+def _array_store(url: str) -> dict[str, Any]:
+    """The folder of the disk; Orbax asks for one file as well, of which a disk takes no slash."""
+    path = f"{bucket().folder}/{url.partition('://')[2].rstrip('/')}"
+    return {"driver": "file", "path": path if path.endswith("_sharding") else f"{path}/"}
 
-    def __str__(self) -> str:
-        return super().__str__().replace("toy:/", "toy://", 1)
 
-    @property
-    def _object(self) -> str:
-        return "/".join(self.parts[1:])
+class _Writing(io.BytesIO):
+    """An object that is there when it is closed, whatever has happened meanwhile."""
 
-    @contextlib.contextmanager
-    def open(self, mode: str = "r", **_: Any) -> Iterator[io.BytesIO]:
-        """A whole object, or one that is there when it is closed, whatever has happened meanwhile."""
-        bucket().begin({"rb": "read", "wb": "write"}[mode], self._object)
-        path = bucket().path(self._object)
-        if mode == "rb":
-            yield io.BytesIO(path.read_bytes())
-            return
-        buffer = io.BytesIO()
-        try:
-            yield buffer
-        finally:
-            part = path.with_name(f".{threading.get_ident()}")
-            part.write_bytes(buffer.getvalue())
-            os.replace(part, path)
+    def __init__(self, name: str):
+        super().__init__()
+        self._name = name
 
-    def glob(self, pattern: str) -> Iterator["ToyPath"]:
-        """Objects, and what would be their folders."""
-        bucket().begin("list", self._object)
-        wanted = [*self.parts[1:], *pattern.split("/")]
-        found = set()
-        for name in bucket().names():
-            parts = name.split("/")[: len(wanted)]
-            if len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted)):
-                found.add("/".join(parts))
-        return iter([type(self)(f"toy://{name}") for name in sorted(found)])
+    def close(self) -> None:
+        if not self.closed:
+            _replace(self._name, self.getvalue())
+        super().close()
 
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Deletes the object."""
-        bucket().begin("delete", self._object)
-        bucket().path(self._object).unlink(missing_ok=missing_ok)
+
+def _replace(name: str, content: bytes) -> None:
+    part = bucket().path(f"{name}.part{threading.get_ident()}")
+    part.write_bytes(content)
+    os.replace(part, bucket().path(name))
+
+
+class ToyFileSystem(fsspec.AbstractFileSystem):
+    """As much of fsspec's interface as `retrieval.runtime.store`, epath and Orbax use."""
+
+    protocol = "s3"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        name = self._strip_protocol(path)
+        file = bucket().folder / name
+        if file.is_file():
+            content = file.read_bytes()
+            return {"name": name, "type": "file", "size": len(content), "ETag": hashlib.md5(content).hexdigest()}
+        if bucket().names(name):
+            return {"name": name, "type": "directory", "size": 0}
+        raise FileNotFoundError(name)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        name = self._strip_protocol(path)
+        depth = name.count("/") + 2
+        found = sorted({"/".join(other.split("/")[:depth]) for other in bucket().names(name)})
+        return [self.info(other) for other in found] if detail else found
+
+    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any):
+        if withdirs:  # for a pattern
+            return super().find(path, maxdepth, withdirs, detail)
+        name = self._strip_protocol(path)
+        bucket().begin("list", name)
+        found = {other: self.info(other) for other in bucket().names(name)}
+        return found if detail else list(found)
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        name = self._strip_protocol(path)
+        bucket().begin("read", name)
+        return bucket().path(name).read_bytes()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        name = self._strip_protocol(path)
+        bucket().begin("write", name)
+        if mode == "create":
+            with bucket().path(name).open("xb") as file:
+                file.write(value)
+        else:
+            _replace(name, value)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        name = self._strip_protocol(path)
+        bucket().begin({"r": "read", "w": "write"}[mode[0]], name)
+        return io.BytesIO(bucket().path(name).read_bytes()) if mode[0] == "r" else _Writing(name)
+
+    def rm_file(self, path: str) -> None:
+        name = self._strip_protocol(path)
+        bucket().begin("delete", name)
+        bucket().path(name).unlink()
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """There are no folders."""
+
+    makedirs = mkdir
+
+    def rm(self, path: str, recursive: bool = False, **_: Any) -> None:
+        for name in bucket().names(self._strip_protocol(path)):
+            self.rm_file(name)
 
 
 def contents(folder, tops):
@@ -122,3 +172,9 @@ def dies_at(kind, name):
             return OSError("the machine is gone")
 
     return fails
+
+
+def copy_up(bucket, folder):
+    """Puts a work directory of the disk on the store, under `URL`."""
+    for name, content in contents(folder, ["."]).items():
+        bucket.path(f"{URL.removeprefix('s3://')}/{name}").write_bytes(content)

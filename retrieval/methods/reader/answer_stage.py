@@ -310,7 +310,7 @@ def fetch(run: Run) -> None:
     READERS.fetch(run, run.config.answer.model, MODEL)
     for searched in _searched(run):
         if searched.copy:
-            searched.copy.bring(["embeddings"])
+            searched.copy.get(["embeddings"])
 
 
 def inputs(run: Run) -> list[Path]:

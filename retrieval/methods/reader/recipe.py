@@ -110,11 +110,6 @@ class ReaderRecipe(Recipe):
         else:
             super().start_from(model, trained)
 
-    def fetch(self, run: Run) -> None:
-        """As `Recipe.fetch`: the towers whose question tower is trained on."""
-        if self.retrieves and (copy := towers_of(run).copy):
-            copy.bring(["checkpoints"])
-
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`: the examples, the question tower, and the candidates that it is trained with."""
         config, spans = self.config, run.holder("spans")

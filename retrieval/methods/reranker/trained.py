@@ -22,7 +22,7 @@ from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import hub, store_copy
+from retrieval.runtime import hub, artefacts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
@@ -198,7 +198,7 @@ def _published(value: str, field: str) -> BertFolder | None:
     Raises:
       UserError: there is neither.
     """
-    folder = hub.local(value) if hub.is_name(value) else store_copy.local(value)
+    folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
     if value and is_bert(folder):
         return BertFolder.open(folder)
     if hub.is_name(value) or not folder.exists():
