@@ -26,7 +26,7 @@ from ml_collections.config_flags.tuple_parser import TupleParser
 from retrieval import configs, terminal
 from retrieval.config import experiment, fields, removed_fields
 from retrieval.errors import UserError, listed, near, unknown_name
-from retrieval.runtime import ending, hosts, large_pages, platforms, signals, artefacts
+from retrieval.runtime import artefacts, ending, hosts, large_pages, platforms, signals
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string(

@@ -73,11 +73,15 @@ def test_hidden_states_are_those_of_transformers(tmp_path, make, length):
     np.testing.assert_allclose(mean(hidden, text), pooled, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["safetensors", "shards"])
+@pytest.mark.parametrize("form", ["safetensors", "shards", "bin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_every_form_and_type_of_weights_is_read(tmp_path, form, dtype):
     model = masked_bert().to(dtype)
-    model.save_pretrained(tmp_path, max_shard_size="30KB" if form == "shards" else "1GB")
+    if form == "bin":
+        model.config.save_pretrained(tmp_path)
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    else:
+        model.save_pretrained(tmp_path, max_shard_size="30KB" if form == "shards" else "1GB")
     ours = load(tmp_path)
     wanted = model.float().bert
     np.testing.assert_array_equal(

@@ -1,4 +1,5 @@
 import re
+import sys
 
 import jax
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors
+from retrieval.models import bert_tensors, tensor_files
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
@@ -56,3 +57,14 @@ def test_tensors_that_do_not_fit_are_listed(params, change, message):
     with pytest.raises(UserError, match=message) as caught:
         bert_tensors.to_parameters(tensors, params["encoder"], "here")
     assert len(str(caught.value).splitlines()) <= 5 and not re.search("array|dtype", str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_without_torch_a_pytorch_file_must_be_converted(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "part.bin").touch()
+    (tmp_path / name).write_text('{"weight_map": {"a": "part.bin"}}')
+    with pytest.raises(
+        UserError, match=r"\.bin: PyTorch's format needs torch: pip install '\.\[interop\]', or save it as model.s"
+    ):
+        tensor_files.read(tmp_path)

@@ -11,7 +11,7 @@ from retrieval.errors import UserError
 from retrieval.models import known_keys
 from retrieval.models.known_keys import ANY, shown
 
-CONFIG = "config.json"
+CONFIGS = ("config.json", "bert_config.json")
 
 # BERT's names of the sizes of a `TransformerConfig`.
 SIZES = dict(
@@ -27,7 +27,14 @@ SIZES = dict(
 _DISTILBERT_SIZES = SIZES | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim")
 
 # Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.
-_OLD_NAMES = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # of the first ports
+_OLD_NAMES = {  # Google's, once "/" is ".", and those of the first ports
+    r"\.layer_(\d+)\.": r".layer.\1.",
+    r"\.(gamma|kernel)$": ".weight",
+    r"\.beta$": ".bias",
+    r"(^embeddings\.\w+_embeddings)$": r"\1.weight",
+    r"^cls\.predictions\.output_bias$": "cls.predictions.bias",
+    r"^cls\.seq_relationship\.output_(weight|bias)s?$": r"cls.seq_relationship.\1",
+}
 _ROBERTA_NAMES = {
     r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
     r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",
@@ -71,7 +78,7 @@ class Kind:
 
     def bert_name(self, name: str) -> str:
         """The name that Hugging Face's `BertModel` has for a tensor."""
-        name = re.sub(r"^(bert|roberta|distilbert)\.", "", name)
+        name = re.sub(r"^(bert|roberta|distilbert)\.", "", name.replace("/", "."))
         for theirs, berts in {**_OLD_NAMES, **self.names}.items():
             name = re.sub(theirs, berts, name)
         return name
@@ -124,9 +131,10 @@ def config_of(folder: Path) -> Path:
     Raises:
       UserError: there is none.
     """
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: no {CONFIG}, which a folder of BERT's weights has")
-    return folder / CONFIG
+    for name in CONFIGS:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of BERT's weights has")
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """A folder with a BERT, a RoBERTa, an XLM-R or a DistilBERT: its sizes, and its weights as our parameters.
 
-The folder is as Hugging Face's libraries write it: `config.json` beside `model.safetensors`.
+The folder is as Hugging Face's libraries write it (`config.json` beside the weights), or as Google published BERT
+(`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`).
 """
 
 import dataclasses
@@ -175,6 +176,8 @@ class BertFolder:
         published = tensor_files.read(self.place, values)
         has_head = any(name.startswith(f"{_CLASSIFIER}dense.") for name in published)
         for name, tensor in published.items():
+            # TensorFlow's matrices are [in, out].
+            tensor = tensor.T if name.endswith("/kernel") else tensor
             original, name = name, kind.bert_name(name)
             if _UNUSED.match(name) or (has_head and _UNUSED_POOLER.match(original)):
                 unused.append(name)

@@ -1,38 +1,41 @@
-"""The tensors of a folder of weights, by name: safetensors, in one file or in parts that an index names."""
+"""The tensors of a folder of weights, by name: safetensors, PyTorch's files or a TensorFlow checkpoint."""
 
 import re
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval import extras, files
+from retrieval.errors import UserError, first_line
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.safetensors", re.ASCII)
+_PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
+_TF_INDEX = "bert_model.ckpt.index"
+# Before it, a file could get round `weights_only` (CVE-2025-32434, CVE-2026-24747).
+_OLDEST_TORCH = (2, 10)
+_CONVERT = "save it as model.safetensors, as model.save_pretrained(FOLDER) of transformers does"
 
 
 def find(folder: Path) -> list[Path]:
-    """The files of a folder that have its weights.
+    """The files of a folder that have its weights; of several formats the first of `_READERS`.
 
     Raises:
       UserError: there is none, or one of its parts is missing.
     """
-    if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
-    if (folder / _INDEX).is_file():
-        return [folder / _INDEX, *sorted({folder / name for name in _weight_map(folder / _INDEX).values()})]
-    raise UserError(
-        f"{folder}: no weights there; {_WHOLE} is needed, which model.save_pretrained(FOLDER) of transformers writes "
-        "(a .bin is a pickle, and is not read)"
-    )
+    for name in _READERS:
+        if (folder / name).is_file():
+            return [folder / name, *_parts(folder / name)]
+    raise UserError(f"{folder}: no weights there; one of {', '.join(_READERS)} is needed")
 
 
 def read(folder: Path, values: bool = True) -> dict[str, np.ndarray]:
-    """All tensors by the names that the files have for them, with the types that they are saved in.
+    """All tensors by the names that the files have for them.
+
+    They have the types that they are saved in; bfloat16 of PyTorch's files becomes float32.
 
     Args:
       values: whether they are needed. Otherwise arrays of the same shapes, of zeros, take no memory: they are what the
@@ -41,22 +44,24 @@ def read(folder: Path, values: bool = True) -> dict[str, np.ndarray]:
     Raises:
       UserError: a file is missing, damaged, or not what its name says.
     """
-    first, *parts = find(folder)
-    if not parts:
-        return _read(first, values)
-    names, tensors = _weight_map(first), {}
-    for part in parts:
-        for name, tensor in _read(part, values).items():
-            if names.get(name) != part.name:
-                raise UserError(f"{part}: its tensor {name} is not in {first.name}; copy both again")
-            tensors[name] = tensor
-    if missing := sorted(names.keys() - tensors.keys()):
-        raise UserError(f"{folder / names[missing[0]]}: lacks {missing[0]}, which {first.name} names; copy it again")
-    return tensors
+    first = find(folder)[0]
+    return _READERS[first.name](first, values)
+
+
+def _shaped(shape: Sequence[int]) -> np.ndarray:
+    """A tensor without its values."""
+    return np.broadcast_to(np.float32(0), tuple(shape))
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files that an index stands for."""
+    if path.name == _TF_INDEX:
+        return sorted(path.parent.glob(path.name.replace(".index", ".data-*")))
+    return sorted({path.parent / name for name in _weight_map(path).values()}) if path.suffix == ".json" else []
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    """Tensor -> file of an index."""
+    """Tensor -> file of `*.index.json`."""
     value = files.read_json(path)
     names = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
@@ -69,7 +74,23 @@ def _weight_map(path: Path) -> dict[str, str]:
     return names
 
 
-def _read(path: Path, values: bool) -> dict[str, np.ndarray]:
+def _read_parts(path: Path, values: bool) -> dict[str, np.ndarray]:
+    """The tensors of the files that an index names."""
+    names, tensors = _weight_map(path), {}
+    for part in _parts(path):
+        read_part = _read_safetensors if part.suffix == ".safetensors" else _read_torch
+        for name, tensor in read_part(part, values).items():
+            if names.get(name) != part.name:
+                raise UserError(f"{part}: its tensor {name} is not in {path.name}; copy both again")
+            tensors[name] = tensor
+    if missing := sorted(names.keys() - tensors.keys()):
+        raise UserError(
+            f"{path.parent / names[missing[0]]}: lacks {missing[0]}, which {path.name} names; copy it again"
+        )
+    return tensors
+
+
+def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, "np") as tensors:
             names = tensors.keys()
@@ -82,6 +103,75 @@ def _read(path: Path, values: bool) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: damaged, or no safetensors file ({error}); copy it again") from error
 
 
-def _shaped(shape: Sequence[int]) -> np.ndarray:
-    """A tensor without its values."""
-    return np.broadcast_to(np.float32(0), tuple(shape))
+def _read_torch(path: Path, values: bool) -> dict[str, np.ndarray]:
+    """A state dict. The file is a pickle, which torch reads without running it (`weights_only`)."""
+    torch = _import_torch(path)
+    if values:
+        _check_archive(path)
+    try:
+        tensors = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
+    except Exception as error:  # the kind depends on what is damaged
+        raise UserError(
+            f"{path}: damaged, or not of tensors alone ({first_line(error)}); copy it again, or {_CONVERT}"
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
+        raise UserError(f"{path}: no dict of tensors by name; {_CONVERT}")
+    if others := [name for name, tensor in tensors.items() if not _is_plain(tensor, torch)]:
+        raise UserError(f"{path}: {others[0][:80]!r} is no plain tensor; {_CONVERT}")
+    if not values:
+        return {name: _shaped(tensor.shape) for name, tensor in tensors.items()}
+    bfloat16 = {name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16}
+    return {name: (t.detach().float() if name in bfloat16 else t.detach()).numpy() for name, t in tensors.items()}
+
+
+def _import_torch(path: Path) -> Any:
+    try:
+        # None of this project's packages: few folders still need it.
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UserError(f"{path}: PyTorch's format needs torch: {extras.install('interop')}, or {_CONVERT}") from error
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")
+    return torch
+
+
+def _check_archive(path: Path) -> None:
+    """Compares the sums of the zip archive that `torch.save` writes; torch itself does not."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # of zipfile and of zlib
+        raise UserError(f"{path}: damaged, or of a torch older than 1.6 ({error}); copy it again") from error
+    if damaged:
+        raise UserError(f"{path}: damaged (the sum of {damaged[:80]!r} does not fit); copy it again")
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def _read_tensorflow(path: Path, values: bool) -> dict[str, np.ndarray]:
+    """The variables of a checkpoint, but for those of its optimizer."""
+    import tensorflow as tf  # late: it takes seconds
+
+    try:
+        reader = tf.train.load_checkpoint(str(path.with_suffix("")))
+        shapes = reader.get_variable_to_shape_map()
+        names = [name for name in shapes if not _OPTIMIZERS.search(name)]
+        return {name: reader.get_tensor(name) if values else _shaped(shapes[name]) for name in names}
+    except Exception as error:  # the kind depends on what is damaged
+        raise UserError(f"{path}: damaged, or parts of it are missing ({first_line(error)}); copy it again") from error
+
+
+_OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")
+
+_READERS: Mapping[str, Callable[[Path, bool], dict[str, np.ndarray]]] = {
+    "model.safetensors": _read_safetensors,
+    "model.safetensors.index.json": _read_parts,
+    "pytorch_model.bin": _read_torch,
+    "pytorch_model.bin.index.json": _read_parts,
+    _TF_INDEX: _read_tensorflow,
+}

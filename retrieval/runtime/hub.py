@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 PREFIX = "hf:"
 # Configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
 _FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/*", "query/*", "document/*"]
+_OLDER_WEIGHTS = ["pytorch_model*.bin"]
 
 
 def is_name(value: str) -> bool:
@@ -46,9 +47,13 @@ def local(value: str) -> Path:
     import huggingface_hub
 
     name, _, revision = value.removeprefix(PREFIX).partition("@")
-    options = {"revision": revision or None, "endpoint": _endpoint(), "allow_patterns": _FILES}
+    download = functools.partial(
+        huggingface_hub.snapshot_download, name, revision=revision or None, endpoint=_endpoint()
+    )
     with _told(value):
-        folder = Path(huggingface_hub.snapshot_download(name, **options))
+        folder = Path(download(allow_patterns=_FILES))
+        if not list(folder.glob("model*.safetensors")):
+            folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
     _log.info("%s: commit %s, in %s", value, folder.name, folder)
     return folder
 

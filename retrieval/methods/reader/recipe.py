@@ -40,7 +40,7 @@ _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
 _WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
 _EARLY, _START = "config.train.early=True", "config.train.init_from"
-_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "pool_from", "normalize", "token_types")
+_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types")
 
 
 class ReaderRecipe(Recipe):

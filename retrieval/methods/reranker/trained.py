@@ -22,7 +22,7 @@ from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import hub, artefacts
+from retrieval.runtime import artefacts, hub
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
