@@ -23,7 +23,6 @@ from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.methods.ance import refresh as negatives_refresh
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
@@ -31,7 +30,7 @@ from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, versions
+from retrieval.stages import hard_negatives, mined_negatives, versions
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
@@ -184,7 +183,7 @@ def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
 def test_a_run_cut_off_around_refreshes_ends_the_same(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
     # In the middle of the first: half of the candidates are cut up.
-    cut_off(monkeypatch, run, negatives_refresh, "candidate_windows", 2)
+    cut_off(monkeypatch, run, mined_negatives, "candidate_windows", 2)
     assert not list((run.folder / "refreshed").glob("*"))
     cut_off(monkeypatch, run, validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)

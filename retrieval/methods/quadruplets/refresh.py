@@ -14,11 +14,11 @@ from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.methods.ance.refresh import Layout, NegativesRefresh, check_left
 from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mined, Mining, Question
+from retrieval.stages.mined_negatives import Layout, NegativesRefresh, check_left
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
 
 # What is told of simple negatives too.
