@@ -24,10 +24,10 @@ from benchmarks.ours.training import TrainStep
 from retrieval import cli, files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
-from retrieval.stage_outputs import Run
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 

@@ -22,9 +22,9 @@ from benchmarks.works import LABELLED, WORKS, Sizes
 from retrieval import cli, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.runner import run_stage, take_run
 from retrieval.pipeline.work_directory import kept_config
-from retrieval.stage_outputs import Run
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")

@@ -18,9 +18,9 @@ from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stage_outputs import Run
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"

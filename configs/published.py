@@ -47,10 +47,9 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
 
 
 def _set_sizes(model: str, config: ConfigDict, name: str) -> None:
-    from retrieval import model_folder
     from retrieval.errors import UserError, hub_hint
     from retrieval.recipes import exported_towers
-    from retrieval.runtime import hub
+    from retrieval.runtime import hub, model_folder
 
     folder: Path = hub.path(model)
     if not model_folder.has_modules(folder):

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
 
-from retrieval import foreign_json
 from retrieval.errors import UserError, library_errors
+from retrieval.parsing import foreign_json
 
 if TYPE_CHECKING:
     import numpy as np

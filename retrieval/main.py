@@ -63,9 +63,9 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.pipeline import overrides, preflight
+    from retrieval.pipeline.run import Run
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked
-    from retrieval.stage_outputs import Run
 
     overrides.settle(config, cli.overridden())
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)

@@ -12,9 +12,9 @@ from support.tiny import make_config
 from benchmarks.accelerator import data, outcomes, pack
 from benchmarks.accelerator.data import Pack, Pairs
 from retrieval.data.sets import reqa
+from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stage_outputs import Run
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, and the whole command."""
 

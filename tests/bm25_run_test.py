@@ -8,8 +8,8 @@ from support.tiny import execute
 
 from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
+from retrieval.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stage_outputs import Run
 
 
 @pytest.fixture(scope="module")

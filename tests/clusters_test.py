@@ -13,9 +13,9 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.methods.clusters import refresh
 from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import make_mesh
 from retrieval.search import kmeans
-from retrieval.stage_outputs import Run
 from retrieval.stages import versions
 
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()

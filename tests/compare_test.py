@@ -12,7 +12,7 @@ from retrieval.api.finished_run import FinishedRun
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.pipeline import preflight, records
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.studies import run_comparison
 from retrieval.studies.study_results import Results
 

@@ -9,7 +9,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
 from retrieval.evaluation.metrics import evaluate
 from retrieval.evaluation.runs import read_run
-from retrieval.text_files import lines
+from retrieval.parsing.text_files import lines
 
 QUERIES, CANDIDATES = [f"q{n}" for n in range(20)], [f"d{n}" for n in range(30)]
 

@@ -15,12 +15,12 @@ from retrieval.data.sets import msmarco, trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.search import encoding, scann
-from retrieval.stage_outputs import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

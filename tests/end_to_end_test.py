@@ -12,9 +12,9 @@ from support.tiny import CHEAP, execute, make_run
 
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding, scann
-from retrieval.stage_outputs import Run
 from retrieval.stages import export
 
 

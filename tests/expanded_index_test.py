@@ -14,9 +14,9 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.methods.deepct import index
 from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
-from retrieval.stage_outputs import Run
 
 PASSAGES = [
     Candidate("d0", "Lynx", "A cat of the north."),

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 
 import retrieval
 from configs import dpr, published
-from retrieval import model_folder
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import export_files as folders
@@ -22,6 +21,7 @@ from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
+from retrieval.runtime import model_folder
 from retrieval.stages import export as stage
 
 

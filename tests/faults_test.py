@@ -27,8 +27,8 @@ from support.run_results import metrics, results, state
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
 from retrieval.runtime import signals
-from retrieval.stage_outputs import Run
 from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from conftest import write
 
-from retrieval import files, foreign_json, text_files
+from retrieval import files
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array, pair_shards
 from retrieval.errors import UserError
 from retrieval.libraries import figures
+from retrieval.parsing import foreign_json, text_files
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path):

@@ -17,9 +17,9 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, packed_rows, validation
 from retrieval.recipes.packed_rows import with_rows
-from retrieval.stage_outputs import Run
 from retrieval.stages import data_warnings, train
 from retrieval.training import sharding
 

@@ -16,11 +16,11 @@ from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.methods.writer.stage import check_published
 from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.runtime import hub
-from retrieval.stage_outputs import Run
 from retrieval.stages import export as stage
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert"

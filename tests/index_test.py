@@ -16,13 +16,13 @@ from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding, index_shards, scann
 from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
 from retrieval.search.scann_kind import Scann
-from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 

@@ -19,10 +19,10 @@ from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
-from retrieval.stage_outputs import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

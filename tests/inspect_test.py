@@ -16,7 +16,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages import data_warnings
 from retrieval.stages.seen_queries import SeenQueries
 

@@ -16,8 +16,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import Asked
-from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
 

@@ -8,13 +8,13 @@ import tracemalloc
 import pytest
 from conftest import write
 
-from retrieval import text_files
 from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.sets import beir, msmarco, reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 
 def texts(*values):

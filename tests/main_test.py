@@ -16,9 +16,9 @@ from configs import dpr
 from retrieval import cli, main
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
 from retrieval.runtime import ending, signals
-from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 

@@ -20,8 +20,8 @@ from retrieval.data.labelled.labelled_format import LABELLED, Settings
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import SETS, Given
 from retrieval.pipeline import overrides
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.stage_outputs import Run
 
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
 

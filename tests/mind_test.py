@@ -23,7 +23,7 @@ from retrieval.methods.mind.stage import _predictions as predictions
 from retrieval.methods.mind.stage import _read as read_pages
 from retrieval.methods.mind.stage import check
 from retrieval.pipeline import records, runner
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 

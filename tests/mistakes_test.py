@@ -20,9 +20,9 @@ from support.command_flags import forget_flags
 from retrieval import cli, main, study
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import FORMAT
 from retrieval.runtime import ending
-from retrieval.stage_outputs import Run
 
 LINES, COLUMNS = 5, 120
 

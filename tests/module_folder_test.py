@@ -13,8 +13,8 @@ from support import exported
 
 import retrieval
 from configs import published
-from retrieval import model_folder
 from retrieval.errors import UserError
+from retrieval.runtime import model_folder
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
 

@@ -11,11 +11,11 @@ from support.tiny import CHEAP, execute, make_run
 
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime.signals import PreemptedError
-from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
 CHANGES = CHEAP | {

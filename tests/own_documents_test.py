@@ -11,7 +11,6 @@ import tracemalloc
 
 import pytest
 
-from retrieval import text_files
 from retrieval.data.corpora import articles, corpus_kind, links, sources, urls
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
@@ -20,6 +19,7 @@ from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 OPTIONS = {f"documents.{name}": "" for name in ("id", "title", "text", "url")}
 

@@ -12,8 +12,8 @@ from retrieval.data.corpora.passages import document_id
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records
+from retrieval.pipeline.run import Run
 from retrieval.recipes import validation
-from retrieval.stage_outputs import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

@@ -15,7 +15,7 @@ from conftest import REPOSITORY
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages import plan
 from retrieval.training import chips, step_plan, work
 from retrieval.training.chips import Chip

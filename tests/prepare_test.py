@@ -25,7 +25,7 @@ from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages import prepare
 
 

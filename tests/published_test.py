@@ -10,12 +10,12 @@ from support import exported, toy_hub
 
 import retrieval
 from configs import fine_tune, mlm, own, published
-from retrieval import files, model_folder
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
-from retrieval.runtime import hub
+from retrieval.pipeline.run import Run
+from retrieval.runtime import hub, model_folder
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 TEXTS = [("a", "The fox", "The fox is a dog."), ("b", "", "the dog"), ("c", "dog " * 60, "the end")]
 JOINED = ["The fox The fox is a dog.", "the dog", "dog " * 60 + " the end"]

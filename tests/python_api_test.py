@@ -18,8 +18,8 @@ from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 WORDS = {word.lower() for text in (*toy_corpus.COLOURS, *toy_corpus.ANIMALS) for word in text.split()}
 

@@ -24,12 +24,12 @@ from support.tiny import execute
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, mined_negatives, versions
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}

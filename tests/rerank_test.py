@@ -13,7 +13,6 @@ from support.tiny import execute
 from support.tiny_pairs import scores as score_alone
 
 from configs import bm25, run_files
-from retrieval import text_files
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -21,9 +20,10 @@ from retrieval.evaluation import runs
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.parsing import text_files
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 
 def make_run(folder, config, **changes):

@@ -11,7 +11,7 @@ from configs import bm25, run_files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages import run_files as reader
 
 VALUE = Judged("toy", {"q0": "red fox", "q1": "whale"}, ["d0", "d1", "d2"], {}, {"test": {"q0": {"d0": 1}}})

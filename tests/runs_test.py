@@ -9,7 +9,7 @@ import pytest
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.evaluation.runs import check_beginning, ids_in_runs, read_run, write_run
-from retrieval.text_files import lines
+from retrieval.parsing.text_files import lines
 
 QUERIES, CANDIDATES = ["q1", "q2", "q3"], ["a", "b", "c", "d"]
 SCORES = np.array([[2.5, 0.1, 0.1], [1e-30, -np.inf, -np.inf], [-np.inf] * 3], np.float32)

@@ -4,7 +4,6 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
-from retrieval import text_files
 from retrieval.config import fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
@@ -12,8 +11,9 @@ from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Se
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, sets
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from conftest import REPOSITORY
 
+from retrieval.parsing.time_limit import TooSlowError, time_limit
 from retrieval.runtime import signals
-from retrieval.time_limit import TooSlowError, time_limit
 
 PROGRAM = """
 import gc, hashlib, os, sys, time

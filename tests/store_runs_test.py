@@ -19,12 +19,12 @@ import retrieval
 from retrieval import cli, files, main, terminal
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runtime import artefacts, ending, lease
-from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
 pytest_plugins = ["support.machines_of_a_store"]

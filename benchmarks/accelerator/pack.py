@@ -27,8 +27,8 @@ from retrieval.data.sets import reqa
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import kept_config
-from retrieval.stage_outputs import Run
 
 # The curves: steps of 8,192 pairs, as many as there is time for.
 SETTINGS = {

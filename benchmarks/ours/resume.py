@@ -35,9 +35,9 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
     import jax
     from ml_collections import ConfigDict
 
+    from retrieval.pipeline.run import Run
     from retrieval.recipes import examples, initial_parameters, train_state
     from retrieval.recipes.recipe import abstract_model
-    from retrieval.stage_outputs import Run
     from retrieval.training import sharding
 
     run, mesh = Run(ConfigDict(values), folder, folder / "requirements.lock"), sharding.make_mesh()
@@ -58,7 +58,7 @@ def _train(config: Mapping[str, Any], folder: Path) -> None:
     """The train stage; its imports are a part of the start of a process."""
     from ml_collections import ConfigDict
 
-    from retrieval.stage_outputs import Run
+    from retrieval.pipeline.run import Run
     from retrieval.stages import train
 
     train.train(Run(ConfigDict(config), folder, folder / "requirements.lock"))

@@ -14,8 +14,8 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
+    from retrieval.pipeline.run import Run
     from retrieval.recipes import examples
-    from retrieval.stage_outputs import Run
 
     folder = Path(settings["folder"])
     run, mesh = Run(ConfigDict(settings["config"]), folder, folder / "requirements.lock"), training.one_device()

@@ -17,7 +17,7 @@ from retrieval.data.sets.row_texts import RowTexts
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, no_path, unknown_name
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages.collection import Collection
 
 Document = str | Mapping[str, str]

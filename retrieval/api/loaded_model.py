@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import model_folder
 from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
@@ -32,6 +31,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, hub_hint, unknown_name
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, initial_parameters, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
@@ -39,12 +39,11 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.runtime import artefacts, hub
+from retrieval.runtime import artefacts, hub, model_folder
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Texts
 from retrieval.search.side_by_side import HYBRID, Search
-from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
 

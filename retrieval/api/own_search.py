@@ -7,10 +7,10 @@ from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
 from retrieval.api.loaded_model import of_run
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
 from retrieval.search.index_kind import INDEXES, Texts
-from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval import numbers
 from retrieval.errors import UserError
 from retrieval.files import atomic
-from retrieval.identifiers import SEVERAL, in_run_file, numbered
+from retrieval.parsing import numbers
+from retrieval.parsing.identifiers import SEVERAL, in_run_file, numbered
 
 # Columns of a line -> what they are, and the places of candidate, rank and score among them.
 _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import reshape_rows
 from retrieval.models.dropout import left, row_keys
 from retrieval.models.products import rounded
+from retrieval.runtime.arrays import reshape_rows
 
 
 def attend(

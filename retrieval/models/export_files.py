@@ -22,12 +22,12 @@ from flax import nnx
 from safetensors.numpy import save
 
 from retrieval import files
-from retrieval.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import bert_tensors, hugging_face
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.module_folder import ACTIVATIONS, MODEL, SETTINGS, TITLES
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import Tower
+from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
 # The scores of a search are inner products, of normalised embeddings too.
 _MODEL = {"model_type": MODEL, "similarity_fn_name": "dot"}

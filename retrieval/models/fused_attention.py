@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from retrieval.arrays import traced_device
 from retrieval.errors import UserError
+from retrieval.runtime.arrays import traced_device
 
 # Queries, keys and values [R, N, D, L] and segments [R, L] to what each token sees [R, N, D, L].
 Kernel: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]

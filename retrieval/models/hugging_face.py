@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files, model_folder
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import bert_kinds, bert_tensors, tensor_files
 from retrieval.models.bert_kinds import KINDS, SIZES
 from retrieval.models.known_keys import shown
 from retrieval.models.transformer import TransformerConfig
+from retrieval.runtime import model_folder
 
 _log = logging.getLogger(__name__)
 

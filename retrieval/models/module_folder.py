@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files, model_folder
+from retrieval import files
 from retrieval.errors import UserError
-from retrieval.model_folder import MODULES, Module
 from retrieval.models import known_keys, tensor_files, tower_head
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import POOLINGS
+from retrieval.runtime import model_folder
+from retrieval.runtime.model_folder import MODULES, Module
 
 SETTINGS = "config_sentence_transformers.json"
 TITLES = "titles"  # ours, which the libraries pass over

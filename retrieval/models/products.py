@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import is_on_cpu, reshape_rows
+from retrieval.runtime.arrays import is_on_cpu, reshape_rows
 
 _BLOCK = 16  # tokens that are transposed at a time: with the features of a layer they fit a core's cache
 

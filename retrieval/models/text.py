@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.arrays import reshape_rows
+from retrieval.runtime.arrays import reshape_rows
 
 
 @jax.tree_util.register_dataclass

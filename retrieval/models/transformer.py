@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from retrieval.arrays import is_on_cpu
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.models import cpu_attention, fused_attention
 from retrieval.models.attention import attend
@@ -27,6 +26,7 @@ from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.products import FACTORS, SAME, columns, factor_type, times
 from retrieval.models.text import Text, lookup, same_text
+from retrieval.runtime.arrays import is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)

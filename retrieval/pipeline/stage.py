@@ -57,7 +57,7 @@ class Fixed(NamedTuple):
 class Stage:
     """A step of a run. One that writes nothing which others read runs whenever it is asked for.
 
-    Functions of a run take `retrieval.stage_outputs.Run`.
+    Functions of a run take `retrieval.pipeline.run.Run`.
 
     Attributes:
       function: does the work; what it returns (JSON) is kept in the stage's record. `SEALED` in it names the folders,

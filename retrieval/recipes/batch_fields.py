@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import reshape_rows
 from retrieval.models.text import Text
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.chunks import in_chunks
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval import model_folder
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
@@ -22,7 +21,7 @@ from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import module_fields
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.runtime import hub
+from retrieval.runtime import hub, model_folder
 
 _log = logging.getLogger(__name__)
 

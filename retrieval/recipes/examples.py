@@ -19,8 +19,8 @@ from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import RECIPES, Recipe, recipe_of
-from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 
 

@@ -18,6 +18,7 @@ from retrieval.models import two_tower
 from retrieval.models.bert_kinds import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
 from retrieval.recipes import bert_weights, train_state
 from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
@@ -25,7 +26,6 @@ from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
 from retrieval.runtime import artefacts
-from retrieval.stage_outputs import Run
 from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
 

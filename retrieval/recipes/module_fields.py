@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, model_folder
+from retrieval import files
 from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
 from retrieval.errors import UserError
-from retrieval.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import two_tower
 from retrieval.models.export_files import ROUTER, router
 from retrieval.models.module_folder import DOT, SETTINGS, TITLES, ModuleFolder
 from retrieval.models.tower_head import DENSE, LAYER_NORM, Layer
+from retrieval.runtime import model_folder
+from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
 # The prompts of documents, in the order in which sentence-transformers looks for one.
 _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")

@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 from retrieval.data.examples import batches, row_choice
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import next_to
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import Recipe, recipe_of
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.libraries import seqio
 from retrieval.models import fused_attention
 from retrieval.models.warm_start import copy_encoder
+from retrieval.pipeline.run import Run
 from retrieval.registry import Table
-from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective

@@ -12,12 +12,12 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
 from retrieval.registry import Table
 from retrieval.runtime import hub
 from retrieval.runtime.store import is_url
-from retrieval.stage_outputs import Run
 
 
 class Trained(NamedTuple):

@@ -10,17 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.arrays import reshape_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
-from retrieval.stage_outputs import Run
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective

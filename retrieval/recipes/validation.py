@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.examples.batches import as_written
 from retrieval.data.examples.example_kind import pair_lengths
@@ -26,11 +26,12 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.libraries import seqio, tf
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.runtime import hashing
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from retrieval.arrays import first_highest
 from retrieval.errors import UserError
+from retrieval.runtime.arrays import first_highest
 from retrieval.search.exact import finite_embeddings
 
 _PARTS, _ROWS = 64, 1024

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import hashing
 from retrieval.search.index_kind import IndexKind, Options, Texts, register
 
 _FILE = "random.json"

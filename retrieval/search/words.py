@@ -17,8 +17,8 @@ from types import ModuleType
 
 import Stemmer
 
-from retrieval import accents
 from retrieval.errors import unknown_name
+from retrieval.parsing import accents
 
 NONE = "none"
 

@@ -11,8 +11,8 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.encoder_sizes import longest_text
@@ -16,7 +17,6 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.runtime import platforms
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 from retrieval.stages.collection import (
     BASELINES,
     CORPUS,

@@ -17,12 +17,12 @@ from retrieval.errors import UserError
 from retrieval.evaluation import articles, metrics, per_query, runs
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES
-from retrieval.stage_outputs import Run
 from retrieval.stages import fused, indexes, pod_search, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from retrieval.errors import UserError, unknown_name
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from retrieval.stages import run_files
 from retrieval.stages.run_files import RunFile
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files, model_folder
+from retrieval import files
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
@@ -17,13 +17,13 @@ from retrieval.evaluation import card, display
 from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.runtime import hosts, hub
-from retrieval.stage_outputs import Run
+from retrieval.runtime import hosts, hub, model_folder
 
 _log = logging.getLogger(__name__)
 

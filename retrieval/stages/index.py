@@ -10,12 +10,12 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import index_shards
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts
-from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import Built, built_by, options_of
 

@@ -16,8 +16,8 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stage_outputs import Run
 from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.data_warnings import DataCount, cut_off

@@ -14,7 +14,7 @@ from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 
 _LOOKED_AT = 1000  # examples that are enough to look at before a run
 

@@ -19,13 +19,13 @@ from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import Trained, open_trained
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import Collection, open_collection
 from retrieval.stages.hard_negatives import Mining

@@ -16,12 +16,12 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
-from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, mine
 from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refresh_kind import Counts, Given, RefreshKind, Write

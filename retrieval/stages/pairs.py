@@ -16,9 +16,9 @@ from retrieval.data.labelled import grouping, labelled_format, pair_shards, teac
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stage_outputs import Run
 from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.text_sizes import TextSizes
 

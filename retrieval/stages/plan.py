@@ -19,12 +19,12 @@ from ml_collections import ConfigDict
 from retrieval import extras, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.stage_outputs import Run
 from retrieval.stages import training_steps, training_time
 from retrieval.training import chips, sharding, step_plan, work
 from retrieval.training.chips import Chip

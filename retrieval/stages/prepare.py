@@ -20,8 +20,8 @@ from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.records import details, is_done
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Stage
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
-from retrieval.stage_outputs import Run
 from retrieval.stages import turn, versions
 from retrieval.stages.refresh_kind import kind_of
 from retrieval.stages.turn import Turn

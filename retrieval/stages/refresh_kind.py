@@ -14,9 +14,9 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.pipeline.run import Run
 from retrieval.recipes.towers import Embedder
 from retrieval.registry import Table
-from retrieval.stage_outputs import Run
 
 Counts = Mapping[str, Any]
 # Writes a version into an empty folder, and returns what was counted.

@@ -11,8 +11,8 @@ from retrieval.config import fields
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stage_outputs import Run
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)

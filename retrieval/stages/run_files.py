@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval import text_files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
-from retrieval.identifiers import in_run_file
+from retrieval.parsing import text_files
+from retrieval.parsing.identifiers import in_run_file
 
 _log = logging.getLogger(__name__)
 

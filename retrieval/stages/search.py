@@ -8,18 +8,19 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import terminal, text_files
+from retrieval import terminal
 from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.search import near_duplicates
-from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
 _WIDTH = 160

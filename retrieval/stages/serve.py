@@ -7,10 +7,10 @@ from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.stage_outputs import Run
 from retrieval.stages.search import check_hits, reads
 
 _log = logging.getLogger(__name__)

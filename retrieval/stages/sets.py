@@ -16,8 +16,8 @@ from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS
 
 _log = logging.getLogger(__name__)

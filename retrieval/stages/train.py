@@ -18,6 +18,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import is_done, read_own_record
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import bert_weights, initial_parameters, train_state
 from retrieval.recipes.examples import NoBatches, abstract_batch, labelled, make_batches, unlabelled
@@ -26,7 +27,6 @@ from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import artefacts, ending, hosts, platforms
-from retrieval.stage_outputs import Run
 from retrieval.stages import (
     data_warnings,
     labelled_groups,

@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.runtime import hosts
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

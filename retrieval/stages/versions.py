@@ -13,10 +13,10 @@ import jax
 from retrieval import files
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
-from retrieval.stage_outputs import Run
 from retrieval.stages.refresh_kind import Given, Write, kind_of
 
 _log = logging.getLogger(__name__)

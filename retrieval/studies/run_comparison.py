@@ -14,9 +14,9 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
 from retrieval.runtime import artefacts
 from retrieval.runtime.store import is_url
-from retrieval.stage_outputs import Run
 
 # What is read of a run on a store.
 _READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "stages")

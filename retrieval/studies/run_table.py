@@ -15,9 +15,9 @@ from retrieval.config import experiment
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
-from retrieval.stage_outputs import Run
 
 _PATHS = (  # fields in which a run names another
     *("base", "train.init_from", "teacher.model", "rerank.model"),

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError, divisors, multiples
+from retrieval.runtime.arrays import reshape_rows
 
 
 def in_chunks(

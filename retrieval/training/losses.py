@@ -6,8 +6,8 @@ Letters of shapes: B examples of the global batch, P tokens to predict, V vocabu
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import first_highest
 from retrieval.errors import UserError
+from retrieval.runtime.arrays import first_highest
 
 Metrics = dict[str, jax.Array]
 

@@ -11,12 +11,12 @@ from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), "fox", "the", "sep", "dog"])

@@ -7,7 +7,7 @@ from conftest import REPOSITORY
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.pipeline import runner
-from retrieval.stage_outputs import Run
+from retrieval.pipeline.run import Run
 from support import small_pipelines  # noqa: F401
 
 # Each lane and file makes a graph of TensorFlow, which takes most of the time of so few steps.

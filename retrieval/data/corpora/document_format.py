@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import identifiers, text_files
 from retrieval.data.corpora import links, sentences, urls
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.errors import UserError, listed, near
+from retrieval.parsing import identifiers, text_files
 from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)

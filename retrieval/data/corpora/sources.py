@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
 from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.corpora.corpus_kind import Options
 from retrieval.data.shards import shard_steps
-from retrieval.time_limit import TooSlowError, time_limit
+from retrieval.parsing import text_files
+from retrieval.parsing.time_limit import TooSlowError, time_limit
 
 DROPPED = "pages dropped: "  # before the reason
 

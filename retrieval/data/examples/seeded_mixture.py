@@ -5,7 +5,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from retrieval import hashing
+from retrieval.runtime import hashing
 
 
 class SeededMixture(seqio.Mixture):

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
 from retrieval.data.labelled import json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _ID_FIELDS = ("passage_id", "psg_id")
 

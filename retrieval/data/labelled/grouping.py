@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from retrieval import hashing, identifiers
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
+from retrieval.parsing import identifiers
+from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

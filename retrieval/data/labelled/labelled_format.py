@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import text_files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 from retrieval.registry import Table
 
 OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split")

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.data.corpora import passages
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.labelled.known_positives import KnownPositives
@@ -39,6 +39,7 @@ from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
+from retrieval.runtime import hashing
 
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"

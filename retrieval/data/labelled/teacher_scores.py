@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import files, foreign_json, hashing, identifiers, numbers, text_files
+from retrieval import files
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, identifiers, numbers, text_files
+from retrieval.runtime import hashing
 
 
 def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:

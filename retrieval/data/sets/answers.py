@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval import answer_patterns
-from retrieval.time_limit import time_limit
+from retrieval.parsing import answer_patterns
+from retrieval.parsing.time_limit import time_limit
 
 _log = logging.getLogger(__name__)
 

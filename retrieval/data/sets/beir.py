@@ -22,12 +22,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, foreign_json, hashing, identifiers, text_files
+from retrieval import files
 from retrieval.data.corpora import urls
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, identifiers, text_files
+from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import hashing
 from retrieval.data import holdout
 from retrieval.data.corpora import sentences
 from retrieval.data.sets import open_domain
@@ -20,6 +19,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.occurrences import LEAST, Occurrences, words
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.runtime import hashing
 
 _SHORTEST = 20  # characters of a query: "See below." asks for nothing
 _MOST = 2000  # queries

@@ -19,11 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import hashing, text_files
 from retrieval.data.labelled.grouping import Counts, Example, example, grouped
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
+from retrieval.runtime import hashing
 
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}

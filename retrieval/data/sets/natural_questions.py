@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import foreign_json, text_files
 from retrieval.data.corpora import entities, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, text_files
 
 _log = logging.getLogger(__name__)
 

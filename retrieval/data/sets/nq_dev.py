@@ -6,8 +6,8 @@
 import functools
 from pathlib import Path
 
-from retrieval import hashing
 from retrieval.data.sets import splits
+from retrieval.runtime import hashing
 
 _FILE = Path(__file__).with_suffix(".txt")
 _DIGITS = 10

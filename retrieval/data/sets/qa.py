@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import foreign_json, hashing, identifiers, text_files
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
@@ -32,6 +31,8 @@ from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, identifiers, text_files
+from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

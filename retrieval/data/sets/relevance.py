@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from retrieval import numbers, text_files
 from retrieval.errors import UserError
+from retrieval.parsing import numbers, text_files
 
 _log = logging.getLogger(__name__)
 

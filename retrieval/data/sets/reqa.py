@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval import foreign_json, hashing, text_files
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, text_files
+from retrieval.runtime import hashing
 
 SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
 PAIR = "pair"  # the name of the paper's rule of relevance

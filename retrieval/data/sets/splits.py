@@ -5,11 +5,11 @@ import logging
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 
-from retrieval import hashing
 from retrieval.data.sets import reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
 from retrieval.errors import UserError, unknown_name
+from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

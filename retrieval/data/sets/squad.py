@@ -4,13 +4,13 @@ import collections
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval import hashing
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.runtime import hashing
 
 RULE = "test"
 

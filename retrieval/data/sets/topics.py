@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import text_files
 from retrieval.data.corpora import entities
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval import text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, relevance, topics
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _log = logging.getLogger(__name__)
 

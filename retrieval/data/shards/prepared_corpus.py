@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.data.corpora import passages, sources
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.sources import Source
@@ -26,6 +26,7 @@ from retrieval.data.shards import local_pipeline, shard_steps
 from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
+from retrieval.runtime import hashing
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5

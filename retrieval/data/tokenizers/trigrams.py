@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from retrieval import accents, files
+from retrieval import files
 from retrieval.data.tokenizers.vocab import (
     SEPARATOR,
     SPECIAL_TOKENS,
@@ -22,6 +22,7 @@ from retrieval.data.tokenizers.vocab import (
     check_tokens,
 )
 from retrieval.errors import UserError
+from retrieval.parsing import accents
 
 KIND = "LetterTrigrams"
 _EDGE = "#"

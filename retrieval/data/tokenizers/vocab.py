@@ -16,8 +16,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from retrieval import accents, files, text_files
+from retrieval import files
 from retrieval.errors import UserError, library_errors
+from retrieval.parsing import accents, text_files
 
 _log = logging.getLogger(__name__)
 

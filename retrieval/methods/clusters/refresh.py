@@ -22,10 +22,10 @@ from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.methods.clusters import cluster_order
 from retrieval.methods.clusters.cluster_order import ORDERS, Clustered
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import kmeans
-from retrieval.stage_outputs import Run
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
 
 ARRAYS = ("paragraphs", "clusters", "centroids")

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval import foreign_json, identifiers, text_files
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, identifiers, text_files
 from retrieval.search import passage_files
 from retrieval.search.bm25 import MOST, Bm25Index
 from retrieval.search.bm25_kind import WORDS, Bm25Kind, words

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.deepct.model import DeepCT, term_frequencies
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.passage_rows import cut, rows_of
@@ -18,7 +19,6 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import check_kind, open_trained
 from retrieval.runtime import platforms
 from retrieval.search.encoding import batches
-from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
 from retrieval.stages.passage_lines import Lines

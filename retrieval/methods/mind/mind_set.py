@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import beir, relevance
@@ -24,6 +23,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.data.tokenizers.vocab import SEPARATOR
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _log = logging.getLogger(__name__)
 

@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files, text_files
+from retrieval import files
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.methods.mind import impressions, mind_set
 from retrieval.methods.mind.mind_set import Impression
+from retrieval.parsing import text_files
 from retrieval.pipeline.records import read_own_record
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
-from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import BASELINES, TRAINED, Collection, open_collection
 

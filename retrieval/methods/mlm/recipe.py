@@ -24,13 +24,13 @@ from retrieval.methods.mlm.task import MASKED_PAIRS
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
-from retrieval.stage_outputs import Run
 from retrieval.training import losses, sharding
 from retrieval.training.loop import Objective
 

@@ -37,11 +37,11 @@ from retrieval.methods.reader.trained import (
     text_of,
 )
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
-from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, evaluated_runs, indexes, pod_search, run_files
 from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names, train_unless
 from retrieval.stages.indexes import Together

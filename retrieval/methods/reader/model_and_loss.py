@@ -24,12 +24,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, first
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
 from retrieval.models.two_tower import TwoTower
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
 
 # What a reader's loss compares.

@@ -14,7 +14,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.arrays import reshape_rows
 from retrieval.config.fields import values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -23,6 +22,7 @@ from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes, size_fields, take_positions
@@ -30,8 +30,8 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import gather, local_mesh, parameters_of
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.search.encoding import encode_rows
-from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 

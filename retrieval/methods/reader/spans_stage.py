@@ -20,13 +20,13 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.towers import query_tokens
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import INDEXES
-from retrieval.stage_outputs import Run
 from retrieval.stages import indexes, mine
 from retrieval.stages.collection import Collection, open_collection, set_names
 

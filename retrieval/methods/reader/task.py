@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval import files, hashing
+from retrieval import files
 from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
@@ -38,7 +38,8 @@ from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.time_limit import TooSlowError
+from retrieval.parsing.time_limit import TooSlowError
+from retrieval.runtime import hashing
 
 STEM = "spans"
 PATTERN = f"{STEM}-*.tfrecord"

@@ -19,13 +19,13 @@ from retrieval.methods.reader.model_and_loss import SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
 from retrieval.methods.reader.task import Row, RowLengths
 from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
 from retrieval.search.encoding import encode_rows, lengths_up_to
 from retrieval.search.index_kind import INDEXES
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from retrieval.arrays import reshape_rows
 from retrieval.data.examples.example_kind import PAIRS, Field, types
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -21,15 +20,16 @@ from retrieval.methods.reranker.model import CrossEncoder, relevance
 from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline.run import Run
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
 from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
-from retrieval.stage_outputs import Run
 from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES

@@ -24,10 +24,10 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.methods.reranker.trained import RERANKERS, Reranker
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import hosts, platforms
-from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, evaluated_runs, labelled_groups, run_files
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others

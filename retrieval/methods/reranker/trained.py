@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import model_folder
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -18,13 +17,13 @@ from retrieval.methods.reranker import model as cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import artefacts, hub
+from retrieval.runtime import artefacts, hub, model_folder
 from retrieval.search import encoding
-from retrieval.stage_outputs import Run
 
 _FEW = 32  # pairs that are scored as one batch
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.arrays import reshape_rows
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.mlm import MaskedLanguageModel
@@ -31,6 +30,7 @@ from retrieval.models.transformer import (
     stack,
     through_layers,
 )
+from retrieval.runtime.arrays import reshape_rows
 
 
 @dataclasses.dataclass(frozen=True)

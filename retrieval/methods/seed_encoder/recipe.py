@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from retrieval.arrays import reshape_rows
 from retrieval.methods.seed_encoder.model import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
@@ -17,6 +16,7 @@ from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES
+from retrieval.runtime.arrays import reshape_rows
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import hashing
-from retrieval.arrays import first_highest, reshape_rows
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -26,6 +24,8 @@ from retrieval.models.text import Text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.runtime import hashing
+from retrieval.runtime.arrays import first_highest, reshape_rows
 from retrieval.search.encoding import batches
 
 PAD = 0

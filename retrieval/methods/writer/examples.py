@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import extras, foreign_json, hashing, identifiers, numbers, text_files
+from retrieval import extras
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
@@ -35,7 +35,9 @@ from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
 from retrieval.libraries import tf
+from retrieval.parsing import foreign_json, identifiers, numbers, text_files
 from retrieval.registry import Table
+from retrieval.runtime import hashing
 from retrieval.search import index_kind, passage_files
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.bm25_kind import Bm25Kind, words

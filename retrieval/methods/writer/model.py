@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
@@ -33,6 +32,7 @@ from retrieval.models.transformer import (
     through_layers,
     token_logits,
 )
+from retrieval.runtime.arrays import reshape_rows
 
 
 @dataclasses.dataclass(frozen=True)

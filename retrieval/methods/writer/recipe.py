@@ -21,6 +21,7 @@ from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -30,7 +31,6 @@ from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
 from retrieval.search.encoding import padded
-from retrieval.stage_outputs import Run
 from retrieval.training import losses, sharding
 from retrieval.training.loop import Objective
 

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files, hashing
+from retrieval import extras, files
 from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.evaluation.exact_match import normalised
 from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding, Writer, WrittenText
 from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
+from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, check_kind, open_trained
-from retrieval.runtime import hub, platforms
-from retrieval.stage_outputs import Run
+from retrieval.runtime import hashing, hub, platforms
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
 from retrieval.stages.passage_lines import Lines

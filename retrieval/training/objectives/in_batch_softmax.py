@@ -7,8 +7,8 @@ embedding size, P known positives of a query.
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import on_every_device
 from retrieval.errors import UserError, divisors, unknown_name
+from retrieval.runtime.arrays import on_every_device
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics
 

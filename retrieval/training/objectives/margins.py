@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import on_every_device
+from retrieval.runtime.arrays import on_every_device
 from retrieval.training.candidates import compared, divided, mean_of_negatives
 from retrieval.training.cross_entropy import contain
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Batch, Loss, Metrics

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from retrieval import foreign_json, text_files
 from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json, text_files
 
 
 @register

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from retrieval import text_files
 from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
 from retrieval.errors import UserError, first_line
+from retrieval.parsing import text_files
 
 _ROWS = 64  # that are unpacked at a time
 

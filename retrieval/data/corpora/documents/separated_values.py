@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import text_files
 from retrieval.data.corpora.document_format import (
     Columns,
     Document,
@@ -16,6 +15,7 @@ from retrieval.data.corpora.document_format import (
     register,
 )
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _ROW = ("id", "text")  # the columns of a collection.tsv
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from retrieval import text_files
+from retrieval.parsing import text_files
 
 SEVERAL = -1  # the number of a name that several ids have
 
