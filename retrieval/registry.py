@@ -9,7 +9,7 @@ from retrieval.errors import UserError, unknown_name
 
 Entry = TypeVar("Entry")
 
-_OF_EXAMPLES = ("task", "format", "index")
+_OF_EXAMPLES = ("task", "format")
 
 
 class Table(Mapping[str, Entry], Generic[Entry]):

@@ -274,7 +274,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     run = Run(config, folder, LOCK)
     for stage in stages:
         made_with = {
-            "fields": records._values(run, stage),
+            "fields": records._values(run.config, stage),
             "stages": records._identities(run, stage),
         }
         records.write_record(run, stage, record | {"inputs": made_with})

@@ -120,7 +120,7 @@ def record(simple, count=5):
         "document_id": ids,
         "counts": tf.ones(3 * (count + 1)),
         "known": tf.constant([0], tf.int64),
-        "simple": tf.constant(simple, tf.int64),
+        "simple": tf.constant([simple]),
     }
 
 

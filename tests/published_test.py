@@ -126,10 +126,7 @@ def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
     run = tuned(model, tmp_path / "run", **sources, **{"loop.best": "Success@1"})
     systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
     assert systems == {"bm25", "start", "dense", "hybrid"}
-    report = (run.folder / "report.md").read_text()
-    conclusion = report.partition("|")[0]
-    assert "\n| dense over start |" in report
-    assert "above start" in conclusion or "as of start" in conclusion
+    assert "\n| dense over start |" in (run.folder / "report.md").read_text()
     texts = [pair["positives"][0] for pair in pairs[40:]]
     found = {name: encoding.load(run.embeddings("test", name), "candidates")[0] for name in ("start", "trained")}
     order = encoding.load(run.embeddings("test", "start"), "candidates")[1]

@@ -230,7 +230,8 @@ def test_a_circle():
 def test_a_folder_of_another_table_is_left_alone(tmp_path):
     do(make_study(**CHAIN), tmp_path)
     run = run_table.read_table(make_study(**CHAIN), tmp_path)["d"].run
-    write_record(run, "prepare", {"done": True, "inputs": {}, "outputs": {}})
+    inputs = {"fields": {"corpus": "pydocs"}, "files": "", "stages": {}}
+    write_record(run, "prepare", {"done": True, "inputs": inputs, "details": {}, "outputs": {}})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     changed = make_study(**(CHAIN | {"d": ("", "", "dump.xml")}))
     with pytest.raises(UserError, match=r"run 'd' of the study: .*(\n.*)*config\.corpus: 'pydocs' there, 'dump\.xml'"):

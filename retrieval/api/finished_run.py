@@ -90,6 +90,8 @@ def run(
       UserError: bad input; with the program's own message.
       RuntimeError: it ended otherwise; the log has the reason.
     """
+    if not isinstance(overrides or {}, Mapping):
+        raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
     workdir = os.path.expanduser(workdir)
     names = [stages] if isinstance(stages, str) else list(stages)
     flags = {"config": config, "workdir": workdir, **{f"config.{name}": of for name, of in (overrides or {}).items()}}

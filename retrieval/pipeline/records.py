@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
@@ -124,7 +126,7 @@ def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] |
     """
     outside = read_files(run, name) if read is None else read
     return {
-        "fields": _values(run, name),
+        "fields": _values(run.config, name),
         "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
         "stages": _identities(run, name),
     }
@@ -156,12 +158,17 @@ def is_written(run: WorkDirectory, name: str) -> bool:
     return all((run.folder / path).exists() for path in record.get("outputs", {}))
 
 
-def changed_fields(run: WorkDirectory, name: str) -> dict[str, tuple[Any, Any]]:
-    """The fields whose values differ from those that a stage began with: their names -> the old and the new value."""
-    record = read_record(run, name)
-    if record is None:
-        return {}
-    old, new = dict(fields.flatten(record["inputs"]["fields"])), dict(fields.flatten(_values(run, name)))
+def changed_fields(
+    run: WorkDirectory, name: str, made_with: Mapping[str, Any] | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """The fields whose values differ from those that a stage began with: their names -> the old and the new value.
+
+    Args:
+      made_with: these values, where they are not those of the record.
+    """
+    now, record = _values(run.config, name), read_record(run, name)
+    begun = made_with or (record["inputs"]["fields"] if record else now)
+    old, new = dict(fields.flatten(begun)), dict(fields.flatten(now))
     return {field: (old.get(field), new.get(field)) for field in {**old, **new} if old.get(field) != new.get(field)}
 
 
@@ -304,10 +311,15 @@ def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
     return any(not is_current(run, need) or _changes(run, need, before) for need in read)
 
 
-def _values(run: WorkDirectory, name: str) -> dict[str, Any]:
+def kept_fields(run: WorkDirectory, name: str) -> dict[str, Any]:
+    """The values of a stage's fields in the config that the work directory keeps."""
+    return _values(files.read_json(run.folder / CONFIG), name)
+
+
+def _values(config: ConfigDict | Mapping[str, Any], name: str) -> dict[str, Any]:
     """The values of a stage's fields as JSON has them, without those that the config lacks."""
-    config = json.loads(run.config.to_json())
-    values = ((field, field_of(config, field)) for field in STAGES[name].fields)
+    plain = json.loads(config.to_json()) if isinstance(config, ConfigDict) else config
+    values = ((field, field_of(plain, field)) for field in STAGES[name].fields)
     return {field: value for field, value in values if value is not None}
 
 

@@ -16,6 +16,7 @@ from retrieval.pipeline.records import (
     Mixed,
     changed_fields,
     is_done,
+    kept_fields,
     made_from,
     mixed,
     needs,
@@ -217,9 +218,13 @@ def _refused_changes(run: WorkDirectory) -> list[str]:
     """The fields of fixed stages that are not what they were when those began, and may not be."""
     changes: dict[str, str] = {}
     for name, stage in STAGES.items():
-        record = read_own_record(run, name) if stage.fixed and run.holder(name) is run else None
-        if record and (record["done"] or _has_written(run, stage)):
-            changes |= _refused(run, name, record)
+        if not stage.fixed or run.holder(name) is not run:
+            continue
+        record = read_own_record(run, name)
+        if (record and record["done"]) or _has_written(run, stage):
+            # Of a stage without a record the config that is kept says what it was made with.
+            begun = record or {"done": False, "inputs": {"fields": kept_fields(run, name)}}
+            changes |= _refused(run, name, begun)
     return [changes[field] for field in sorted(changes)]
 
 
@@ -228,7 +233,7 @@ def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[s
     fixed = STAGES[name].fixed or Fixed()
     return {
         field: f"config.{field}: {old!r} there, {new!r} now"
-        for field, (old, new) in changed_fields(run, name).items()
+        for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items()
         if field not in fixed.grows or not isinstance(old, int | float) or not _may_become(field, old, new, record)
     }
 

@@ -87,8 +87,8 @@ def cut_off(monkeypatch, run, module, name, call):
             raise StopError
         return real(*arguments, **options)
 
-    def keep(*arguments):
-        opened.append(real_open(*arguments))
+    def keep(*arguments, **options):
+        opened.append(real_open(*arguments, **options))
         return opened[-1]
 
     real_open = train_state.open_checkpoints

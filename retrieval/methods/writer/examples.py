@@ -38,10 +38,6 @@ from retrieval.libraries import tf
 from retrieval.parsing import foreign_json, identifiers, numbers, text_files
 from retrieval.registry import Table
 from retrieval.runtime import hashing
-from retrieval.search import index_kind, passage_files
-from retrieval.search.bm25 import Bm25Index
-from retrieval.search.bm25_kind import Bm25Kind, words
-from retrieval.search.index_kind import Options, Texts
 
 _LIST = "predicted_queries"
 _NEEDED = 'a line such as {"_id": "d7", "text": "a query"} is needed'
@@ -202,68 +198,6 @@ def read(path: Path) -> Iterator[Expansion]:
         )
         text, answer = text_files.string(record, "text", at), text_files.string(record, "answer", at, default="")
         yield Expansion(identifiers.of_value(record["_id"], "_id", at), text, log, answer, score)
-
-
-@index_kind.register
-class Doc2Query(Bm25Kind):
-    """The index 'doc2query' (Nogueira et al. 2019): BM25 over title, text and written queries of each passage."""
-
-    name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
-    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used", "index.expansions_share")
-
-    def inputs(self, options: Options) -> Sequence[Path]:
-        named = options["index.expansions"]
-        return passage_files.inputs("config.index.expansions", named) if named else []
-
-    def preview(self, options: Options) -> None:
-        for path in self.inputs(options):
-            next(read(path), None)
-
-    def stages(self, options: Options) -> Sequence[str]:
-        return () if options["index.expansions"] else ("generate",)
-
-    def build(self, contents: Texts, options: Options) -> Bm25Index:
-        most, value = options["index.expansions_used"], options["index.expansions"]
-        path = passage_files.path_of(value, contents.name) if value else contents.generated
-        if path is None:
-            raise UserError(
-                "doc2query: no queries were written for these texts; name a file in config.index.expansions"
-            )
-        lowest, left_out = _threshold(path, options["index.expansions_share"])
-        lines = (
-            (line.document, line.text)
-            for line in read(path)
-            if lowest is None or (line.score is not None and line.score >= lowest)
-        )
-        queries, counts = passage_files.by_passage(path, lines, contents)
-        texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
-        document = f"title + text + up to {most} written queries ({counts}{left_out})"
-        return Bm25Index.build(texts, document, *self.parameters(options), words(contents, options))
-
-
-def _threshold(path: Path, share: float) -> tuple[float | None, str]:
-    """The lowest score of the queries that are used, None where all are; and what is left out, in words.
-
-    Doc2Query-- (Gospodinov et al. 2023) leaves out the queries of low scores.
-
-    Raises:
-      UserError: a query has no score.
-    """
-    if share == 1:
-        return None, ""
-    scores = []
-    for line in read(path):
-        if line.score is None:
-            raise UserError(
-                f"{path}: config.index.expansions_share={share} goes by scores, and a query of '{line.document}' has "
-                "none: write them with config.generate.reranker, or set config.index.expansions_share=1"
-            )
-        scores.append(line.score)
-    if not scores:
-        return None, ""
-    lowest = sorted(scores, reverse=True)[max(1, round(share * len(scores))) - 1]
-    used = sum(score >= lowest for score in scores)
-    return lowest, f", {len(scores) - used:,} of {len(scores):,} queries left out by their scores"
 
 
 @labelled_format.register
