@@ -17,7 +17,7 @@ class Table(Mapping[str, Entry], Generic[Entry]):
 
     The built-in entries register themselves. A table imports their modules when it is first read: those of its package
     in the trunk, and of each method the files that are named after what they register. A method's `examples.py` may
-    register tasks, formats and indexes.
+    register tasks and formats.
     """
 
     def __init__(self, kind: str, package: str = "", file: str = ""):

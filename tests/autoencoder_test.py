@@ -12,7 +12,6 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row, spread
 from support.numpy_layers import attend, dense, layers, mlp, norm, parameters
 
-from retrieval.errors import UserError
 from retrieval.methods.seed_encoder.model import (
     Autoencoder,
     Bottleneck,
@@ -148,8 +147,3 @@ def test_logits_and_gradients_are_the_same_on_any_mesh():
         return sum(jnp.tanh(x / 10).mean() for x in result if x is not None), (original, result)
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (IDS, POSITIONS), atol=5e-5)
-
-
-def test_an_unknown_wiring_is_refused():
-    with pytest.raises(UserError, match="unknown wiring 'crossed': did you mean cross"):
-        DecoderConfig(wiring="crossed")

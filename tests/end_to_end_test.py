@@ -101,7 +101,7 @@ def test_the_bases_towers_encode_as_they_were_trained(inputs, finished, tmp_path
 def test_outputs_of_two_models_do_not_mix(inputs, finished, tmp_path):
     run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=("train", "evaluate"), **CHEAP)
     execute(run, "train")
-    mixed = r"stage '{}' would read what stage '\w+' of .* made of its own '\w+', and"
+    mixed = r"stage '{}' would read what stage '\w+' of .* made of another 'train' than that of "
     with pytest.raises(UserError, match=mixed.format("evaluate")):
         preflight.check(run, ["evaluate"])
     run.config.stages = ("train", "search")

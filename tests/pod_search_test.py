@@ -89,7 +89,7 @@ import numpy as np
 from retrieval.errors import UserError
 from retrieval.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
-from retrieval.methods.reader import tuned_lists
+from retrieval.methods.reader import answer_stage, recipe
 from retrieval.stages import pod_search
 
 hosts.connect()
@@ -114,13 +114,13 @@ def embedded(*arguments):
 
 say(pod_search.lead(lambda name: there, work))
 source = SimpleNamespace(config=None)
-tuned_lists.open_collection = lambda run, name: there
-tuned_lists._source = tuned_lists.question_tower.towers_of = lambda run: source
-tuned_lists.question_tower.embedded = embedded
+answer_stage.open_collection = lambda run, name: there
+answer_stage._embedded_by = recipe.towers_of = lambda run: source
+recipe.embedded = embedded
 reader = SimpleNamespace(model=None, vocabulary=None, config=None)
 value = SimpleNamespace(queries=dict.fromkeys("abcdefghi", ""), candidates=range(700), own={"c": 3, "i": 650})
 there.check_embeddings = lambda value: None
-lists = tuned_lists.search(source, reader, there, value, 20)
+lists = answer_stage.tuned_lists(source, reader, there, value, 20)
 np.savez(folder / f"tuned-{hosts.number()}.npz", lists.scores, lists.rows)
 try:
     pod_search.lead(lambda name: there, fail)

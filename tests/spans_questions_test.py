@@ -21,7 +21,7 @@ def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
         "who read it": ("y",),
     }
     assert "1 questions that are there again" in caplog.text and counts["division"]["train"] == 2
-    assert "held out, 3610 in the set 'qa'" in caplog.text
+    assert "'sets': {'qa': 3610}" in caplog.text
 
 
 def held_out(paths, folder):
