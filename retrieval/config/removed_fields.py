@@ -2,12 +2,13 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
+    "answer.sums": "Spans of equal text are answers of their own; leave it out.",
     "cluster.spherical": "Embeddings of a model with model.normalize have length 1 anyway; leave it out.",
     "cluster.start": "k-means starts from paragraphs that are drawn by chance; leave it out.",
+    "data.whole_word": "The masked language model masks tokens; leave it out.",
     "index.bm25_identifiers": "Names of programs are words as any; leave it out.",
     "index.recall_target": "ScaNN looks into a fifth of its partitions, and reports have its recall; leave it out.",
     "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
-    "data.whole_word": "The masked language model masks tokens; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
     "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
@@ -17,6 +18,8 @@ REMOVED: dict[str, str] = {
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
+    "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
+    "weigh.square_root": "Frequencies are weights times config.weigh.scale; leave it out.",
 }
 
 
