@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.registry import Table
 
@@ -44,3 +45,17 @@ def test_reading_a_table_registers_its_packages_modules(tmp_path, monkeypatch):
 
     assert "losses_of_a_test.first" not in sys.modules
     assert dict(TABLE) == {"first": "first!", "second": "second!"}
+
+
+def test_a_plugin_may_be_a_folder_as_a_method_is(tmp_path, monkeypatch):
+    """Two losses in two files of a package that imports none of them."""
+    package = tmp_path / "method_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("from retrieval.registry import Table\nTABLE = Table('loss')\n")
+    for name in ("loss", "other_loss"):
+        (package / f"{name}.py").write_text(f"from method_of_a_test import TABLE\nTABLE.register('{name}', 1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    experiment.load_plugins(["method_of_a_test"])
+    from method_of_a_test import TABLE  # pyright: ignore[reportMissingImports]
+
+    assert dict(TABLE) == {"loss": 1, "other_loss": 1}

@@ -1,6 +1,7 @@
 """What an experiment's file, `configs/NAME.py`, is made of: the defaults of all fields, and its sizes."""
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,12 +64,16 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 def load_plugins(names: Sequence[str]) -> None:
     """Imports the modules of `config.plugins`, which add entries to the tables and fields to the config.
 
+    A plugin may be a package, as a method is: then all of its modules are imported.
+
     Raises:
       UserError: there is no such module, or it raises something.
     """
     for name in names:
         try:
-            importlib.import_module(name)
+            package = importlib.import_module(name)
+            for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+                importlib.import_module(f"{name}.{module.name}")
         except UserError:
             raise
         except Exception as error:  # whatever a module raises
