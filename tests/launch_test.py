@@ -113,7 +113,7 @@ def test_up_from_nothing_to_a_run(work):
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]] * 2
     assert done.stdout.count("step 1: loss 0.5\n") == 2
     assert "costs money" in done.stderr
-    tpu = ["--quiet", "--disable-pip-version-check", "-c", ".venv/pins.txt", "jax[tpu]==0.9.7"]
+    tpu = ["--quiet", "--disable-pip-version-check", "-c", ".venv/pins.txt", "gcsfs", "jax[tpu]==0.9.7"]
     assert work.argv("pip").count(["python", "-m", "pip", "install", *tpu]) == 2
 
 

@@ -155,7 +155,7 @@ $BM25 --config.sets.labelled={bad_dpr.json}
 --workdir=/proc/run
   --workdir=/proc/run: nothing can be written to /proc; use another --workdir
 --workdir=az://bucket/run
-  az://bucket/run: the package adlfs is not installed | pip install adlfs
+  unknown scheme of az://bucket/run: | known: gs
 --workdir={record} --stage=train
   {record}/stages/prepare.json: damaged | delete it | --stage=prepare
 """
