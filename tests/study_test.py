@@ -206,6 +206,7 @@ def test_an_interrupted_study_ends_when_its_runs_are_gone(tmp_path):
     process = study._start(table["a"], "")
     while not (tmp_path / "began").exists():
         time.sleep(0.01)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         study._finish(process)
