@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from retrieval.runtime import store
+from retrieval.runtime import artefacts, store
 
 URL = "s3://bucket/run"  # of a work directory
 _ROOT = "TOY_STORE"  # in the environment, so that other processes find the same objects
@@ -64,6 +64,7 @@ def bucket(folder: pathlib.Path | None = None) -> Bucket:
     if folder or not _bucket:
         fsspec.register_implementation("s3", ToyFileSystem, clobber=True)
         store.array_store = _array_store
+        artefacts.copy_of.cache_clear()
         _bucket = Bucket(folder or pathlib.Path(os.environ[_ROOT]))
     return _bucket
 
