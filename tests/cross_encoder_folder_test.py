@@ -19,11 +19,11 @@ from retrieval.methods.reranker.model import (
     write_cross_encoder,
 )
 from retrieval.methods.reranker.trained import Lengths, joined
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 
 
 def loaded(folder):
-    return load_cross_encoder(BertFolder.open(folder), CONFIG)
+    return load_cross_encoder(EncoderFolder.open(folder), CONFIG)
 
 
 def written(folder, classes):
@@ -120,17 +120,17 @@ def test_the_separators_of_a_pair_are_the_tokenizers(tmp_path, template, expecte
     as_roberta(tmp_path)
     if template:
         (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template}))
-    assert separators(BertFolder.open(tmp_path)) == expected
+    assert separators(EncoderFolder.open(tmp_path)) == expected
     row = joined([2, 7, 3], [8, 9, 10, 11], 3, Lengths(3, 7, expected))
     assert row == ([2, 7, 3, 8, 9, 10, 3] if expected == 1 else [2, 7, 3, 3, 8, 9, 3])
 
 
 def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):
     """By the shapes at the beginning of the file: a run looks at them before its first stage."""
-    monkeypatch.setattr(BertFolder, "_tensors", property(lambda folder: pytest.fail("reads the weights")))
+    monkeypatch.setattr(EncoderFolder, "_tensors", property(lambda folder: pytest.fail("reads the weights")))
     written(tmp_path, 1)
-    check_cross_encoder(BertFolder.open(tmp_path))
+    check_cross_encoder(EncoderFolder.open(tmp_path))
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"classifier.bias": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"classifier\.bias is \[2\], \[1\] is needed"):
-        check_cross_encoder(BertFolder.open(tmp_path))
+        check_cross_encoder(EncoderFolder.open(tmp_path))

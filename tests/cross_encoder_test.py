@@ -13,6 +13,7 @@ from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder, relevance
+from retrieval.models.architecture import PRE_NORM
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.warm_start import copy_encoder
@@ -80,7 +81,7 @@ def test_it_starts_from_the_encoder_of_another_model():
     [
         ({"max_length": 9}, r"position_embedding/embedding: \(9, 8\), needed \(10, 8\)"),
         ({"num_heads": 4}, "num_heads: 4, needed 2"),
-        ({"pre_norm": True}, "embedding_norm/bias: missing, needed"),
+        ({"architecture": PRE_NORM}, "embedding_norm/bias: missing, needed"),
     ],
 )
 def test_an_encoder_that_means_something_else_is_refused(sizes, message):

@@ -16,6 +16,7 @@ from support.numpy_layers import attend, dense, layers, mlp, norm, parameters, s
 
 from retrieval.methods.writer.decoding import Ends, beam_search, greedy, sample
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.models.architecture import PRE_NORM
 from retrieval.models.transformer import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
@@ -23,7 +24,7 @@ V = 9
 
 
 CONFIG = TransformerConfig(
-    vocab_size=V, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, pre_norm=True
+    vocab_size=V, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, architecture=PRE_NORM
 )
 
 

@@ -15,7 +15,7 @@ from configs import dpr, published
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import export_files as folders
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import records
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.on_mesh import token_types
@@ -125,7 +125,7 @@ def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
     for route in ("query", "document"):
         tower = getattr(towers_of(run), f"{route}_tower")
         params = parameters_of(tower)
-        back = BertFolder.open(folder / route).encoder(params["encoder"])
+        back = EncoderFolder.open(folder / route).encoder(params["encoder"])
         jax.tree.map(np.testing.assert_array_equal, back, params["encoder"])
         dense = load_file(folder / route / "2_Dense" / "model.safetensors")
         np.testing.assert_array_equal(dense["linear.weight"].T, params["projection"]["kernel"])

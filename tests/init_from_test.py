@@ -15,7 +15,7 @@ from configs import ict, mlm, seed_encoder
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import write_json
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
@@ -66,7 +66,7 @@ def parameters(module):
 
 
 def expected(folder, module):
-    return BertFolder.open(folder).encoder(parameters(module))
+    return EncoderFolder.open(folder).encoder(parameters(module))
 
 
 def same(a, b):
@@ -96,7 +96,7 @@ def test_a_masked_language_model_gets_the_head_too(tmp_path, bert, source):
     model, apart = started(run), ("encoder", "decoder")
     assert isinstance(model, MaskedLanguageModel)
     head = {name: value for name, value in parameters(model).items() if name not in apart}
-    assert same(head, BertFolder.open(bert).mlm_head(head))
+    assert same(head, EncoderFolder.open(bert).mlm_head(head))
     assert same(parameters(model.encoder), expected(bert, model.encoder))
 
 
@@ -121,7 +121,7 @@ def test_roberta_and_xlm_r_with_tokens_of_their_own(tmp_path):
 def _rows_follow_their_tokens(place, folder):
     run = make_run(place, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
     table = np.asarray(started(run).query_tower.encoder.token_embedding.embedding[...])
-    theirs = BertFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
+    theirs = EncoderFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, theirs[[1, 0, *range(2, 50)]])
 
 

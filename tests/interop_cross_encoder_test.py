@@ -14,7 +14,7 @@ from support.modules import spread
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 
@@ -90,6 +90,6 @@ def test_a_folder_of_theirs_gives_the_same_scores(activation, saved, tmp_path):
     theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
     if saved:
         theirs.save_pretrained(str(tmp_path / "saved"))
-    ours = load_cross_encoder(BertFolder.open(tmp_path / "saved" if saved else tmp_path), CONFIG).scores(texts())
+    ours = load_cross_encoder(EncoderFolder.open(tmp_path / "saved" if saved else tmp_path), CONFIG).scores(texts())
     assert np.ptp(ours) > 0.01
     np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)

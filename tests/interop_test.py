@@ -14,7 +14,7 @@ from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.methods.mlm.model import NextSentenceModel
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text, mean
 from retrieval.models.transformer import TransformerConfig
 
@@ -140,7 +140,7 @@ def test_both_heads_of_pre_training_are_those_of_transformers(tmp_path):
     ids, types = torch.randint(2, 50, (4, 20)), torch.randint(0, 2, (4, 20))
     with torch.no_grad():
         wanted = model(input_ids=ids, token_type_ids=types)
-    bert = BertFolder.open(tmp_path)
+    bert = EncoderFolder.open(tmp_path)
     ours = NextSentenceModel(TransformerConfig(**bert.sizes, dropout=0.0), rngs=nnx.Rngs(0))
     state = nnx.state(ours, nnx.Param)
     params = nnx.to_pure_dict(state)

@@ -19,8 +19,10 @@ from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
 from retrieval.methods.mlm.model import NextSentenceModel
 from retrieval.methods.mlm.task import MASKED_PAIRS, make_pair
-from retrieval.models import bert_tensors
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models import encoder_tensors
+from retrieval.models.architecture import BERT
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes import initial_parameters
@@ -171,11 +173,11 @@ def test_a_folder_of_bert_gives_both_heads():
     folder = REPOSITORY / "tests" / "golden" / "bert"
     tensors = {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}
     names = {"pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"}
-    bert = BertFolder.open(folder)
+    bert = EncoderFolder.open(folder)
     sizes = TransformerConfig(**bert.sizes)
     like = parameters_of(NextSentenceModel(sizes, rngs=nnx.Rngs(0)))
     head = bert.next_sentence_head({name: like[name] for name in ("pooler", "next_sentence")})
-    found = bert_tensors.to_tensors(head)
+    found = encoder_tensors.to_tensors(head, TensorNames.of(BERT))
     assert found.keys() == names
     for name in names:
         np.testing.assert_array_equal(found[name], tensors[name])

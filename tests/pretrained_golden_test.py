@@ -15,8 +15,10 @@ from support import google_checkpoint
 from support.bert_folders import ROBERTA_IDS, load
 
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.models import bert_tensors
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models import encoder_tensors
+from retrieval.models.architecture import BERT
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text, first, mean
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -82,7 +84,7 @@ def test_gradients_are_those_of_pytorch():
         hidden = nnx.merge(graphdef, params)(text, dropout_key=None)
         return jnp.where(text.segments_RL[:, :, None] != 0, jnp.sin(hidden), 0).sum()
 
-    gradient = bert_tensors.to_tensors(nnx.to_pure_dict(jax.jit(jax.grad(total))(params)))
+    gradient = encoder_tensors.to_tensors(nnx.to_pure_dict(jax.jit(jax.grad(total))(params)), TensorNames.of(BERT))
     wanted = expected_of("bert", "gradient")
     assert gradient.keys() == {name for name in wanted if not name.startswith("pooler")}
     for name, value in gradient.items():
@@ -108,7 +110,7 @@ def test_a_damaged_folder_is_refused(tmp_path, name):
     from retrieval.errors import UserError
 
     shutil.copytree(GOLDEN / name, tmp_path / name)
-    weights = BertFolder.open(tmp_path / name).files[-1]
+    weights = EncoderFolder.open(tmp_path / name).files[-1]
     content = weights.read_bytes()
     for size in (0, 7, len(content) // 2, len(content) - 1):
         weights.write_bytes(content[:size])

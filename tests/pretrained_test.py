@@ -7,11 +7,15 @@ import pytest
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors, tensor_files
+from retrieval.models import encoder_tensors, tensor_files
+from retrieval.models.architecture import BERT
+from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
 """BERT's weights: there and back, and those that do not fit."""
+
+NAMES = TensorNames.of(BERT)
 
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
@@ -32,7 +36,7 @@ def head(params):
 
 def test_there_and_back_is_bitwise_equal(params):
     for part in (params["encoder"], head(params)):
-        again = bert_tensors.to_parameters(bert_tensors.to_tensors(part), part, "here")
+        again = encoder_tensors.to_parameters(encoder_tensors.to_tensors(part, NAMES), part, NAMES, "here")
         jax.tree.map(np.testing.assert_array_equal, again, part)
 
 
@@ -52,10 +56,10 @@ def test_there_and_back_is_bitwise_equal(params):
     ],
 )
 def test_tensors_that_do_not_fit_are_listed(params, change, message):
-    tensors = bert_tensors.to_tensors(params["encoder"])
+    tensors = encoder_tensors.to_tensors(params["encoder"], NAMES)
     change(tensors)
     with pytest.raises(UserError, match=message) as caught:
-        bert_tensors.to_parameters(tensors, params["encoder"], "here")
+        encoder_tensors.to_parameters(tensors, params["encoder"], NAMES, "here")
     assert len(str(caught.value).splitlines()) <= 5 and not re.search("array|dtype", str(caught.value))
 
 

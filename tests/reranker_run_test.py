@@ -13,7 +13,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.reranker.model import load_cross_encoder
 from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, query_beginnings
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
 from retrieval.recipes import initial_parameters
@@ -70,7 +70,7 @@ def exported(trained):
 def test_it_is_exported_and_read_back(trained, exported):
     config, size = trained.config, len(trained.load_vocabulary())
     _, model = initial_parameters.load_parameters(trained.folder, size, config.mesh)
-    params = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
+    params = parameters_of(load_cross_encoder(EncoderFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], parameters_of(model)["encoder"])
     card = (exported / "README.md").read_text()
     assert "pipeline_tag: text-ranking" in card and "CrossEncoder(" in card and "encode_query" not in card
@@ -107,5 +107,5 @@ def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
     initial_parameters.init_from(model, run.config, size)
-    params = parameters_of(load_cross_encoder(BertFolder.open(exported), model.encoder.config))
+    params = parameters_of(load_cross_encoder(EncoderFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, parameters_of(model), params)

@@ -36,7 +36,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.shards import local_runner
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
@@ -213,7 +213,7 @@ def write_weights(folder):
 
 
 def read_weights(folder):
-    bert = BertFolder.open(folder)
+    bert = EncoderFolder.open(folder)
     encoder = nnx.eval_shape(lambda: Transformer(TransformerConfig(**bert.sizes), rngs=nnx.Rngs(0)))
     return bert.encoder(nnx.to_pure_dict(nnx.state(encoder, nnx.Param)))
 

@@ -14,7 +14,7 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.models import module_folder
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.recipes import module_fields
 
@@ -32,7 +32,7 @@ def rounds(request):
 @pytest.fixture(scope="module")
 def like():
     """The shapes of the encoder in the folder."""
-    sizes = BertFolder.open(GOLDEN / "bert").sizes
+    sizes = EncoderFolder.open(GOLDEN / "bert").sizes
     encoder = nnx.eval_shape(lambda: Transformer(TransformerConfig(**sizes), rngs=nnx.Rngs(0)))
     return nnx.to_pure_dict(nnx.state(encoder, nnx.Param))
 
@@ -55,15 +55,15 @@ def test_configs(rounds, tmp_path):
     def mutated(rng):
         return as_json(changed(rng, CONFIG)) if rng.random() < 0.5 else damaged(rng, as_json(CONFIG))
 
-    fuzz(rounds, folder / "config.json", mutated, lambda: BertFolder.open(folder))
+    fuzz(rounds, folder / "config.json", mutated, lambda: EncoderFolder.open(folder))
 
 
 @pytest.mark.parametrize("name", ["bert", "bert_sharded"])
 def test_weights(rounds, tmp_path, like, name):
     folder = shutil.copytree(GOLDEN / name, tmp_path / name)
-    path = BertFolder.open(folder).files[1]
+    path = EncoderFolder.open(folder).files[1]
     content = path.read_bytes()
-    fuzz(rounds, path, lambda rng: damaged(rng, content), lambda: BertFolder.open(folder).encoder(like))
+    fuzz(rounds, path, lambda rng: damaged(rng, content), lambda: EncoderFolder.open(folder).encoder(like))
 
 
 @pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json"])

@@ -29,7 +29,7 @@ from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, hub_hint, unknown_name
-from retrieval.models.hugging_face import is_bert
+from retrieval.models.encoder_folder import is_encoder
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, initial_parameters, towers
@@ -68,7 +68,7 @@ def load(path: str | Path) -> "Model":
     folder = copy.folder if copy else hub.path(path)
     if model_folder.has_modules(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), path)
-    if not (folder / preflight.CONFIG).exists() or is_bert(folder):
+    if not (folder / preflight.CONFIG).exists() or is_encoder(folder):
         raise UserError(
             f"{path}: neither the work directory of a run nor an export of towers, which has a modules.json; name the "
             f"--workdir of a run, or a folder that sentence-transformers saved{hub_hint(path)}"

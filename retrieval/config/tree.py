@@ -298,6 +298,19 @@ declare(
 declare(
     "model",
     encoder=Field("transformer", one_of("encoder", "retrieval.models.two_tower.ENCODERS"), "encoder of a tower"),
+    family=Field(
+        "bert",
+        one_of("encoder family", "retrieval.models.encoders.family.FAMILIES"),
+        "whose architecture a Transformer has: bert, modernbert, qwen3, gemma3_text, t5, ...",
+    ),
+    switches=Field(
+        (),
+        checked_by(
+            "a tuple of texts 'name=value': \"('kv_heads=8', 'head_size=128')\"",
+            "retrieval.models.architecture.are_switches",
+        ),
+        "what an encoder has in another way than its family, such as ('kv_heads=8', 'rope_theta=1e6')",
+    ),
     num_layers=Field(12, whole(1), "layers of a tower"),
     hidden_size=Field(768, whole(1), "size of a token's vector"),
     num_heads=Field(12, whole(1), "attention heads of a layer"),

@@ -40,9 +40,10 @@ def plain(
     mask_R1LM: jax.Array,
     rate: float,
     dropout_key: jax.Array | None,
+    bias_RNLM: jax.Array | float = 0.0,
 ) -> jax.Array:
-    """As `attend`; JAX makes the gradient."""
-    power_RNLM = _powers(query_RNDL, key_RNDM, mask_R1LM)
+    """As `attend`, with a bias of the scores; JAX makes the gradient."""
+    power_RNLM = _powers(query_RNDL, key_RNDM, mask_R1LM, bias_RNLM)
     weight_RNLM = dropout(power_RNLM.astype(query_RNDL.dtype), rate, dropout_key)
     return _seen(weight_RNLM, value_RNDM, power_RNLM.sum(axis=-1))
 
@@ -111,10 +112,13 @@ def _backward(rate: float, residuals: tuple, gradient_RNDL: jax.Array) -> tuple:
 _stored.defvjp(_forward, _backward)
 
 
-def _powers(query_RNDL: jax.Array, key_RNDM: jax.Array, mask_R1LM: jax.Array) -> jax.Array:
+def _powers(
+    query_RNDL: jax.Array, key_RNDM: jax.Array, mask_R1LM: jax.Array, bias_RNLM: jax.Array | float = 0.0
+) -> jax.Array:
     """The softmax before it is divided, float32 [R, N, L, M]; the greatest of a token is 1."""
     score_RNLM = jnp.einsum("rndl,rndm->rnlm", query_RNDL, key_RNDM, preferred_element_type=jnp.float32)
-    score_RNLM = jnp.where(mask_R1LM, score_RNLM / query_RNDL.shape[2] ** 0.5, -jnp.inf)
+    score_RNLM = score_RNLM / query_RNDL.shape[2] ** 0.5
+    score_RNLM = jnp.where(mask_R1LM, score_RNLM if isinstance(bias_RNLM, float) else score_RNLM + bias_RNLM, -jnp.inf)
     # Every token sees itself, padding sees padding: no row of the softmax is empty, and none is NaN.
     return jnp.exp(score_RNLM - jax.lax.stop_gradient(score_RNLM.max(axis=-1, keepdims=True)))
 

@@ -22,7 +22,8 @@ from flax import nnx
 from safetensors.numpy import save
 
 from retrieval import files
-from retrieval.models import bert_tensors, hugging_face
+from retrieval.models import encoder_folder, encoder_tensors
+from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.module_folder import ACTIVATIONS, MODEL, SETTINGS, TITLES
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
@@ -58,8 +59,10 @@ def write_tower(
       query_length: tokens that a query is cut to, where that is another number.
     """
     hidden_size = tower.encoder.config.hidden_size
-    write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
-    files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
+    names = TensorNames.of(tower.encoder.config.architecture)
+    tensors = encoder_tensors.to_tensors(_parameters(tower.encoder), names)
+    write_tensors(folder, tensors | (_no_pooler(hidden_size) if names.family == "bert" else {}))
+    files.write_json(folder / "config.json", encoder_folder.written_config(tower.encoder.config))
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
     pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
     (folder / "1_Pooling").mkdir()

@@ -41,3 +41,8 @@ def _value_and_slope(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     tail = 0.5 * polynomial * bell
     below = jnp.where(x < 0, tail, 1 - tail)
     return x * below, below + x * bell * (1 / math.sqrt(2 * math.pi))
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """The approximation by tanh that Gemma and T5 1.1 were trained with."""
+    return jax.nn.gelu(x, approximate=True)

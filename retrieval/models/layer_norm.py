@@ -16,12 +16,13 @@ _FIRST = 16  # values of a row whose mean is near enough: one that lies far off 
 
 
 class LayerNorm(nnx.LayerNorm):
-    """The parameters of flax's, and the same values to within float32; float32 out."""
+    """The parameters of flax's, with or without a bias, and the same values to within float32; float32 out."""
 
     def __call__(self, x: jax.Array) -> jax.Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[..., H] to float32 [..., H]."""
-        assert self.scale is not None and self.bias is not None, "every one here has both"
-        return _normed(x, self.scale[...], self.bias[...], self.epsilon)
+        assert self.scale is not None, "every one here has a scale"
+        bias_H = jnp.zeros_like(self.scale[...]) if self.bias is None else self.bias[...]
+        return _normed(x, self.scale[...], bias_H, self.epsilon)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

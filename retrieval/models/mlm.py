@@ -9,7 +9,7 @@ from flax import nnx
 
 from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, by_group
-from retrieval.models.transformer import Transformer, TransformerConfig, dense, layer_norm, token_logits
+from retrieval.models.transformer import Transformer, TransformerConfig, dense, norm, token_logits
 
 
 class MaskedLanguageModel(nnx.Module):
@@ -17,8 +17,9 @@ class MaskedLanguageModel(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.encoder = Transformer(config, rngs=rngs)
-        self.dense = dense(config.hidden_size, config.hidden_size, config, rngs)
-        self.norm = layer_norm(config, rngs)
+        # A bias as the encoder's own matrices have one: ModernBERT's head has none, either.
+        self.dense = dense(config.hidden_size, config.hidden_size, config, rngs, "output")
+        self.norm = norm(config, config.hidden_size, rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
 
     def __call__(self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None) -> jax.Array:

@@ -14,7 +14,7 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import known_keys, tensor_files, tower_head
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import POOLINGS
@@ -105,7 +105,7 @@ class ModuleFolder:
     """
 
     path: Path
-    bert: BertFolder
+    bert: EncoderFolder
     pooling: str
     layers: tuple[Layer, ...]
     folders: tuple[Path, ...]
@@ -127,7 +127,7 @@ class ModuleFolder:
             raise UserError(f"{path / MODULES}: it has a module {unknown[0][:80]}, which our towers do not have")
         if kinds[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(kinds[2:]):
             raise UserError(f"{path / MODULES}: not one Transformer with one Pooling behind it, as our towers are")
-        bert = BertFolder.open(path)
+        bert = EncoderFolder.open(path)
         size = bert.sizes["hidden_size"]
         pooling = _pooling(modules[1].folder / _CONFIG, size)
         layers, folders = map(list, zip(*_layers(modules[2:], size), strict=True)) if modules[2:] else ([], [])
@@ -243,7 +243,7 @@ def _weights(folder: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
     return layer
 
 
-def _lengths(bert: BertFolder) -> tuple[int, int]:
+def _lengths(bert: EncoderFolder) -> tuple[int, int]:
     """The tokens of queries and of documents: no more than the encoder has positions for."""
     paths = [bert.place / name for name in _LENGTHS]
     path = next((path for path in paths if path.is_file()), paths[0])

@@ -91,3 +91,20 @@ def by_group(x_RL: jax.Array, groups: int) -> jax.Array:
 def same_text(text: Text) -> jax.Array:
     """Whether two tokens of a row belong to the same text, bool [R, L, L]. Padding belongs with padding."""
     return text.segments_RL[:, :, None] == text.segments_RL[:, None, :]
+
+
+def seen_tokens(text: Text, causal: bool = False, reach: int | None = None) -> jax.Array:
+    """Whether each token sees each other one of its row, bool [R, L, L]; every token sees itself.
+
+    The texts of a packed row lie in one piece, so distances in the row are those in the text.
+
+    Args:
+      causal: whether a token sees none behind it.
+      reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
+    """
+    place_L = jnp.arange(text.ids_RL.shape[1])
+    distance_LM = place_L - place_L[:, None]
+    seen_RLM = same_text(text)
+    if causal:
+        seen_RLM &= distance_LM <= 0
+    return seen_RLM if reach is None else seen_RLM & (jnp.abs(distance_LM) <= reach)

@@ -1,6 +1,6 @@
-"""The encoder of BERT (Devlin et al. 2019), so that published weights fit: post-LN, learned positions, erf GELU.
+"""One encoder with the switches of `architecture`, so that published weights of every family fit.
 
-With `pre_norm` each LayerNorm stands before its sublayer instead, which trains more steadily from nothing.
+By default it is BERT's (Devlin et al. 2019): post-LN, learned positions, erf GELU.
 
 The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it. So a model of any depth
 compiles as fast as a model of one layer.
@@ -9,8 +9,9 @@ Letters of shapes beside those of `text`: N heads, D head size, M the tokens att
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,18 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError, multiples, unknown_name
-from retrieval.models import cpu_attention, fused_attention
-from retrieval.models.attention import attend
+from retrieval.models import cpu_attention, fused_attention, rope
+from retrieval.models.architecture import BERT, Architecture
+from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import FORMS, Segments
-from retrieval.models.gelu import gelu
+from retrieval.models.gelu import gelu, gelu_tanh
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.products import FACTORS, SAME, columns, factor_type, times
-from retrieval.models.text import Text, lookup, same_text
+from retrieval.models.relative_bias import RelativeBias
+from retrieval.models.rms_norm import RMSNorm
+from retrieval.models.rope import Rotation
+from retrieval.models.text import Text, lookup, seen_tokens
 from retrieval.runtime.arrays import is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -41,6 +46,7 @@ REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
 }
 AUTO = "auto"
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "silu": jax.nn.silu}
 # A larger encoder, in layers times hidden size, trains about as fast on a CPU with `dots`, in much less memory.
 _SMALL = 512
 
@@ -50,11 +56,9 @@ class TransformerConfig:
     """Sizes of a Transformer; BERT-base is (30522, 12, 768, 12, 3072, 512).
 
     Attributes:
-      max_length: number of positions, the longest text in tokens (a row of packed texts may be longer).
+      max_length: number of learned positions, the longest text in tokens (a row of packed texts may be longer).
       type_vocab_size: number of token types; with one of them every token has it, whatever its text says.
       layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
-      pre_norm: whether a LayerNorm stands before each sublayer, and one after the last layer; BERT has them after each
-        residual sum and after the embeddings.
       dropout: rate after the embeddings and on the output of every sublayer.
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
@@ -81,14 +85,18 @@ class TransformerConfig:
     attention: str = "plain"
     remat: str = "none"
     unroll: int = 1
-    pre_norm: bool = False
+    architecture: Architecture = BERT
 
     def __post_init__(self):
-        if self.hidden_size % self.num_heads:
+        if self.hidden_size % self.num_heads and not self.architecture.head_size:
             raise UserError(
                 f"transformer: hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: take "
                 f"{multiples(self.hidden_size, self.num_heads)}"
             )
+        if self.num_heads % self.kv_heads:
+            raise UserError(f"transformer: {self.kv_heads} kv_heads do not divide num_heads {self.num_heads}")
+        if self.architecture.positions == "rope" and self.head_size % 2:
+            raise UserError(f"transformer: rotary positions need an even head_size, and it is {self.head_size}")
         for name, rate in (("dropout", self.dropout), ("attention_dropout", self.attention_rate)):
             if not 0 <= rate < 1:
                 raise UserError(f"transformer: {name} {rate} is not in [0, 1)")
@@ -109,7 +117,12 @@ class TransformerConfig:
     @property
     def head_size(self) -> int:
         """The size of a head's vectors."""
-        return self.hidden_size // self.num_heads
+        return self.architecture.head_size or self.hidden_size // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """The heads of keys and values."""
+        return self.architecture.kv_heads or self.num_heads
 
     @property
     def attention_rate(self) -> float:
@@ -124,18 +137,34 @@ def remat_for(remat: str, num_layers: int, hidden_size: int) -> str:
     return "none" if num_layers * hidden_size <= _SMALL else "dots"
 
 
+class Biased(NamedTuple):
+    """Whom each token sees, and what is added to its scores."""
+
+    mask_R1LM: jax.Array
+    bias_RNLM: jax.Array
+
+
+# Whom each token sees: a mask as `attention.attend` has it, perhaps with a bias; or the segments of a row and a kernel.
+Sees: TypeAlias = jax.Array | Biased | Segments
+
+
 class Transformer(nnx.Module):
     """Token ids to one vector per token."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config
-        self.token_embedding = nnx.Embed(config.vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
-        self.position_embedding = nnx.Embed(config.max_length, config.hidden_size, embedding_init=INIT, rngs=rngs)
-        self.type_embedding = nnx.Embed(config.type_vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
-        if config.pre_norm:
-            self.final_norm = layer_norm(config, rngs)
-        else:
-            self.embedding_norm = layer_norm(config, rngs)
+        switches, size = config.architecture, config.hidden_size
+        self.token_embedding = nnx.Embed(config.vocab_size, size, embedding_init=INIT, rngs=rngs)
+        if switches.positions == "learned":
+            self.position_embedding = nnx.Embed(config.max_length, size, embedding_init=INIT, rngs=rngs)
+        if switches.token_types:
+            self.type_embedding = nnx.Embed(config.type_vocab_size, size, embedding_init=INIT, rngs=rngs)
+        if switches.embedding_norm:
+            self.embedding_norm = norm(config, size, rngs)
+        if switches.final_norm:
+            self.final_norm = norm(config, size, rngs)
+        if switches.relative_bias:
+            self.relative_bias = RelativeBias(config.num_heads, rngs)
         self.layers = stack([Layer(config, rngs) for _ in range(config.num_layers)])
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
@@ -145,58 +174,120 @@ class Transformer(nnx.Module):
           dropout_key: the same key gives the same masks on any number of devices; None for no dropout.
 
         Raises:
-          UserError: the texts are longer than `config.max_length`.
+          UserError: the texts are longer than `config.max_length`, where positions are learned.
         """
-        config = self.config
-        if text.starts_GC is None and text.ids_RL.shape[1] > config.max_length:
-            raise UserError(
-                f"texts of {text.ids_RL.shape[1]} tokens, but the encoder's max_length is {config.max_length}"
-            )
+        config, switches = self.config, self.config.architecture
         keys = split(dropout_key, config.num_layers + 1)
-        x_RLH = lookup(self.token_embedding.embedding[...], text.ids_RL)
-        x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
-        types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
-        x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
-        x_RLH = x_RLH if config.pre_norm else self.embedding_norm(x_RLH)
-        x_RLH = dropout(x_RLH.astype(config.dtype), config.dropout, keys[0])
+        x_RLH = dropout(self._embed(text), config.dropout, keys[0])
         rate = config.attention_rate if dropout_key is not None else 0.0
+        # Local layers and others may see other tokens, by other angles.
+        kinds = {is_local: self._call(text, rate, is_local) for is_local in set(switches.locality())}
+        calls = [kinds[is_local] for is_local in switches.locality()]
+        x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], *calls)
+        return self.final_norm(x_RLH).astype(config.dtype) if switches.final_norm else x_RLH
+
+    def _embed(self, text: Text) -> jax.Array:
+        config, switches = self.config, self.config.architecture
+        x_RLH = lookup(self.token_embedding.embedding[...], text.ids_RL)
+        if switches.embedding_scale:
+            x_RLH *= config.hidden_size**0.5
+        if switches.positions == "learned":
+            if text.starts_GC is None and text.ids_RL.shape[1] > config.max_length:
+                raise UserError(
+                    f"texts of {text.ids_RL.shape[1]} tokens, but the encoder's max_length is {config.max_length}"
+                )
+            x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
+        if switches.token_types:
+            types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
+            x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
+        return (self.embedding_norm(x_RLH) if switches.embedding_norm else x_RLH).astype(config.dtype)
+
+    def _call(self, text: Text, rate: float, is_local: bool) -> Callable:
+        """What the layers do that are local, or those that are not; `rate` is of dropout on attention."""
+        config, switches = self.config, self.config.architecture
+        turned = None
+        if switches.positions == "rope":
+            theta = (switches.local_theta if is_local else 0) or switches.rope_theta
+            scaling = "" if is_local and switches.local_theta else switches.rope_scaling
+            turned = rope.rotation(text.positions_RL, rope.frequencies(config.head_size, theta, scaling))
+        sees = self._sees(text, rate, switches.reach if is_local else None)
+        return lambda layer, x, number, key: layer(x, sees, key, turned, number)
+
+    def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
+        config, switches = self.config, self.config.architecture
         kernel = fused_attention.kernel_for(config.attention, config.dtype, config.head_size, rate)
-        sees = Segments(text.segments_RL, kernel) if kernel else same_text(text)[:, None]
-        x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, sees, key))
-        return self.final_norm(x_RLH).astype(config.dtype) if config.pre_norm else x_RLH
+        # The kernels know neither a bias nor whom a token of its own text does not see.
+        if kernel and not (switches.relative_bias or switches.causal or reach is not None or switches.kv_heads):
+            return Segments(text.segments_RL, kernel)
+        mask_R1LM = seen_tokens(text, switches.causal, reach)[:, None]
+        return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
 
 
 class Layer(nnx.Module):
-    """Self-attention and a two-layer MLP, each followed by dropout, the residual sum and LayerNorm."""
+    """Self-attention and an MLP, each with dropout, the residual sum and norms where the architecture has them."""
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
         self.config = config
+        switches, size = config.architecture, config.hidden_size
         self.attention = Attention(config, rngs)
-        self.attention_norm = layer_norm(config, rngs)
-        self.mlp_in = dense(config.hidden_size, config.mlp_size, config, rngs)
-        self.mlp_out = dense(config.mlp_size, config.hidden_size, config, rngs)
-        self.mlp_norm = layer_norm(config, rngs)
+        self.attention_norm = norm(config, size, rngs)
+        self.mlp_in = dense(size, config.mlp_size, config, rngs, "mlp_in")
+        if switches.gated:
+            self.mlp_gate = dense(size, config.mlp_size, config, rngs, "mlp_gate")
+        self.mlp_out = dense(config.mlp_size, size, config, rngs, "mlp_out")
+        self.mlp_norm = norm(config, size, rngs)
+        if switches.norms == "around":
+            self.attention_out_norm = norm(config, size, rngs)
+            self.mlp_out_norm = norm(config, size, rngs)
 
-    def __call__(self, x_RLH: jax.Array, sees: jax.Array | Segments, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(
+        self,
+        x_RLH: jax.Array,
+        sees: Sees,
+        dropout_key: jax.Array | None,
+        turned: Rotation | None = None,
+        number: jax.Array | int = 1,
+    ) -> jax.Array:
+        """Hidden states to hidden states, [R, L, H].
+
+        Args:
+          turned: the angles of positions, where they are rotary.
+          number: of the layer, from 0 on.
+        """
+        switches = self.config.architecture
         probability_key, *keys = split(dropout_key, 3)
-        x_RLH = self._add(x_RLH, lambda x: self.attention(x, sees, probability_key), self.attention_norm, keys[0])
-        return self._add(x_RLH, self._mlp, self.mlp_norm, keys[1])
+
+        def attention(x_RLH: jax.Array) -> jax.Array:
+            return self.attention(x_RLH, sees, probability_key, turned)
+
+        def attention_norm(x_RLH: jax.Array) -> jax.Array:
+            normed = self.attention_norm(x_RLH)
+            return normed if switches.first_norm else jnp.where(number == 0, x_RLH, normed)
+
+        out_norms = (self.attention_out_norm, self.mlp_out_norm) if switches.norms == "around" else (None, None)
+        x_RLH = self._add(x_RLH, attention, attention_norm, out_norms[0], keys[0])
+        return self._add(x_RLH, self._mlp, self.mlp_norm, out_norms[1], keys[1])
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
-        return self.mlp_out(gelu(self.mlp_in(x_RLH)))
+        activation = ACTIVATIONS[self.config.architecture.activation]
+        if self.config.architecture.gated:
+            return self.mlp_out(activation(self.mlp_gate(x_RLH)) * self.mlp_in(x_RLH))
+        return self.mlp_out(activation(self.mlp_in(x_RLH)))
 
     def _add(
         self,
         x_RLH: jax.Array,
         sublayer: Callable[[jax.Array], jax.Array],
-        norm: LayerNorm,
+        in_norm: Callable[[jax.Array], jax.Array],
+        out_norm: Callable[[jax.Array], jax.Array] | None,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
-        """The residual sum of a sublayer, with its LayerNorm where the config has it."""
+        """The residual sum of a sublayer, with its norms where the architecture has them."""
         rate, dtype = self.config.dropout, self.config.dtype
-        if self.config.pre_norm:
-            return x_RLH + dropout(sublayer(norm(x_RLH).astype(dtype)), rate, dropout_key)
-        return norm(x_RLH + dropout(sublayer(x_RLH), rate, dropout_key)).astype(dtype)
+        if self.config.architecture.norms == "after":
+            return in_norm(x_RLH + dropout(sublayer(x_RLH), rate, dropout_key)).astype(dtype)
+        y_RLH = sublayer(in_norm(x_RLH).astype(dtype))
+        return x_RLH + dropout(out_norm(y_RLH).astype(dtype) if out_norm else y_RLH, rate, dropout_key)
 
 
 class Attention(nnx.Module):
@@ -204,50 +295,81 @@ class Attention(nnx.Module):
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
         self.config = config
-        self.query = dense(config.hidden_size, config.hidden_size, config, rngs)
-        self.key = dense(config.hidden_size, config.hidden_size, config, rngs)
-        self.value = dense(config.hidden_size, config.hidden_size, config, rngs)
-        self.output = dense(config.hidden_size, config.hidden_size, config, rngs)
+        size, of_queries, of_keys = (
+            config.hidden_size,
+            config.num_heads * config.head_size,
+            config.kv_heads * config.head_size,
+        )
+        self.query = dense(size, of_queries, config, rngs, "query")
+        self.key = dense(size, of_keys, config, rngs, "key")
+        self.value = dense(size, of_keys, config, rngs, "value")
+        self.output = dense(of_queries, size, config, rngs, "output")
+        if config.architecture.qk_norm:
+            self.query_norm = norm(config, config.head_size, rngs)
+            self.key_norm = norm(config, config.head_size, rngs)
 
-    def __call__(self, x_RLH: jax.Array, sees: jax.Array | Segments, dropout_key: jax.Array | None) -> jax.Array:
-        return self.attend(x_RLH, *self.keys_and_values(x_RLH), sees, dropout_key)
+    def __call__(
+        self, x_RLH: jax.Array, sees: Sees, dropout_key: jax.Array | None, turned: Rotation | None = None
+    ) -> jax.Array:
+        return self.attend(x_RLH, *self.keys_and_values(x_RLH, turned), sees, dropout_key, turned)
 
-    def keys_and_values(self, x_RMH: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What tokens offer to those that attend to them, both [R, N, D, M]."""
-        return self._heads(self.key, x_RMH), self._heads(self.value, x_RMH)
+    def keys_and_values(self, x_RMH: jax.Array, turned: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
+        """What tokens offer to those that attend to them, both [R, N, D, M], whatever number of heads shares them."""
+        key_RKDM = self._placed(self._heads(self.key, x_RMH), "key_norm", turned)
+        return self._for_every_head(key_RKDM), self._for_every_head(self._heads(self.value, x_RMH))
 
     def attend(
         self,
         x_RLH: jax.Array,
         key_RNDM: jax.Array,
         value_RNDM: jax.Array,
-        sees: jax.Array | Segments,
+        sees: Sees,
         dropout_key: jax.Array | None,
+        turned: Rotation | None = None,
     ) -> jax.Array:
-        """Attention of the tokens `x` to those with these keys and values.
-
-        Args:
-          sees: whom each token sees, a mask as `attention.attend` has it; or the segments of a row and their kernel.
-        """
-        config, query_RNDL = self.config, self._heads(self.query, x_RLH)
+        """Attention of the tokens `x` to those with these keys and values."""
+        config = self.config
+        query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", turned))
         given = query_RNDL, key_RNDM, value_RNDM
         if isinstance(sees, Segments):
             seen_RNDL = fused_attention.attend(*given, sees)
+        elif isinstance(sees, Biased):
+            seen_RNDL = plain(*given, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
         elif config.dtype == "float32" and is_on_cpu():
             factor = factor_type(config.dtype, config.products)
             seen_RNDL = cpu_attention.attend(*given, sees, config.attention_rate, dropout_key, factor)
         else:
             seen_RNDL = attend(*given, sees, config.attention_rate, dropout_key)
         # The axes first: on a TPU a reshape before them costs copies, 1.7 % of the paper's step on a v5e.
-        return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(x_RLH.shape))
+        return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(*x_RLH.shape[:2], -1))
 
     def _heads(self, layer: "Linear", x_RLH: jax.Array) -> jax.Array:
         """Each head's part of what a layer makes, [R, N, D, L]; a TPU would fill up a last axis as short as D."""
-        heads = self.config.num_heads
+        size = self.config.head_size
         if is_on_cpu():
-            return layer(x_RLH).reshape(*x_RLH.shape[:2], heads, -1).transpose(0, 2, 3, 1)
+            return layer(x_RLH).reshape(*x_RLH.shape[:2], -1, size).transpose(0, 2, 3, 1)
         y_RHL = layer.columns(x_RLH)
-        return y_RHL.reshape(len(y_RHL), heads, -1, y_RHL.shape[2])
+        return y_RHL.reshape(len(y_RHL), -1, size, y_RHL.shape[2])
+
+    def _placed(self, x_RNDL: jax.Array, name: str, turned: Rotation | None) -> jax.Array:
+        """Queries or keys with their norm and their angles, where the architecture has these."""
+        if self.config.architecture.qk_norm:
+            x_RNDL = getattr(self, name)(x_RNDL, axis=2).astype(x_RNDL.dtype)
+        return x_RNDL if turned is None else rope.rotate(x_RNDL, turned)
+
+    def _for_every_head(self, x_RKDM: jax.Array) -> jax.Array:
+        """Keys or values once for each of the heads that share them, [R, N, D, M]."""
+        R, K, D, M = x_RKDM.shape
+        if (N := self.config.num_heads) == K:
+            return x_RKDM
+        return jnp.broadcast_to(x_RKDM[:, :, None], (R, K, N // K, D, M)).reshape(R, N, D, M)
+
+    def _scaled(self, query_RNDL: jax.Array) -> jax.Array:
+        """Queries whose scores, divided by the root of a head's size, are those of the architecture."""
+        if not (size := self.config.architecture.score_size) or size == self.config.head_size:
+            return query_RNDL
+        factor = (self.config.head_size / size) ** 0.5
+        return (query_RNDL.astype(jnp.float32) * factor).astype(query_RNDL.dtype)
 
 
 def stack(layers: list[nnx.Module]) -> nnx.Module:
@@ -261,54 +383,82 @@ def through_layers(
     config: TransformerConfig,
     x_RLH: Any,
     keys: jax.Array | list[None],
-    call: Callable[[Any, Any, jax.Array, Any], Any],
+    *calls: Callable[[Any, Any, jax.Array, Any], Any],
 ) -> Any:
     """`x = call(layer, x, number, key)` for one layer after the other, of those that `stack` made one module.
 
     Args:
       x_RLH: hidden states, or a tree with what else goes from layer to layer.
       keys: of dropout, one for each layer.
+      calls: one for every layer, or as many as the layers have kinds that take turns.
     """
     graphdef, params = nnx.split(layers)
+    kinds = len(calls)
+    turns = config.num_layers // kinds
 
-    def step(x_RLH: Any, given: tuple) -> tuple[Any, None]:
-        params, number, key = given
-        params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
-        return call(nnx.merge(graphdef, params), x_RLH, number, key), None
+    def step(call: Callable) -> Callable:
+        def through_layer(x_RLH: Any, given: tuple) -> Any:
+            params, number, key = given
+            params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
+            return call(nnx.merge(graphdef, params), x_RLH, number, key)
 
-    # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
-    step = jax.checkpoint(step, policy=_kept(config.remat), prevent_cse=False)
+        # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
+        return jax.checkpoint(through_layer, policy=_kept(config.remat), prevent_cse=False)
+
+    steps = list(map(step, calls))
+
+    def turn(x_RLH: Any, given: tuple) -> tuple[Any, None]:
+        for place, through_layer in enumerate(steps):
+            x_RLH = through_layer(x_RLH, given if kinds == 1 else jax.tree.map(operator.itemgetter(place), given))
+        return x_RLH, None
+
+    def loop(x_RLH: Any, given: tuple, turns: int) -> Any:
+        # The loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
+        most = turns if config.remat == "none" else max(1, turns // 2)
+        unroll = config.unroll or (4 if config.remat == "none" else 1)
+        return jax.lax.scan(turn, x_RLH, given, unroll=min(unroll, most))[0]
+
     given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
-    # So the loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
-    most = config.num_layers if config.remat == "none" else max(1, config.num_layers // 2)
-    unroll = config.unroll or (4 if config.remat == "none" else 1)
-    return jax.lax.scan(step, x_RLH, given, unroll=min(unroll, most))[0]
+    if kinds == 1:
+        return loop(x_RLH, given, turns)
+    if turns:
+        by_turn = jax.tree.map(lambda leaf: leaf[: turns * kinds].reshape(turns, kinds, *leaf.shape[1:]), given)
+        x_RLH = loop(x_RLH, by_turn, turns)
+    steps = steps[: config.num_layers % kinds]  # the layers of a last turn that is not whole
+    rest = jax.tree.map(lambda leaf: leaf[turns * kinds :][None], given)
+    return loop(x_RLH, rest, 1) if steps else x_RLH
 
 
 class Linear(nnx.Linear):
-    """A linear layer with BERT's initialisation, that multiplies as the config says and adds the bias in float32."""
+    """A linear layer with BERT's initialisation, that multiplies as the config says and adds a bias in float32."""
 
-    def __init__(self, size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs):
-        super().__init__(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
+    def __init__(self, size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs, bias: bool = True):
+        super().__init__(size_in, size_out, use_bias=bias, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
         self.config = config
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`."""
-        assert self.bias is not None, "every layer of BERT has one"
         y = times(x, self.kernel[...], self.config.dtype, self.config.products)
+        if self.bias is None:
+            return y.astype(self.dtype)
         # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
         return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)
 
     def columns(self, x_RLI: jax.Array) -> jax.Array:
         """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
-        assert self.bias is not None
         y_ROL = columns(x_RLI, self.kernel[...], self.config.dtype, self.config.products)
+        if self.bias is None:
+            return y_ROL.astype(self.dtype)
         return (y_ROL.astype(jnp.float32) + self.bias[...][:, None]).astype(self.dtype)
 
 
-def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> Linear:
-    """A linear layer with BERT's initialisation; computes in `config.dtype`."""
-    return Linear(size_in, size_out, config, rngs)
+def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs, name: str = "") -> Linear:
+    """A linear layer with BERT's initialisation; computes in `config.dtype`.
+
+    Args:
+      name: of one in `architecture.MATRICES`, which has a bias where the architecture says so; others have one.
+    """
+    return Linear(size_in, size_out, config, rngs, not name or name in config.architecture.biases)
 
 
 def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:
@@ -318,8 +468,16 @@ def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:
 
 
 def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> LayerNorm:
-    """LayerNorm; float32 out."""
+    """LayerNorm of hidden states, with scale and bias; float32 out."""
     return LayerNorm(config.hidden_size, epsilon=config.layer_norm_epsilon, rngs=rngs)
+
+
+def norm(config: TransformerConfig, size: int, rngs: nnx.Rngs) -> LayerNorm | RMSNorm:
+    """The norm of the architecture, of vectors of a size; float32 out."""
+    kind, epsilon = config.architecture.norm, config.layer_norm_epsilon
+    if kind.startswith("rms"):
+        return RMSNorm(size, epsilon=epsilon, plus_one=kind == "rms_plus_one")
+    return LayerNorm(size, epsilon=epsilon, use_bias=kind == "layer", rngs=rngs)
 
 
 def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:

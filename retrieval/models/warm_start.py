@@ -1,5 +1,6 @@
 """A model that starts from the encoder of another."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,8 @@ def copy_encoder(encoder: Transformer, into: Transformer, name: str) -> None:
         lists what.
     """
     source, state = nnx.to_pure_dict(nnx.state(encoder, nnx.Param)), nnx.state(into, nnx.Param)
-    positions = source["position_embedding"]
-    positions["embedding"] = positions["embedding"][: into.config.max_length]
+    if positions := source.get("position_embedding"):
+        positions["embedding"] = positions["embedding"][: into.config.max_length]
     given, needed = (
         _shapes(params) | _meaning(of) for params, of in ((source, encoder), (nnx.to_pure_dict(state), into))
     )
@@ -53,4 +54,5 @@ def _shapes(params: Mapping[str, Any]) -> dict[str, Any]:
 def _meaning(encoder: Transformer) -> dict[str, Any]:
     """What parameters of the same shapes may be used for in other ways."""
     config = encoder.config
-    return {"num_heads": config.num_heads, "layer_norm_epsilon": config.layer_norm_epsilon}
+    epsilon, switches = config.layer_norm_epsilon, dataclasses.asdict(config.architecture)
+    return {"num_heads": config.num_heads, "layer_norm_epsilon": epsilon, **switches}

@@ -16,7 +16,7 @@ from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import module_folder, two_tower
-from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import module_fields
 from retrieval.recipes.placement import parameters_of
@@ -29,7 +29,7 @@ _FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
 
 
-def folders(config: ConfigDict) -> dict[str, BertFolder]:
+def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     """The folders of BERT's weights that `train.init_from` names, by tower; empty where it names none.
 
     Raises:
@@ -38,12 +38,12 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
     value = config.train.init_from
     if "," not in value:
         folder = hub.path(value) if value else None
-        if folder and not is_bert(folder) and hub.is_name(value):
-            raise UserError(f"{_FIELD}={value}: its config is not that of a BERT, a RoBERTa, an XLM-R or a DistilBERT")
-        if not folder or not is_bert(folder):
+        if folder and not is_encoder(folder) and hub.is_name(value):
+            raise UserError(f"{_FIELD}={value}: its config is not that of an encoder")
+        if not folder or not is_encoder(folder):
             return {}
         if not (recipe_of(config).has_towers and model_folder.has_two_towers(folder)):
-            return dict.fromkeys(_TOWERS, BertFolder.open(folder))
+            return dict.fromkeys(_TOWERS, EncoderFolder.open(folder))
         model_folder.check_sums(folder)
         names = [str(folder / name) for name in (model_folder.QUERY, model_folder.DOCUMENT)]
     else:
@@ -57,12 +57,12 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
             f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
         )
     for name in filter(None, names):
-        if not is_bert(hub.path(name)):
+        if not is_encoder(hub.path(name)):
             raise UserError(
                 f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)"
                 f"{hub_hint(name)}"
             )
-    return {tower: BertFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
+    return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 
 def inputs(config: ConfigDict) -> list[Path]:
@@ -129,7 +129,7 @@ def init(model: nnx.Module, config: ConfigDict) -> None:
             log_spare_rows(folder, vocabularies.load(path))
 
 
-def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
+def _load(bert_folders: Mapping[str, EncoderFolder], params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters (or shapes) of a model, with those of the folders in their places."""
     if "classifier" in params:
         return _load_reranker(bert_folders["query_tower"], params)
@@ -140,7 +140,7 @@ def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> 
     return {**params, **{name: {**shapes, **_of_tower(bert_folders[name], shapes)} for name, shapes in towers.items()}}
 
 
-def _of_tower(folder: BertFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
+def _of_tower(folder: EncoderFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
     if model_folder.has_modules(folder.path):
         return tower(ModuleFolder.open(folder.path), shapes)
@@ -157,7 +157,7 @@ def tower(modules: ModuleFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
     return {"encoder": encoder, **modules.parameters(shapes)}
 
 
-def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     token_ids, head = published_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
     loaded = folder.mlm_head(head, token_ids)
     if loaded is None:
@@ -169,7 +169,7 @@ def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {}), **(second or {})}
 
 
-def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     """Of a model whose other parameters a BERT has not: they start at random."""
     if "final_norm" in params["encoder"]:
         raise UserError(
@@ -179,7 +179,7 @@ def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, An
     return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder))}
 
 
-def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     """All of a cross-encoder of one class or of as many; of another BERT the encoder, and its pooler if it has one."""
     classes = params["classifier"]["bias"].shape[0]
     modules = ("pooler", "classifier") if folder.classes in (1, classes) else ("pooler",)
@@ -191,7 +191,7 @@ def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, A
     return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder)), **head}
 
 
-def _check_encoder(config: ConfigDict, folder: BertFolder) -> None:
+def _check_encoder(config: ConfigDict, folder: EncoderFolder) -> None:
     if config.model.encoder != "transformer":
         raise UserError(
             f"{_FIELD}={folder.path}: a BERT, and config.model.encoder is '{config.model.encoder}': set "
@@ -199,12 +199,10 @@ def _check_encoder(config: ConfigDict, folder: BertFolder) -> None:
         )
 
 
-def _other_sizes(config: ConfigDict, folder: BertFolder) -> list[str]:
+def _other_sizes(config: ConfigDict, folder: EncoderFolder) -> list[str]:
     """The flags that give a config the sizes of a folder."""
-    names = [name for name in folder.sizes if name in config.model]
-    wrong = [
-        f"--config.model.{name}={folder.sizes[name]}" for name in names if config.model[name] != folder.sizes[name]
-    ]
+    fields = module_fields.encoder_fields(folder)
+    wrong = [f"--config.model.{name}={_quoted(str(x))}" for name, x in fields.items() if config.model[name] != x]
     longest = folder.sizes["max_length"]
     wrong += [
         f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
@@ -212,7 +210,7 @@ def _other_sizes(config: ConfigDict, folder: BertFolder) -> list[str]:
     return wrong + ([f"--config.model.positions={longest}"] if config.model.positions > longest else [])
 
 
-def _lacking(config: ConfigDict, folder: BertFolder, towers: Sequence[str]) -> list[str]:
+def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -> list[str]:
     """The flags that give a config what a folder of sentence-transformers does behind its encoder, and before it.
 
     Args:
@@ -241,7 +239,7 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 
 
-def vocabulary_of(folder: BertFolder) -> Vocabulary:
+def vocabulary_of(folder: EncoderFolder) -> Vocabulary:
     """The vocabulary that lies beside a model's weights.
 
     Raises:
@@ -254,20 +252,20 @@ def vocabulary_of(folder: BertFolder) -> Vocabulary:
     return vocabulary
 
 
-def log_spare_rows(folder: BertFolder, vocabulary: Vocabulary) -> None:
+def log_spare_rows(folder: EncoderFolder, vocabulary: Vocabulary) -> None:
     """Logs how many of a folder's token embeddings are of no token. Published tables are padded to round numbers."""
     if (spare := folder.sizes["vocab_size"] - len(vocabulary)) > 0:
         _log.info("%s: %d token embeddings are of no token of its vocabulary, and stay unused", folder.path, spare)
 
 
-def _check_rows(folder: BertFolder, vocabulary: Vocabulary, name: str, path: Path, remedy: str) -> None:
+def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: Path, remedy: str) -> None:
     """Every token has an embedding."""
     tokens, rows = 1 + max(vocabulary.published_ids or [len(vocabulary) - 1]), folder.sizes["vocab_size"]
     if tokens > rows:
         raise UserError(f"{name}: a model of {rows} tokens, and {path} has {tokens}: {remedy}")
 
 
-def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
+def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
     theirs = vocabularies.find(folder.path)
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
@@ -280,7 +278,7 @@ def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
 
 
-def published_ids(folder: BertFolder) -> list[int] | None:
+def published_ids(folder: EncoderFolder) -> list[int] | None:
     """The folder's ids of our tokens; None where they are the same."""
     path = vocabularies.find(folder.path)
     return vocabularies.load(path).published_ids if path else None

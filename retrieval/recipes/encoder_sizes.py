@@ -8,6 +8,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.models import architecture
+from retrieval.models.architecture import Architecture
+from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.transformer import remat_for
 
 
@@ -25,7 +28,7 @@ def size_fields(config: ConfigDict) -> dict[str, Any]:
     """The fields on which it depends whether the parameters of one encoder suit another."""
     names = ["encoder", "hidden_size", "mlp_size"]
     if config.model.encoder == "transformer":
-        names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
+        names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon", "family", "switches"]
     return {f"model.{name}": config.model[name] for name in names}
 
 
@@ -41,6 +44,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         max_length=position_count(config),
         type_vocab_size=model.type_vocab_size,
         layer_norm_epsilon=model.layer_norm_epsilon,
+        architecture=architecture_of(model),
         dropout=model.dropout,
         attention_dropout=model.attention_dropout,
         attention=model.attention,
@@ -49,6 +53,16 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         remat=remat_for(model.remat, model.num_layers, model.hidden_size),
         unroll=model.unroll,
     )
+
+
+def architecture_of(model: ConfigDict) -> Architecture:
+    """The architecture that the group `model` of a config has for its encoder.
+
+    Raises:
+      UserError: an unknown family or switch.
+    """
+    family = FAMILIES.find(model.family, "config.model.family")
+    return architecture.with_switches(family.architecture, model.switches)
 
 
 def take_positions(model: nnx.Module, count: int) -> None:

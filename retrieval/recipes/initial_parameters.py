@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import two_tower
-from retrieval.models.bert_kinds import CONFIGS
+from retrieval.models.encoders.family import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run

@@ -8,7 +8,10 @@ from retrieval import files
 from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
 from retrieval.errors import UserError
-from retrieval.models import two_tower
+from retrieval.models import architecture, two_tower
+from retrieval.models.architecture import Architecture
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.export_files import ROUTER, router
 from retrieval.models.module_folder import DOT, SETTINGS, TITLES, ModuleFolder
 from retrieval.models.tower_head import DENSE, LAYER_NORM, Layer
@@ -45,7 +48,7 @@ def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any
     Args:
       settings: as `module_folder.settings` gives them: embeddings that are compared by cosines have length 1 here.
     """
-    sizes = {name: size for name, size in tower.bert.sizes.items() if name not in ("vocab_size", "max_length")}
+    sizes = encoder_fields(tower.bert)
     is_cosine = settings.get("similarity_fn_name") not in DOT
     dense = [layer.size for layer in tower.layers if layer.kind == DENSE]
     usual = {"embed_dim": (dense or [0])[0], "embed_norm": Layer(LAYER_NORM) in tower.layers, "head": ()}
@@ -54,6 +57,14 @@ def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any
     else:
         head = {"embed_dim": 0, "embed_norm": False, "head": tuple(map(str, tower.layers))}
     return sizes | head | {"pooling": tower.pooling, "normalize": tower.normalize or is_cosine}
+
+
+def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
+    """The fields of `config.model` that say what an encoder is, but for its positions."""
+    sizes = {name: size for name, size in folder.sizes.items() if name not in ("vocab_size", "max_length")}
+    own: Architecture = sizes.pop("architecture", Architecture())
+    switches = architecture.switches(own, FAMILIES[own.family].architecture)
+    return sizes | {"family": own.family, "switches": switches}
 
 
 def prompts(folder: Path, settings: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from retrieval.files import write_json
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
@@ -15,10 +15,10 @@ ROBERTA_IDS = np.array([1, 0, *range(2, 50)])
 
 def load(folder, dtype="float32", max_length=None):
     """A masked language model with the weights of a folder, whose head may be missing."""
-    bert = BertFolder.open(folder)
+    bert = EncoderFolder.open(folder)
     sizes = {**bert.sizes, "max_length": max_length or bert.sizes["max_length"]}
     config = TransformerConfig(**sizes, dropout=0.0, dtype=dtype)
-    ids = ROBERTA_IDS if bert.kind == "roberta" else None
+    ids = ROBERTA_IDS if bert.family == "roberta" else None
     state = nnx.state(model := MaskedLanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)
     params = nnx.to_pure_dict(state)
     encoder = bert.encoder(params.pop("encoder"), ids)

@@ -20,9 +20,10 @@ from flax import nnx
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors, export_files, hugging_face, known_keys
+from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys
 from retrieval.models.dropout import dropout, split
-from retrieval.models.hugging_face import BertFolder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.known_keys import ANY
 from retrieval.models.module_folder import SETTINGS
 from retrieval.models.rngs import Rngs
@@ -98,11 +99,14 @@ def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
         params["classifier"] = {name: x[..., 1:] - x[..., :1] for name, x in params["classifier"].items()}
-    head = bert_tensors.to_tensors({"pooler": params["pooler"]})
-    tensors = {_ENCODER + name: x for name, x in (bert_tensors.to_tensors(params["encoder"]) | head).items()}
-    export_files.write_tensors(folder, tensors | bert_tensors.to_tensors({"classifier": params["classifier"]}))
+    names = TensorNames.of(model.encoder.config.architecture)
+    head = encoder_tensors.to_tensors({"pooler": params["pooler"]}, names)
+    encoder = encoder_tensors.to_tensors(params["encoder"], names)
+    tensors = {_ENCODER + name: x for name, x in (encoder | head).items()}
+    classifier = encoder_tensors.to_tensors({"classifier": params["classifier"]}, names)
+    export_files.write_tensors(folder, tensors | classifier)
     name = next(name for name, kind in _KINDS.items() if kind == (model.classes, model.sigmoid))
-    config = hugging_face.bert_config(model.encoder.config) | {
+    config = encoder_folder.written_config(model.encoder.config) | {
         "architectures": ["BertForSequenceClassification"],
         "id2label": {"0": "relevance"},
         "label2id": {"relevance": 0},
@@ -111,7 +115,7 @@ def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
     files.write_json(folder / "config.json", config)
 
 
-def check_cross_encoder(folder: BertFolder) -> tuple[int, bool]:
+def check_cross_encoder(folder: EncoderFolder) -> tuple[int, bool]:
     """Checks that a folder has a cross-encoder that can be read, without its weights; `CrossEncoder`'s arguments.
 
     Returns its classes, and whether its score is the sigmoid of a logit.
@@ -119,10 +123,10 @@ def check_cross_encoder(folder: BertFolder) -> tuple[int, bool]:
     Raises:
       UserError: it has none, or it is not understood what the library makes of the logit.
     """
-    if folder.kind not in _READ or folder.classes not in (1, 2) or not folder.has_pooler:
+    if folder.family not in _READ or folder.classes not in (1, 2) or not folder.has_pooler:
         raise UserError(
-            f"{folder.path}: a {folder.kind} whose classifier has {folder.classes} classes; one of {', '.join(_READ)} "
-            "with a pooler and 1 or 2 classes is needed, such as a BertForSequenceClassification"
+            f"{folder.path}: a {folder.family} whose classifier has {folder.classes} classes; one of "
+            f"{', '.join(_READ)} with a pooler and 1 or 2 classes is needed, such as a BertForSequenceClassification"
         )
     make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes)
     shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
@@ -136,7 +140,7 @@ def check_cross_encoder(folder: BertFolder) -> tuple[int, bool]:
     return kinds[last]
 
 
-def separators(folder: BertFolder) -> int:
+def separators(folder: EncoderFolder) -> int:
     """How many separators stand between the two texts of a pair: as its tokenizer's file says, or else its kind."""
     path = folder.place / "tokenizer.json"
     config = files.read_json(path) if path.is_file() else {}
@@ -150,17 +154,17 @@ def separators(folder: BertFolder) -> int:
             return texts[1] - texts[0] - 1
         return {"BertProcessing": 1, "RobertaProcessing": 2}[template["type"]]
     except (TypeError, KeyError, IndexError):
-        return 2 if folder.kind in _PAIRS_OF_TWO_SEPARATORS else 1
+        return 2 if folder.family in _PAIRS_OF_TWO_SEPARATORS else 1
 
 
 def load_cross_encoder(
-    folder: BertFolder, config: TransformerConfig, token_ids: Sequence[int] | None = None
+    folder: EncoderFolder, config: TransformerConfig, token_ids: Sequence[int] | None = None
 ) -> CrossEncoder:
     """The cross-encoder of such a folder. Its scores are those of `sentence_transformers.CrossEncoder.predict`.
 
     Args:
       config: of the folder's sizes, and with as many tokens as its vocabulary has.
-      token_ids: as `BertFolder.encoder` has them.
+      token_ids: as `EncoderFolder.encoder` has them.
 
     Raises:
       UserError: as `check_cross_encoder`, or the weights cannot be read.
@@ -176,12 +180,12 @@ def load_cross_encoder(
     return model
 
 
-def settings(folder: BertFolder) -> list[Path]:
+def settings(folder: EncoderFolder) -> list[Path]:
     """The files, beside those of the weights, that tell what becomes of the logit."""
     return [path] if (path := folder.path / SETTINGS).is_file() else []
 
 
-def _activation(folder: BertFolder) -> tuple[str, Path]:
+def _activation(folder: EncoderFolder) -> tuple[str, Path]:
     """What the library makes of one logit, and the file that says so; a sigmoid where none does."""
     own, config_path = folder.path / SETTINGS, folder.files[0]
     if name := known_keys.read(own, _SETTINGS, optional=True).get("activation_fn"):

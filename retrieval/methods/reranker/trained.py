@@ -15,7 +15,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker import model as cross_encoder
 from retrieval.methods.reranker.model import CrossEncoder
-from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
@@ -191,15 +191,15 @@ RERANKERS = _Rerankers(
 TRAINED.register("reranker", RERANKERS)
 
 
-def _published(value: str, field: str) -> BertFolder | None:
+def _published(value: str, field: str) -> EncoderFolder | None:
     """The folder of weights that a field names, be it on the hub; None for a work directory.
 
     Raises:
       UserError: there is neither.
     """
     folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
-    if value and is_bert(folder):
-        return BertFolder.open(folder)
+    if value and is_encoder(folder):
+        return EncoderFolder.open(folder)
     if hub.is_name(value) or not folder.exists():
         raise UserError(
             f"{field}={value}: no cross-encoder of BERT's kind; name a work directory of a reranker, or a folder that "
@@ -208,11 +208,11 @@ def _published(value: str, field: str) -> BertFolder | None:
     return None
 
 
-def _lengths(folder: BertFolder, data: ConfigDict) -> Lengths:
+def _lengths(folder: EncoderFolder, data: ConfigDict) -> Lengths:
     return Lengths(data.query_length, data.document_length, cross_encoder.separators(folder))
 
 
-def _check_lengths(folder: BertFolder, data: ConfigDict, field: str) -> None:
+def _check_lengths(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
     lengths, longest = _lengths(folder, data), folder.sizes["max_length"]
     if lengths.row > longest:
         raise UserError(

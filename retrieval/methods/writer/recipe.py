@@ -5,6 +5,7 @@ doc2query (Nogueira et al. 2019) writes queries; ProQA writes questions of a par
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
@@ -54,7 +56,9 @@ class Seq2SeqRecipe(Recipe):
         """An encoder-decoder. It writes `data.query_length` - 1 tokens at most: the start token is not written."""
         self.check()
         config, writer = self.config, self.config.model.writer
-        sizes = TransformerConfig(**encoder_sizes(config, vocab_size), pre_norm=writer.pre_norm)
+        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
+        if writer.pre_norm:
+            sizes = dataclasses.replace(sizes, architecture=PRE_NORM)
         decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
         return EncoderDecoder(sizes, decoder, rngs=Rngs(config.seed))
 

@@ -1,0 +1,206 @@
+"""The weights of an encoder's family as our parameters, and back: which tensor is which parameter.
+
+A tensor has the name and the shape that Hugging Face's class gives it. Its linear layers are [out, in], ours are
+[in, out]. Each of its layers has tensors of its own. Ours are one array with a leading axis. A tensor that holds
+several of our matrices has the rows of one after the other.
+"""
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from retrieval.errors import UserError
+from retrieval.models.architecture import Architecture
+from retrieval.models.encoders.family import FAMILIES
+
+_LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
+_PART = "#"  # between the name of a module and the number of its part
+_FIRST_NORM = "layers/attention_norm/scale"
+
+_SHOWN = 3  # faults that an error lists
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorNames:
+    """The names of a family's tensors.
+
+    Attributes:
+      family: a name in `FAMILIES`.
+    """
+
+    family: str
+    architecture: Architecture
+
+    @classmethod
+    def of(cls, architecture: Architecture) -> "TensorNames":
+        """Those of the family that an architecture is named after."""
+        return cls(architecture.family, architecture)
+
+    def module(self, path: str, number: int = 0) -> str:
+        """The family's module of one of ours, 'NAME#PART' where it is a part of one.
+
+        Raises:
+          UserError: the family has none.
+        """
+        modules = FAMILIES[self.family].modules_of(self.architecture)
+        if path not in modules:
+            raise UserError(f"encoders of the family {self.family} have no {path or 'output layer'}")
+        return modules[path].format(number)
+
+    def of_parameter(self, path: str, layers: int) -> list[str]:
+        """The tensors that a parameter is made of: one for each layer where it has layers."""
+        module, _, kind = path.rpartition("/")
+        names = [self.module(module, number) for number in range(layers if _is_stacked(path) else 1)]
+        leaf = _LEAVES[kind]
+        return [
+            f"{name}.{leaf}" if _PART not in name else _PART.join([f"{name.split(_PART)[0]}.{leaf}", name[-1]])
+            for name in names
+        ]
+
+    def is_absent(self, path: str, number: int) -> bool:
+        """Whether a layer of the family lacks a parameter that all of ours have."""
+        return path == _FIRST_NORM and number == 0 and not self.architecture.first_norm
+
+    def split(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The tensors with the parts of those that hold several of ours; a number of rows that fits is not needed."""
+        modules = FAMILIES[self.family].modules_of(self.architecture).values()
+        counts: dict[str, int] = defaultdict(int)
+        for module in modules:
+            name, part, _ = module.partition(_PART)
+            if part:
+                counts[re.escape(name).replace(r"\{\}", r"\d+") + r"\.(weight|bias)"] += 1
+        result = {}
+        for name, tensor in tensors.items():
+            count = next((count for pattern, count in counts.items() if re.fullmatch(pattern, name)), 0)
+            if count and tensor.ndim and len(tensor) % count == 0:
+                size = len(tensor) // count
+                result |= {f"{name}{_PART}{n}": tensor[n * size : (n + 1) * size] for n in range(count)}
+            else:
+                result[name] = tensor
+        return result
+
+
+def to_tensors(params: Mapping[str, Any], names: TensorNames) -> dict[str, np.ndarray]:
+    """The parameters of a Transformer, or of what is put on one, as the family has them; float32.
+
+    Args:
+      params: nested dicts of arrays, as `nnx.to_pure_dict` gives them.
+    """
+    tensors, parts = {}, defaultdict(dict)
+    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        leaf = np.asarray(leaf, np.float32)
+        if path == "position_embedding/embedding":
+            leaf = np.pad(leaf, [(FAMILIES[names.family].skipped_positions, 0), (0, 0)])
+        stacked = leaf if _is_stacked(path) else leaf[None]
+        for number, (name, part) in enumerate(zip(names.of_parameter(path, len(stacked)), stacked)):
+            if names.is_absent(path, number):
+                continue
+            tensor = np.ascontiguousarray(part.T if _is_transposed(path) else part)
+            whole, of_several, place = name.partition(_PART)
+            if of_several:
+                parts[whole][place] = tensor
+            else:
+                tensors[name] = tensor
+    return tensors | {name: np.concatenate([made[n] for n in sorted(made)]) for name, made in parts.items()}
+
+
+def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], names: TensorNames, source: str) -> None:
+    """Checks that there is a tensor of the right shape for every parameter, and no other, without their values.
+
+    Args are those of `to_parameters`.
+
+    Raises:
+      UserError: as `to_parameters`.
+    """
+    faults, used, tensors = [], set(), names.split(tensors)
+    for _, parts, shape in _needed(like, names):
+        used.update(filter(None, parts))
+        for name in filter(None, parts):
+            _fitting(tensors, name, shape, faults)
+    _raise(faults, tensors, used, source)
+
+
+def to_parameters(
+    tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], names: TensorNames, source: str
+) -> dict[str, Any]:
+    """A family's tensors as the parameters of a Transformer, or of what is put on one: nested dicts, float32.
+
+    Where the model has fewer positions, the first of the folder's are taken.
+
+    Args:
+      tensors: under the names that `Family.name` gives them.
+      like: the parameters that are needed, or their shapes.
+      source: where the tensors are from, for errors.
+
+    Raises:
+      UserError: a tensor is missing, left over, of another shape or not finite; the message lists which.
+    """
+    params, faults, used, tensors = {}, [], set(), names.split(tensors)
+    for path, needed, shape in _needed(like, names):
+        used.update(filter(None, needed))
+        parts = [_part(tensors, name, shape, faults) if name else np.ones(shape, np.float32) for name in needed]
+        parts = [part.T for part in parts] if _is_transposed(path) else parts
+        params[path] = np.stack(parts) if _is_stacked(path) else np.array(parts[0])
+    _raise(faults, tensors, used, source)
+    return traverse_util.unflatten_dict(params, sep="/")
+
+
+def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
+    """Of each parameter its path, the tensors that it is made of, '' for one that there is not, and their shape."""
+    leaves: Any = traverse_util.flatten_dict(like, sep="/")
+    for path, leaf in leaves.items():
+        shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
+        parts = names.of_parameter(path, leaf.shape[0] if leaf.shape else 1)
+        parts = ["" if names.is_absent(path, number) else part for number, part in enumerate(parts)]
+        yield path, parts, tuple(shape[::-1] if _is_transposed(path) else shape)
+
+
+def _raise(faults: list[str], tensors: Mapping[str, np.ndarray], used: Collection[str], source: str) -> None:
+    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(tensors.keys() - set(used))]
+    if faults:
+        more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
+        raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
+
+
+def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
+    """A tensor as float32. Where it does not fit, it is zero, and `faults` gets what is wrong."""
+    tensor = _fitting(tensors, name, shape, faults)
+    if tensor is None:
+        return np.zeros(shape, np.float32)
+    tensor = tensor.astype(np.float32)
+    if not np.isfinite(tensor).all():
+        faults.append(f"{name} has values that are not finite")
+    return tensor
+
+
+def _fitting(
+    tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]
+) -> np.ndarray | None:
+    """A tensor of a shape; None where there is none, and `faults` gets what is wrong."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        faults.append(f"{name} is missing")
+        return None
+    if "position_embeddings" in name and tensor.ndim:
+        tensor = tensor[: shape[0]]
+    if tensor.dtype == object:
+        faults.append(f"{name} is not of numbers")
+        return None
+    if tensor.shape != shape:
+        faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
+        return None
+    return tensor
+
+
+def _is_stacked(path: str) -> bool:
+    """Whether a parameter has a leading axis, of layers."""
+    return path.startswith("layers/")
+
+
+def _is_transposed(path: str) -> bool:
+    return path.endswith("/kernel")

@@ -1,0 +1,124 @@
+"""ModernBERT (Warner et al. 2024): rotary positions, gated GELU, and two of three layers that are local."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import UserError
+from retrieval.models.architecture import Architecture
+from retrieval.models.encoders import rotary
+from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
+from retrieval.models.known_keys import ANY, whole
+from retrieval.models.transformer import TransformerConfig
+
+_SIZES = dict(
+    vocab_size="vocab_size",
+    num_layers="num_hidden_layers",
+    hidden_size="hidden_size",
+    num_heads="num_attention_heads",
+    mlp_size="intermediate_size",
+    max_length="max_position_embeddings",
+)
+_EVERY = "global_attn_every_n_layers"
+_THETAS = ("global_rope_theta", "local_rope_theta")
+
+ARCHITECTURE = Architecture(
+    family="modernbert",
+    norm="layer_no_bias",
+    norms="before",
+    first_norm=False,
+    final_norm=True,
+    positions="rope",
+    token_types=False,
+    gated=True,
+    biases=(),
+    rope_theta=160_000.0,
+    local_theta=10_000.0,
+    reach=64,
+    global_every=3,
+    global_first=True,
+)
+
+
+def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    found = sizes(path, config, _SIZES)
+    check_heads(path, found, _SIZES["num_heads"])
+    window = whole(path, config, "local_attention", default=128, least=2)
+    if window % 2:
+        raise UserError(f"{path}: local_attention is {window}, and an even number of tokens is needed")
+    switches = {
+        "reach": window // 2,
+        **rotary.layer_kinds(path, config, found["num_layers"], (whole(path, config, _EVERY, default=3), True)),
+        **rotary.thetas(path, config, _THETAS, (160_000.0, 10_000.0)),
+    }
+    return {
+        **found,
+        "type_vocab_size": 1,
+        "layer_norm_epsilon": epsilon(path, config, "norm_eps", 1e-5),
+        "architecture": ARCHITECTURE.replaced(**switches),
+    }
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    switches = config.architecture
+    theta, local = switches.rope_theta, switches.local_theta or switches.rope_theta
+    return {
+        "architectures": ["ModernBertModel"],
+        "model_type": "modernbert",
+        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        "norm_eps": config.layer_norm_epsilon,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "hidden_activation": "gelu",
+        "attention_dropout": config.attention_rate,
+        "local_attention": 2 * switches.reach,
+        _EVERY: switches.global_every or 1,
+        "layer_types": rotary.written_kinds(config.num_layers, switches.locality()),
+        **dict(zip(_THETAS, (theta, local))),
+        "rope_parameters": {
+            "full_attention": rotary.written_theta(theta, switches.rope_scaling),
+            "sliding_attention": rotary.written_theta(local, ""),
+        },
+        "dtype": "float32",
+    }
+
+
+FAMILIES.register(
+    "modernbert",
+    Family(
+        ARCHITECTURE,
+        _SIZES,
+        {
+            **dict.fromkeys([*_THETAS, "norm_eps", "local_attention", _EVERY], ANY),
+            **rotary.KEYS,
+            "norm_bias": (False,),
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "hidden_activation": ("gelu",),
+            "position_embedding_type": ANY,  # 'absolute' in published files, which have rotary positions
+        },
+        _read,
+        {
+            "token_embedding": "embeddings.tok_embeddings",
+            "embedding_norm": "embeddings.norm",
+            "layers/attention/query": "layers.{}.attn.Wqkv#0",
+            "layers/attention/key": "layers.{}.attn.Wqkv#1",
+            "layers/attention/value": "layers.{}.attn.Wqkv#2",
+            "layers/attention/output": "layers.{}.attn.Wo",
+            "layers/attention_norm": "layers.{}.attn_norm",
+            "layers/mlp_gate": "layers.{}.mlp.Wi#0",
+            "layers/mlp_in": "layers.{}.mlp.Wi#1",
+            "layers/mlp_out": "layers.{}.mlp.Wo",
+            "layers/mlp_norm": "layers.{}.mlp_norm",
+            "final_norm": "final_norm",
+            "dense": "head.dense",
+            "norm": "head.norm",
+            "": "decoder",
+            "classifier": "classifier",
+        },
+        _write,
+        heads={"head.": "mlm", "decoder.": "mlm", "classifier.": "classifier"},
+        names={r"^model\.": ""},
+    ),
+)
