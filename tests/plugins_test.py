@@ -9,6 +9,7 @@ import shlex
 import jax
 import pytest
 from conftest import REPOSITORY
+from safetensors import safe_open
 from support import children, toy_corpus
 from support.tiny import TINY
 
@@ -135,7 +136,20 @@ def adapted(folder):
     assert code == 2 and "towers of config.recipe=adapted have parts that those libraries lack" in said, said
 
 
-TRAINED = ("titles", "hardest", "adapted")
+def roped(folder):
+    """What it exports has the family's names, and another run starts from it."""
+    code, said = run(folder.parents[1], "--workdir=runs/roped", "--stage=export")
+    assert code == 0, said
+    config = folder / "export" / "config.json"
+    assert json.loads(config.read_text())["model_type"] == "roped"
+    with safe_open(config.with_name("model.safetensors"), "np") as tensors:
+        assert {"tokens.weight", "blocks.0.q.bias", "blocks.0.norm_2.weight"} <= set(tensors.keys())
+    words = [word.replace("runs/roped", "runs/again_roped") for word in command("roped")]
+    code, said = run(folder.parents[1], *words, f"--config.train.init_from={config.parent}")
+    assert code == 0 and "starts from" in said, said
+
+
+TRAINED = ("titles", "hardest", "adapted", "roped")
 CHECKS = {
     "titles": titles,
     "lengths": lengths,
@@ -145,10 +159,11 @@ CHECKS = {
     "holding": holding,
     "hardest": hardest,
     "adapted": adapted,
+    "roped": roped,
 }
 
 
-_LONG = ("diaries", "titles", "hardest", "adapted")
+_LONG = ("diaries", *TRAINED)
 
 
 @pytest.mark.parametrize("about", [pytest.param(n, marks=pytest.mark.long) if n in _LONG else n for n in CHECKS])

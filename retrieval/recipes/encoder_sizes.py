@@ -35,6 +35,7 @@ def size_fields(config: ConfigDict) -> dict[str, Any]:
 def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """The arguments of `TransformerConfig`."""
     model = config.model
+    switches = architecture_of(model)
     return dict(
         vocab_size=vocab_size,
         num_layers=model.num_layers,
@@ -42,9 +43,9 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
         max_length=position_count(config),
-        type_vocab_size=model.type_vocab_size,
+        type_vocab_size=model.type_vocab_size if switches.token_types else 1,
         layer_norm_epsilon=model.layer_norm_epsilon,
-        architecture=architecture_of(model),
+        architecture=switches,
         dropout=model.dropout,
         attention_dropout=model.attention_dropout,
         attention=model.attention,

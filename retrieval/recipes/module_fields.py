@@ -61,8 +61,9 @@ def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any
 
 def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
     """The fields of `config.model` that say what an encoder is, but for its positions."""
-    sizes = {name: size for name, size in folder.sizes.items() if name not in ("vocab_size", "max_length")}
-    own: Architecture = sizes.pop("architecture", Architecture())
+    own: Architecture = folder.sizes["architecture"]
+    others = {"architecture", "vocab_size", "max_length", *([] if own.token_types else ["type_vocab_size"])}
+    sizes = {name: size for name, size in folder.sizes.items() if name not in others}
     switches = architecture.switches(own, FAMILIES[own.family].architecture)
     return sizes | {"family": own.family, "switches": switches}
 

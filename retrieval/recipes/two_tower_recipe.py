@@ -17,6 +17,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
@@ -156,9 +157,10 @@ def _check_counted(rates: ConfigDict) -> None:
 
 
 def _check_embeddings(model: Any) -> None:
-    if model.token_types == "sides" and (model.encoder != "transformer" or model.type_vocab_size < 2):
+    has_types = model.encoder == "transformer" and architecture_of(model).token_types
+    if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
         raise UserError(
-            "config.model.token_types=sides takes two token types of a transformer: set "
+            "config.model.token_types=sides takes two token types of a transformer, and not every family has them: set "
             "config.model.encoder=transformer and config.model.type_vocab_size=2, or config.model.token_types=texts"
         )
     if model.head and (model.embed_dim or model.embed_norm):
