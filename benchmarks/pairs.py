@@ -44,7 +44,7 @@ def fit(batches: Sequence[Rows], packing: Packing) -> bool:
 
 def tokens(rows: Rows) -> int:
     """How many tokens of a batch are none of padding."""
-    return sum(int((rows[name] != 0).sum()) for name in ("query", "document"))
+    return sum(int((rows[name] >= 0).sum()) for name in ("query", "document"))
 
 
 def _lanes(rows: Rows, packing: Packing) -> Iterator[Rows]:

@@ -61,7 +61,7 @@ def test_hidden_states_are_those_of_numpy(wiring, reach, span):
     settings = DecoderConfig(layers=2, span=span, wiring=wiring, reach=reach)
     decoder = spread(Decoder(CONFIG, settings, nnx.Rngs(0)))
     tokens, cls = RANDOM.normal(size=(2, 10, 8)).astype(np.float32), RANDOM.normal(size=(2, 8)).astype(np.float32)
-    text = one_text_per_row(np.where(np.arange(10) < [[10], [6]], IDS[:2], 0))
+    text = one_text_per_row(np.where(np.arange(10) < [[10], [6]], IDS[:2], -1))
     hidden = nnx.jit(lambda decoder: decoder(jnp.asarray(tokens), jnp.asarray(cls), text, None))(decoder)
     for row, length in enumerate((10, 6)):
         expected = decode_by_numpy(parameters(decoder), tokens[row, :length], cls[row], settings)
@@ -105,13 +105,13 @@ def test_encoder_and_decoder_logits_share_one_table():
 
 
 def test_masked_tokens_are_put_back():
-    text = np.array([[5, 1, 7, 1], [1, 6, 0, 0]], np.int32)
+    text = np.array([[5, 1, 7, 1], [1, 6, -1, -1]], np.int32)
     positions = np.array([[1, 3], [0, 0]], np.int32)
     labels, weights = np.array([[8, 9], [4, 0]], np.int32), np.array([[1, 1], [1, 0]], np.float32)
-    np.testing.assert_array_equal(unmasked(text, positions, labels, weights), [[5, 8, 7, 9], [4, 6, 0, 0]])
+    np.testing.assert_array_equal(unmasked(text, positions, labels, weights), [[5, 8, 7, 9], [4, 6, -1, -1]])
     # Packed: both rows are one group, and positions count through them.
     positions, labels, weights = (np.array([x]) for x in ([1, 3, 4, 0], [8, 9, 4, 0], [1, 1, 1, 0]))
-    np.testing.assert_array_equal(unmasked(text, positions, labels, weights), [[5, 8, 7, 9], [4, 6, 0, 0]])
+    np.testing.assert_array_equal(unmasked(text, positions, labels, weights), [[5, 8, 7, 9], [4, 6, -1, -1]])
 
 
 def test_the_token_after_each_ends_with_its_text():

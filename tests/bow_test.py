@@ -8,7 +8,7 @@ from flax import nnx
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text
 
-IDS = np.array([[2, 7, 8, 3, 0, 0], [2, 9, 9, 9, 4, 3], [2, 3, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32)
+IDS = np.array([[2, 0, 8, 3, -1, -1], [2, 9, 9, 9, 4, 0], [2, 3, -1, -1, -1, -1], [-1] * 6], np.int32)
 
 
 def build():
@@ -27,14 +27,14 @@ def test_the_embedding_is_an_mlp_of_the_mean_token():
     model.hidden.bias[...], model.output.bias[...] = p["hidden"]["bias"], p["output"]["bias"]
     p = jax.tree.map(np.asarray, p)
     for row, embedding in zip(IDS, embed(model, IDS)):
-        total = sum((p["token_embedding"]["embedding"][i] for i in row if i != 0), np.zeros(6))
-        hidden = np.tanh(total / max(1, (row != 0).sum()) @ p["hidden"]["kernel"] + p["hidden"]["bias"])
+        total = sum((p["token_embedding"]["embedding"][i] for i in row if i >= 0), np.zeros(6))
+        hidden = np.tanh(total / max(1, (row >= 0).sum()) @ p["hidden"]["kernel"] + p["hidden"]["bias"])
         np.testing.assert_allclose(embedding, hidden @ p["output"]["kernel"] + p["output"]["bias"], atol=1e-6)
 
 
 def test_packed_texts_have_the_same_embeddings():
     packed = Text(
-        ids_RL=jnp.array([[2, 3, 2, 9, 9, 9, 4, 3], [2, 7, 8, 3, 0, 0, 0, 0]]),
+        ids_RL=jnp.array([[2, 3, 2, 9, 9, 9, 4, 0], [2, 0, 8, 3, -1, -1, -1, -1]]),
         types_RL=jnp.zeros((2, 8), int),
         segments_RL=jnp.array([[3, 3, 2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0]]),
         positions_RL=jnp.array([[0, 1, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0, 0, 0]]),

@@ -65,10 +65,10 @@ CONFIG = TransformerConfig(
 RANDOM = np.random.default_rng(0)
 
 
-IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), 0).astype(np.int32)
+IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), -1).astype(np.int32)
 
 
-TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), (IDS % 3 > 0).astype(np.float32)
+TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), ((IDS > 0) & (IDS % 3 > 0)).astype(np.float32)
 
 
 def passages():

@@ -216,7 +216,7 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
     }
     shard = np.load(trained.folder / "spans" / task.CANDIDATES)
     for question, rows, holds, found in zip(*(batch[n] for n in ("question", "candidates", "holds", "embedding"))):
-        id = asked[tuple(question[question > 0].tolist())]
+        id = asked[tuple(question[question >= 0].tolist())]
         (query_E,) = recipe.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
         best = np.argsort(-embeddings_NE @ query_E, kind="stable")[:EARLY]
         np.testing.assert_array_equal(found, embeddings_NE[best])

@@ -19,7 +19,7 @@ from retrieval.stages import passage_lines
 from retrieval.stages.collection import Collection, repeated
 
 RNG = np.random.default_rng(0)
-TEXTS = [RNG.integers(1, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
+TEXTS = [RNG.integers(0, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
 IDS = [f"d{i}" for i in range(101)]
 EXPECTED = [[sum(t), len(t), t[0]] for t in TEXTS]
 
@@ -32,7 +32,7 @@ class Embed:
 
     def __call__(self, ids):
         self.batches.append(ids)
-        return np.stack([ids.sum(1), (ids > 0).sum(1), ids[:, 0]], axis=1)
+        return np.stack([ids.sum(1, where=ids >= 0), (ids >= 0).sum(1), ids[:, 0]], axis=1)
 
     @property
     def shapes(self):
@@ -100,7 +100,7 @@ def test_each_row_of_a_text_has_its_id(tmp_path):
     embed = Embed()
     write(tmp_path, embed, tokens=rows)
     assert contents(tmp_path) == whole
-    assert sum((ids[:, 0] > 0).sum() for ids in embed.batches) == sum(len(rows([text])[0]) for text in TEXTS[40:80])
+    assert sum((ids[:, 0] >= 0).sum() for ids in embed.batches) == sum(len(rows([text])[0]) for text in TEXTS[40:80])
 
 
 @pytest.mark.parametrize("batches", range(0, 20, 3))
@@ -175,7 +175,7 @@ def test_a_disk_error_is_raised_within_a_shard(tmp_path, monkeypatch):
     embed = Embed()
     with pytest.raises(OSError, match="no space left"):
         write(tmp_path, embed)
-    embedded = np.concatenate([ids.sum(axis=1)[ids.sum(axis=1) > 0] for ids in embed.batches])
+    embedded = np.concatenate([ids.sum(axis=1, where=ids >= 0)[ids[:, 0] >= 0] for ids in embed.batches])
     assert sorted(embedded) == sorted(map(sum, TEXTS[:80]))
     assert not list(tmp_path.glob("*.npy"))
     with pytest.raises(OSError, match="no space left"):  # of the last shard too

@@ -34,17 +34,17 @@ WRITER = WriterConfig(layers=2, max_length=5)
 START, END = 2, 3
 
 
-ENDS = Ends(START, END, 5)
+ENDS = Ends(START, END, 5, 0)
 
 
-TWO_TOKENS = Ends(START, END, 2)
+TWO_TOKENS = Ends(START, END, 2, 0)
 
 
 RANDOM = np.random.default_rng(0)
 
 
 # Sources of different lengths, the last one empty; and texts.
-IDS = np.where(np.arange(6) < np.array([6, 3, 1, 6, 5, 2, 6, 0])[:, None], RANDOM.integers(1, V, (8, 6)), 0)
+IDS = np.where(np.arange(6) < np.array([6, 3, 1, 6, 5, 2, 6, 0])[:, None], RANDOM.integers(1, V, (8, 6)), -1)
 
 
 IDS = IDS.astype(np.int32)
@@ -101,7 +101,7 @@ def test_logits_are_those_of_numpy(model):
     assert logits.shape == (8, 5, V) and logits.dtype == jnp.float32
     assert np.isfinite(logits).all()
     for row in range(7):
-        expected = by_numpy(model, IDS[row][IDS[row] > 0], TEXTS[row])
+        expected = by_numpy(model, IDS[row][IDS[row] >= 0], TEXTS[row])
         np.testing.assert_allclose(logits[row], expected, rtol=0, atol=5e-5)
 
 
@@ -123,10 +123,10 @@ def test_greedy_texts_are_those_of_a_loop(model):
     written = written_greedily(model, rows(IDS))
     assert written.ids_RWT.shape == (8, 1, 5)
     for row in range(7):
-        source, expected = IDS[row][IDS[row] > 0], []
+        source, expected = IDS[row][IDS[row] >= 0], []
         while len(expected) < 5 and END not in expected:
             expected.append(1 + int(by_numpy(model, source, np.array([START, *expected]))[-1, 1:].argmax()))
-        assert written.ids_RWT[row, 0].tolist() == expected + [0] * (5 - len(expected))
+        assert written.ids_RWT[row, 0].tolist() == expected + [-1] * (5 - len(expected))
         value = log_probability(model, source, expected)
         assert written.log_probability_RW[row, 0] == pytest.approx(value, abs=1e-4)
 
@@ -138,8 +138,8 @@ def test_a_wide_beam_finds_all_texts():
     source = np.minimum(IDS[:4], 3)
     texts = [(*head, END) for n in range(3) for head in itertools.product((1, 2), repeat=n)]
     texts += itertools.product((1, 2), repeat=3)
-    logs = [{text: log_probability(model, ids[ids > 0], text) for text in texts} for ids in source]
-    ends = Ends(START, END, 3)
+    logs = [{text: log_probability(model, ids[ids >= 0], text) for text in texts} for ids in source]
+    ends = Ends(START, END, 3, 0)
     for penalty in (0.0, 4.0):
         search = nnx.jit(lambda model, source, p=penalty: beam_search(model, source, ends, width=16, length_penalty=p))
         beam = search(model, rows(source))

@@ -74,7 +74,7 @@ CONFIG = TransformerConfig(50, 1, 128, 2, 64, 16, dropout=0.1, attention_dropout
 
 
 def hidden_states(config, key=0):
-    ids = np.where(np.arange(16) < np.array([[16], [5], [0]]), 7, 0).astype(np.int32)
+    ids = np.where(np.arange(16) < np.array([[16], [5], [0]]), 7, -1).astype(np.int32)
     model = spread(Transformer(config, rngs=nnx.Rngs(0)))
     dropout_key = None if key is None else jax.random.key(key)
     hidden = nnx.jit(lambda model, text: model(text, dropout_key=dropout_key))

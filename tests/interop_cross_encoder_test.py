@@ -55,7 +55,7 @@ PAIRS = [
 
 def texts():
     encoded = [[VOCABULARY.encode(text) for text in pair] for pair in PAIRS]
-    ids = np.zeros((len(PAIRS), 16), np.int32)
+    ids = np.full((len(PAIRS), 16), -1, np.int32)
     types = np.zeros_like(ids)
     for row, (query, passage) in enumerate(encoded):
         pair = VOCABULARY.pair(query, passage, 16)

@@ -32,7 +32,7 @@ from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 CLS, SEP, MASK = 1, 2, 3
 
 
-SPECIALS = Specials(CLS, SEP, MASK, 1000)
+SPECIALS = Specials(CLS, SEP, MASK, 0, 1000)
 
 
 def passages(titles):

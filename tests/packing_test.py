@@ -22,8 +22,8 @@ PACKING = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document
 
 
 def padded(random, rows, width, shortest=3):
-    ids = random.integers(1, 50, (rows, width)) * (np.arange(width) < random.integers(shortest, width, rows)[:, None])
-    return ids.astype(np.int32)
+    is_text = np.arange(width) < random.integers(shortest, width, rows)[:, None]
+    return np.where(is_text, random.integers(0, 50, (rows, width)), -1).astype(np.int32)
 
 
 def pairs(random, rows, negatives=0):
@@ -34,7 +34,7 @@ def pairs(random, rows, negatives=0):
         "query": query,
         "query_types": np.zeros_like(query),
         "document": document,
-        "document_types": random.integers(0, 2, document.shape).astype(np.int32) * (document != 0),
+        "document_types": random.integers(0, 2, document.shape).astype(np.int32) * (document >= 0),
         "document_id": np.arange(document[..., 0].size, dtype=np.int32).reshape(rows, -1),
         "log_q": random.normal(size=document.shape[:2]).astype(np.float32),
     }
@@ -74,13 +74,13 @@ def unpacked(batch, field, rows=0):
         length = batch[field].shape[-1]
         assert at[0] // length == at[-1] // length
         texts.append((tuple(ids[at]), tuple(types[at])))
-    assert (ids[segments == 0] == 0).all() and (segments != 0).sum() == sum(len(text) for text, _ in texts)
+    assert (ids[segments == 0] == -1).all() and (segments != 0).sum() == sum(len(text) for text, _ in texts)
     return texts
 
 
 def plain(examples, field):
     ids, types = (examples[name].reshape(-1, examples[name].shape[-1]) for name in (field, f"{field}_types"))
-    return [(tuple(row[row != 0]), tuple(type_row[row != 0])) for row, type_row in zip(ids, types)]
+    return [(tuple(row[row >= 0]), tuple(type_row[row >= 0])) for row, type_row in zip(ids, types)]
 
 
 def test_no_example_is_lost_changed_or_drawn_twice():
@@ -226,7 +226,7 @@ def masked_texts(random, rows=EXAMPLES):
         "positions": (positions * weights).astype(np.int32),
         "labels": (random.integers(1, 50, (rows, 3)) * weights).astype(np.int32),
         "weights": weights,
-        "text_types": (np.arange(24) > 3).astype(np.int32) * (text > 0),
+        "text_types": (np.arange(24) > 3).astype(np.int32) * (text >= 0),
         "is_random": random.integers(0, 2, (rows, 1)),
     }
 
@@ -282,7 +282,8 @@ def test_rows_of_masked_texts_have_places_for_their_masks():
     assert packed["weights"].shape == (1, chosen.predictions.length)
     # Short texts with many masks need rows for their masks, not for their tokens.
     short = [
-        each | {"text": each["text"] * (np.arange(24) < 6), "weights": np.tile([1.0, 1, 0], (16, 1))} for each in sample
+        each | {"text": np.where(np.arange(24) < 6, each["text"], -1), "weights": np.tile([1.0, 1, 0], (16, 1))}
+        for each in sample
     ]
     chosen = row_choice.choose(Packing(16, text, places(text)), {"text": (24, 48)}, short, places)
     assert chosen and chosen.predictions and chosen.predictions.length >= 16 * 2

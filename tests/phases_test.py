@@ -130,7 +130,7 @@ def record(simple, count=5):
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     known_positives.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
-    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0), {}, {"quadruplets": 1.0}, tmp_path))
+    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0, 0), {}, {"quadruplets": 1.0}, tmp_path))
     lengths = {"query": 5, "document": 6, "document_id": 3}
     drawn = [make(record(simple), tf.constant([0, seed]), lengths)["document_id"].numpy() for seed in range(60)]
     assert {row[0] for row in drawn} == {10}

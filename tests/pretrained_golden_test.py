@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file
 from support import google_checkpoint
-from support.bert_folders import ROBERTA_IDS, load
+from support.bert_folders import load
 
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.models import encoder_tensors
@@ -20,6 +20,7 @@ from retrieval.models.architecture import BERT
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text, first, mean
+from retrieval.runtime.filler import FILLER
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
@@ -28,8 +29,7 @@ MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", 
 def expected_of(name, kind):
     values = load_file(GOLDEN / name / "expected.safetensors")
     found = {key.removeprefix(f"{kind}/"): value for key, value in values.items() if key.startswith(f"{kind}/")}
-    if name == "roberta":
-        found["ids"] = np.argsort(ROBERTA_IDS)[found["ids"]]
+    found["ids"] = np.where(found["ids"] == (1 if name == "roberta" else 0), FILLER, found["ids"])
     return found
 
 
@@ -49,7 +49,7 @@ def test_hidden_states_and_poolings_are_those_of_pytorch(name):
         expected = expected_of(name, kind)
         text = texts(expected)
         hidden = encode(model, text)
-        real = expected["ids"] != 0
+        real = expected["ids"] >= 0
         assert kind != "padded" or not real.all()
         np.testing.assert_allclose(hidden[real], expected["hidden"][real], rtol=0, atol=1e-5)
         np.testing.assert_allclose(first(hidden, text), expected["cls"], rtol=0, atol=1e-5)
@@ -60,7 +60,7 @@ def test_hidden_states_in_half_precision_are_near():
     """Bound: eight bits of a value of some 1, a dozen times rounded."""
     expected = expected_of("bert", "padded")
     hidden = np.asarray(encode(load(GOLDEN / "bert", dtype="bfloat16"), texts(expected)), np.float32)
-    difference = np.abs(hidden - expected["hidden"])[expected["ids"] != 0]
+    difference = np.abs(hidden - expected["hidden"])[expected["ids"] >= 0]
     assert 1e-4 < difference.max() < 0.1 and difference.mean() < 0.015
 
 
@@ -70,9 +70,8 @@ def test_logits_of_masked_tokens_are_those_of_pytorch(name):
     ids = expected["ids"]
     positions = jnp.asarray(np.tile(np.arange(ids.shape[1]), (len(ids), 1)), jnp.int32)
     logits = np.asarray(nnx.jit(lambda model, text: model(text, positions, None))(load(GOLDEN / name), texts(expected)))
-    real = expected["ids"] != 0
-    wanted = expected["logits"][:, :, ROBERTA_IDS] if name == "roberta" else expected["logits"]
-    np.testing.assert_allclose(logits[real], wanted[real], rtol=0, atol=2e-5)
+    real = expected["ids"] >= 0
+    np.testing.assert_allclose(logits[real], expected["logits"][real], rtol=0, atol=2e-5)
 
 
 def test_gradients_are_those_of_pytorch():

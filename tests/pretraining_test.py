@@ -16,7 +16,7 @@ from retrieval.methods.mlm.task import mask
 CLS, SEP, MASK = 101, 102, 103
 
 
-SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)
+SPECIALS = Specials(CLS, SEP, MASK, pad=0, vocab_size=1000)
 
 
 LENGTHS = {"query": 8, "document": 16, "text": 16}

@@ -136,7 +136,7 @@ def assert_best_of(run, embed, negatives):
     vocabulary, (golds, candidates) = vocabularies.load(run.corpus), judged(run)
 
     def padded(rows, length):
-        return np.array([row + [0] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
+        return np.array([row + [-1] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
 
     queries = list(golds)
     query_ids = query_tokens(run.config, vocabulary, queries)
@@ -176,8 +176,8 @@ def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
     }
     batch = jax.device_get(next(batches))
     for query, documents in zip(batch["query"], batch["document"]):
-        drawn = {tuple(ids[ids != 0].tolist()) for ids in documents[1:]}
-        assert drawn <= allowed[tuple(query[query != 0].tolist())]
+        drawn = {tuple(ids[ids >= 0].tolist()) for ids in documents[1:]}
+        assert drawn <= allowed[tuple(query[query >= 0].tolist())]
 
 
 def test_a_run_cut_off_around_refreshes_ends_the_same(whole, inputs, mined, tmp_path, monkeypatch):

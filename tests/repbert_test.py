@@ -37,9 +37,9 @@ def tiny_config():
 
 
 def texts(*shape):
-    """Token ids of texts of 2 to L tokens, padded with 0."""
+    """Token ids of texts of 2 to L tokens, padded with -1."""
     lengths = RANDOM.integers(2, L + 1, (*shape, 1))
-    return np.where(np.arange(L) < lengths, RANDOM.integers(1, 30, (*shape, L)), 0).astype(np.int32)
+    return np.where(np.arange(L) < lengths, RANDOM.integers(0, 30, (*shape, L)), -1).astype(np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def embedded(model, ids, is_document):
     text = Text.from_ids(ids, np.full_like(ids, int(is_document)))
     encode = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))
     hidden = np.asarray(encode(model.query_tower.encoder, text))
-    return np.stack([row[row_ids != 0].mean(axis=0) for row, row_ids in zip(hidden, np.asarray(ids))])
+    return np.stack([row[row_ids >= 0].mean(axis=0) for row, row_ids in zip(hidden, np.asarray(ids))])
 
 
 def margin_loss(scores, positives):

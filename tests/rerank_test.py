@@ -155,8 +155,10 @@ def test_every_pair_has_the_score_that_it_has_alone(toy, cross_encoder, vocabula
                 beginning = vocabulary.single(vocabulary.encode(query), 6)
                 ids = [*beginning, *body[: 9 - len(beginning) - 1], vocabulary.sep_id]
                 types = np.arange(9) >= len(beginning)
-                padded = np.pad(ids, (0, 9 - len(ids)))
-                pair = Text.from_ids(*(jax.numpy.asarray([x], jax.numpy.int32) for x in (padded, types * (padded > 0))))
+                padded = np.pad(ids, (0, 9 - len(ids)), constant_values=-1)
+                pair = Text.from_ids(
+                    *(jax.numpy.asarray([x], jax.numpy.int32) for x in (padded, types * (padded >= 0)))
+                )
                 expected[row] = float(score_alone(model, pair)[0])
             found = {row: score for row, score in zip(rows[number].tolist(), scores[number].tolist()) if row >= 0}
             assert found == pytest.approx(expected, abs=1e-5)

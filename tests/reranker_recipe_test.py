@@ -44,7 +44,7 @@ def example(query, titles, texts, length=14):
     documents = [VOCABULARY.pair(*map(VOCABULARY.encode, pair), length) for pair in zip(titles, texts)]
     return {
         "query": np.array(VOCABULARY.single(VOCABULARY.encode(query), 6), np.int32),
-        "document": np.array([ids + [0] * (length - len(ids)) for ids in documents], np.int32),
+        "document": np.array([ids + [-1] * (length - len(ids)) for ids in documents], np.int32),
         "document_id": np.arange(len(documents), dtype=np.int32),
         "log_q": np.zeros(len(documents), np.float32),
     }
@@ -66,7 +66,7 @@ def converted(*examples):
 
 
 def tokens(ids):
-    return " ".join(VOCABULARY.tokens[id] for id in ids if id)
+    return " ".join(VOCABULARY.tokens[id] for id in ids if id >= 0)
 
 
 def test_rows_are_a_query_and_a_document():
@@ -93,13 +93,14 @@ def test_reranking_reads_the_rows_that_training_had():
         (beginning,) = query_beginnings(VOCABULARY, [query], lengths)
         bodies = document_bodies(VOCABULARY, [Candidate("", *pair) for pair in zip(titles, texts)], lengths)
         ours = [joined(beginning, body, VOCABULARY.sep_id, lengths) for body in bodies]
-        assert ours == [[id for id in ids if id] for ids in row["pair"].tolist()]
+        assert ours == [[id for id in ids if id >= 0] for ids in row["pair"].tolist()]
 
 
 def batch_of(count=8):
     random = np.random.default_rng(1)
-    ids = random.integers(5, 50, (count, 3, 14)) * (np.arange(14) < random.integers(6, 15, (count, 3, 1)))
-    types = np.where(ids > 0, np.arange(14) > 4, 0)
+    is_text = np.arange(14) < random.integers(6, 15, (count, 3, 1))
+    ids = np.where(is_text, random.integers(5, 50, (count, 3, 14)), -1)
+    types = np.where(ids >= 0, np.arange(14) > 4, 0)
     batch = {"pair": ids, "pair_types": types, "document_id": np.arange(count * 3).reshape(count, 3)}
     return {name: values.astype(np.int32) for name, values in batch.items()}
 
@@ -118,7 +119,7 @@ def test_every_loss_of_scores_trains_it(loss, classes):
         of_batch = jax.jit(recipe_of(config).objective(bind(model)))
         loss_B, metrics = of_batch(parameters_of(model), jax.tree.map(jax.numpy.asarray, batch), jax.random.key(0))
         assert loss_B.shape == (8,) and set(metrics) == {"recall@1", "spread", "tokens"}
-        assert metrics["tokens"].tolist() == (batch["pair"] > 0).sum(axis=(1, 2)).tolist()
+        assert metrics["tokens"].tolist() == (batch["pair"] >= 0).sum(axis=(1, 2)).tolist()
         found.append(np.asarray(loss_B))
         alone = jax.tree.map(lambda x: jax.numpy.asarray(x[:1]), batch)
         whole = recipe_of(make_config(**{"train.loss": loss, "model.classes": classes})).objective(bind(model))
@@ -133,7 +134,7 @@ def test_a_score_does_not_depend_on_its_batch():
     model, mesh = build_model(config, 50), make_mesh(config)
     model.classifier.kernel[...] = jax.numpy.asarray(np.random.default_rng(0).normal(size=(16, 2)), np.float32)
     score = pair_scorer(config, model, VOCABULARY.sep_id, mesh)(parameters_of(model))
-    rows = [[id for id in ids if id] for ids in batch_of()["pair"].reshape(-1, 14).tolist()]
+    rows = [[id for id in ids if id >= 0] for ids in batch_of()["pair"].reshape(-1, 14).tolist()]
     rows = [[*row[:4], VOCABULARY.sep_id, *row[5:-1], VOCABULARY.sep_id] for row in rows]
     scores = encode_rows(rows, score, 512, 14, mesh.size)[:, 0]
     assert scores.std() > 0.01

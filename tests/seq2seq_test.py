@@ -95,15 +95,15 @@ def test_an_example_is_a_passage_and_its_query(trained):
         "target": (16,),
     }
     second = np.cumsum(rows["source"] == vocabulary.sep_id) - (rows["source"] == vocabulary.sep_id) > 0
-    np.testing.assert_array_equal(rows["source_types"], second & (rows["source"] != 0))
+    np.testing.assert_array_equal(rows["source_types"], second & (rows["source"] >= 0))
 
 
 def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
     run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0, "model.writer.copy": True})
     model = recipe_of(run.config).build(50)
     random = np.random.default_rng(0)
-    source = np.where(np.arange(9) < random.integers(2, 10, (4, 1)), random.integers(5, 50, (4, 9)), 0)
-    target = np.where(np.arange(6) < random.integers(2, 7, (4, 1)), random.integers(5, 50, (4, 6)), 0)
+    source = np.where(np.arange(9) < random.integers(2, 10, (4, 1)), random.integers(5, 50, (4, 9)), -1)
+    target = np.where(np.arange(6) < random.integers(2, 7, (4, 1)), random.integers(5, 50, (4, 6)), -1)
     batch = {"source": source, "source_types": 0 * source, "target": target}
     batch = {name: jnp.asarray(values, jnp.int32) for name, values in batch.items()}
     objective = jax.jit(recipe_of(run.config).objective(bind(model)))
@@ -114,7 +114,7 @@ def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
     )
     each = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(labels, 50), 0.2))
     assert float(loss.mean()) == pytest.approx(float((weights * each).sum() / weights.sum()), rel=1e-5)
-    np.testing.assert_array_equal(metrics["tokens"], (source != 0).sum(1) + (target != 0).sum(1))
+    np.testing.assert_array_equal(metrics["tokens"], (source >= 0).sum(1) + (target >= 0).sum(1))
 
 
 def test_validation_is_the_mean_over_held_out_tokens(trained):
@@ -125,7 +125,7 @@ def test_validation_is_the_mean_over_held_out_tokens(trained):
     log = hits = tokens = 0
     logits_of = nnx.jit(lambda model, ids, types, seen: model(Text.from_ids(ids, types), seen, None))
     for source, target in zip(*(part[:, None] for part in rows)):
-        labels = target[0, 1 : (target != 0).sum()]
+        labels = target[0, 1 : (target >= 0).sum()]
         logits = np.asarray(logits_of(model, source, _types(source, vocabulary.sep_id), target[:, :-1]))[
             0, : len(labels)
         ]

@@ -92,7 +92,7 @@ def test_shapes_and_types(corpus):
         if len(seps) == 2:
             expected[seps[0] + 1 : seps[1] + 1] = 1
         np.testing.assert_array_equal(types, expected)
-        assert document[0] == vocabulary.cls_id and not document[seps[-1] + 1 :].any()
+        assert document[0] == vocabulary.cls_id and (document[seps[-1] + 1 :] == -1).all()
 
 
 def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):

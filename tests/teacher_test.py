@@ -116,13 +116,13 @@ def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
     batch = next(examples.make_batches(distilled, vocabulary, make_mesh(distilled.config)))
     assert batch["teacher"].shape == (8, 3) and batch["teacher"].dtype == np.float32
     for query, documents, scores in zip(*(np.asarray(batch[name]) for name in ("query", "document", "teacher"))):
-        beginning = [id for id in query.tolist() if id]
-        rows = np.zeros((3, 48), np.int32)
+        beginning = [id for id in query.tolist() if id >= 0]
+        rows = np.full((3, 48), -1, np.int32)
         for row, ids in zip(rows, documents.tolist()):
-            body = [id for id in ids[1:] if id not in (0, vocabulary.sep_id)]
+            body = [id for id in ids[1:] if id not in (-1, vocabulary.sep_id)]
             pair = [*[*beginning, *body][:47], vocabulary.sep_id]
             row[: len(pair)] = pair
-        types = np.where((np.arange(48) >= len(beginning)) & (rows > 0), 1, 0)
+        types = np.where((np.arange(48) >= len(beginning)) & (rows >= 0), 1, 0)
         expected = model.scores(Text.from_ids(jnp.asarray(rows), jnp.asarray(types, jnp.int32)))
         np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert np.asarray(batch["teacher"]).std() > 0.01

@@ -17,8 +17,8 @@ SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=
 CONFIG = TowerConfig("transformer", SIZES, embed_dim=6)
 LENGTHS = (5, 9, 3, 7, 4, 2, 8, 6)
 RANDOM = np.random.default_rng(0)
-IDS = (RANDOM.integers(1, 50, (8, 9)) * (np.arange(9) < np.array(LENGTHS)[:, None])).astype(np.int32)
-TYPES = (RANDOM.integers(0, 2, (8, 9)) * (IDS != 0)).astype(np.int32)
+IDS = np.where(np.arange(9) < np.array(LENGTHS)[:, None], RANDOM.integers(0, 50, (8, 9)), -1).astype(np.int32)
+TYPES = (RANDOM.integers(0, 2, (8, 9)) * (IDS >= 0)).astype(np.int32)
 
 
 def text():
@@ -37,7 +37,7 @@ def same_parameters(a, b):
 def packed(groups, length):
     """The texts of IDS in rows as `groups` lists them, e.g. [[[1, 0]], [[2, 3]]]: texts 1 and 0 share a row."""
     shape = len(groups), len(groups[0]), length
-    arrays = [np.zeros(shape, np.int32) for _ in range(4)]
+    arrays = [np.full(shape, fill, np.int32) for fill in (-1, 0, 0, 0)]
     starts = np.zeros((len(groups), len(IDS) // len(groups)), np.int32)
     for group, rows in enumerate(groups):
         first_text = group * starts.shape[1]

@@ -111,7 +111,6 @@ def test_windows_cut_the_second_text_without_gap_or_overlap():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", r"line 1 is 'a'"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\nc\nb\n", r"line 8 repeats the token 'b'"),
         (b"\xff\xfe\x00", "not UTF-8"),
     ],

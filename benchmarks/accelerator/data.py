@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import UserError
+from retrieval.runtime.filler import FILLER
 
 VERSION = 1
 FACTS, ARRAYS, VOCABULARY = "pack.json", "arrays.npz", "vocab.txt"
@@ -132,7 +133,7 @@ class Pack:
         place_L = np.arange(length)
         begins_B = (1 + first_B + is_pair_B)[:, None]  # of the second part
         ends_B = begins_B + second_B[:, None]
-        ids_BL = np.zeros((len(begins_B), length), np.int32)
+        ids_BL = np.full((len(begins_B), length), FILLER, np.int32)
         is_first_BL = (place_L >= 1) & (place_L < 1 + first_B[:, None])
         ids_BL[is_first_BL] = first.at(place_L - 1)[is_first_BL]
         if second:
@@ -321,7 +322,7 @@ class Masked:
         rng = np.random.default_rng([self._seed, number])
         passage_B = rng.integers(len(self._pack.passages), size=size)
         ids_BL, _ = self._pack.rows(self._pack.whole(self._pack.passages, passage_B), length=self._length)
-        can_BL = (ids_BL != 0) & (ids_BL != self._pack.special("cls")) & (ids_BL != self._pack.special("sep"))
+        can_BL = (ids_BL != FILLER) & (ids_BL != self._pack.special("cls")) & (ids_BL != self._pack.special("sep"))
         order_BL = np.where(can_BL, rng.random(ids_BL.shape, np.float32), 2)
         position_BP = np.argpartition(order_BL, self._places, axis=1)[:, : self._places]
         # Of those at hand, as many as the share of the row's tokens says, the least first.
@@ -353,7 +354,7 @@ def _fields(side: str, ids_BL: np.ndarray, types_BL: np.ndarray, rows: int) -> B
     return {
         side: ids,
         f"{side}_types": types_BL.reshape(shape),
-        f"{side}_segments": np.where(ids == 0, 0, slot + 1),
+        f"{side}_segments": np.where(ids == FILLER, 0, slot + 1),
         f"{side}_positions": np.broadcast_to(np.arange(of_group, dtype=np.int32).reshape(shape[1:]) % L, shape).copy(),
         f"{side}_starts": np.broadcast_to(np.arange(0, of_group, L, dtype=np.int32), (B // SLOTS, SLOTS)).copy(),
     }

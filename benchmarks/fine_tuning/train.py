@@ -33,6 +33,7 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.two_tower import TowerConfig
+from retrieval.runtime.filler import FILLER
 from retrieval.search.exact import ExactIndex
 from retrieval.search.mining import Rule, mine
 from retrieval.training import loop
@@ -129,7 +130,7 @@ class Collection:
 
 def _padded(ids: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
     """Texts one after the other to rows [N, length]; a longer one loses what is behind, but keeps its last token."""
-    rows = np.zeros((len(lengths), length), np.int32)
+    rows = np.full((len(lengths), length), FILLER, np.int32)
     for row, text in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
         rows[row, : min(len(text), length)] = text[:length]
         if len(text) > length:
@@ -295,7 +296,7 @@ class Programs:
     def embed(self, params: Any, rows_NL: np.ndarray) -> np.ndarray:
         """Embeddings [N, E], float32."""
         size, length = self.sizes.encode_batch, self.sizes.length
-        padded = np.zeros((-(-len(rows_NL) // size) * size, length), np.int32)
+        padded = np.full((-(-len(rows_NL) // size) * size, length), FILLER, np.int32)
         padded[: len(rows_NL), : rows_NL.shape[1]] = rows_NL
         parts = [self.compiled["encode"](params, padded[at : at + size]) for at in range(0, len(padded), size)]
         return np.concatenate(jax.device_get(parts))[: len(rows_NL)]
@@ -313,9 +314,10 @@ class Programs:
     def pairs(self, queries_NL: np.ndarray, documents_NL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of [CLS] query [SEP] document [SEP], and their token types."""
         length = self.sizes.length
-        pairs, types = np.zeros((2, len(queries_NL), length), np.int32)
+        pairs = np.full((len(queries_NL), length), FILLER, np.int32)
+        types = np.zeros_like(pairs)
         for row, (query, document) in enumerate(zip(queries_NL, documents_NL)):
-            query, document = query[query != 0], document[document != 0][1:]
+            query, document = query[query != FILLER], document[document != FILLER][1:]
             both = np.concatenate([query, document])[:length]
             both[-1] = self.sep_id
             pairs[row, : len(both)], types[row, len(query) : len(both)] = both, 1

@@ -29,7 +29,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     ids_RM = np.random.default_rng(0).integers(1, sizes.vocab_size, (sources, settings["source_tokens"]), np.int32)
     source = Text.from_ids(jnp.asarray(ids_RM), jnp.zeros_like(ids_RM))
     keys_R = jax.random.split(jax.random.key(0), sources)
-    ends = Ends(start=1, end=-1, length=tokens)  # no text ends before it is full, as with the peer
+    ends = Ends(start=1, end=-1, length=tokens, never=0)  # no text ends before it is full, as with the peer
 
     ways: dict[str, Callable[[EncoderDecoder], Written]] = {
         "greedy": lambda model: greedy(model, source, ends),

@@ -47,8 +47,9 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
 
     def features(ids_BL: np.ndarray, types_BL: np.ndarray) -> dict[str, torch.Tensor]:
-        longest = int((ids_BL != 0).sum(axis=1).max())
-        columns = {"input_ids": ids_BL, "token_type_ids": types_BL, "attention_mask": ids_BL != 0}
+        is_text_BL = ids_BL >= 0
+        longest = int(is_text_BL.sum(axis=1).max())
+        columns = {"input_ids": ids_BL * is_text_BL, "token_type_ids": types_BL, "attention_mask": is_text_BL}
         return {
             name: torch.from_numpy(values[:, :longest].astype(np.int64)).to(device) for name, values in columns.items()
         }

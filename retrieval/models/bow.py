@@ -5,7 +5,7 @@ import dataclasses
 import jax
 from flax import nnx
 
-from retrieval.models.text import Text, lookup, mean
+from retrieval.models.text import Text, mean, token_vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,5 +37,5 @@ class BowMlp(nnx.Module):
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]. There is no dropout: the key is accepted as every encoder accepts it."""
         del dropout_key
-        mean_BH = mean(lookup(self.token_embedding.embedding[...], text.ids_RL), text)
+        mean_BH = mean(token_vectors(self.token_embedding.embedding[...], text.ids_RL), text)
         return self.output(jax.nn.tanh(self.hidden(mean_BH)))

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +85,17 @@ class EncoderFolder:
         """The names of its tensors."""
         return TensorNames(self.family, self.sizes["architecture"])
 
-    def encoder(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any]:
+    def encoder(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the encoder, as `encoder_tensors.to_parameters` gives them.
 
-        Args:
-          token_ids: the folder's id of each of our tokens, [V]; None where they are the same.
+        Of a table with more rows than `like` has tokens the first are taken.
 
         Raises:
           UserError: the weights cannot be read, or do not fit.
         """
         tensors = self._of_heads(self._tensors, "")
         tokens = like["token_embedding"]["embedding"].shape[0]
-        tensors = _of_tokens(tensors, self.names, token_ids, tokens)
+        tensors = _of_tokens(tensors, self.names, tokens)
         return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
 
     def check_cross_encoder(self, like: Mapping[str, Any]) -> None:
@@ -150,7 +149,7 @@ class EncoderFolder:
         tensors = self._of_heads(self._tensors, "next_sentence", "pooler")
         return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
 
-    def mlm_head(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any] | None:
+    def mlm_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
         if not self.has_head:
             return None
@@ -165,7 +164,7 @@ class EncoderFolder:
                 )
         if (bias := head.pop(f"{root}.decoder.bias", None)) is not None:
             head.setdefault(f"{root}.bias", bias)
-        head = _of_tokens(head, self.names, token_ids, len(like["bias"]))
+        head = _of_tokens(head, self.names, len(like["bias"]))
         return encoder_tensors.to_parameters(head, like, self.names, str(self.path))
 
     def _of_heads(self, tensors: Mapping[str, np.ndarray], *heads: str) -> dict[str, np.ndarray]:
@@ -271,15 +270,11 @@ def written_config(config: TransformerConfig) -> dict[str, Any]:
     return written
 
 
-def _of_tokens(
-    tensors: Mapping[str, np.ndarray], names: TensorNames, token_ids: Sequence[int] | None, tokens: int
-) -> Mapping[str, np.ndarray]:
-    """The tensors with one row of the vocabulary for each of our tokens, in our order; spare rows are left out.
+def _of_tokens(tensors: Mapping[str, np.ndarray], names: TensorNames, tokens: int) -> Mapping[str, np.ndarray]:
+    """The tensors with one row of the vocabulary for each token; spare rows, which stand behind them, are left out.
 
     Tables with too few will be found not to fit.
     """
     modules = FAMILIES[names.family].modules
     of_tokens = {f"{modules['token_embedding']}.weight", f"{modules.get('', '')}.bias"} & tensors.keys()
-    rows = np.arange(tokens) if token_ids is None else np.asarray(token_ids)
-    of_tokens = [name for name in of_tokens if tensors[name].shape[:1] > (rows.max(initial=0),)]
-    return {**tensors, **{name: tensors[name][rows] for name in of_tokens}}
+    return {**tensors, **{name: tensors[name][:tokens] for name in of_tokens if tensors[name].ndim}}

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.runtime.filler import FILLER
 
 
 @jax.tree_util.register_dataclass
@@ -23,7 +24,7 @@ class Text:
     needs nothing of the others.
 
     Attributes:
-      ids_RL: token ids.
+      ids_RL: token ids, and `FILLER` where no token is.
       types_RL: BERT's token types (0 for the first segment of a pair, 1 for the second).
       segments_RL: which text of its group a token belongs to: 1, 2, ..., C and 0 for padding. Texts do not see each
         other. A text that is not packed is a group of its own.
@@ -40,9 +41,9 @@ class Text:
 
     @classmethod
     def from_ids(cls, ids_BL: jax.Array, types_BL: jax.Array) -> "Text":
-        """One text per row, from the row's first token on; id 0 is padding."""
+        """One text per row, from the row's first token on; padding is `FILLER`."""
         positions_BL = jnp.zeros_like(ids_BL) + jnp.arange(ids_BL.shape[1], dtype=ids_BL.dtype)
-        return cls(ids_BL, types_BL, (ids_BL != 0).astype(ids_BL.dtype), positions_BL)
+        return cls(ids_BL, types_BL, (ids_BL != FILLER).astype(ids_BL.dtype), positions_BL)
 
     @classmethod
     def from_groups(
@@ -62,6 +63,11 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
     sharding = jax.typeof(index).sharding
     out = NamedSharding(sharding.mesh, P(*sharding.spec, None))
     return table_VH.at[index].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False, out_sharding=out)
+
+
+def token_vectors(table_VH: jax.Array, ids: jax.Array) -> jax.Array:
+    """The embeddings of token ids, [..., H]. Those of padding mean nothing: they are the first token's."""
+    return lookup(table_VH, jnp.where(ids == FILLER, 0, ids))
 
 
 def first(x_RLH: jax.Array, text: Text) -> jax.Array:

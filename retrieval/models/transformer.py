@@ -30,7 +30,7 @@ from retrieval.models.products import FACTORS, SAME, columns, factor_type, times
 from retrieval.models.relative_bias import RelativeBias
 from retrieval.models.rms_norm import RMSNorm
 from retrieval.models.rope import Rotation
-from retrieval.models.text import Text, lookup, seen_tokens
+from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
 from retrieval.runtime.arrays import is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -188,7 +188,7 @@ class Transformer(nnx.Module):
 
     def _embed(self, text: Text) -> jax.Array:
         config, switches = self.config, self.config.architecture
-        x_RLH = lookup(self.token_embedding.embedding[...], text.ids_RL)
+        x_RLH = token_vectors(self.token_embedding.embedding[...], text.ids_RL)
         if switches.embedding_scale:
             x_RLH *= config.hidden_size**0.5
         if switches.positions == "learned":

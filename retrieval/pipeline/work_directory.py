@@ -22,7 +22,7 @@ CONFIG = "config.json"
 
 # What configs, records and the files of stages are like. A change that an older work directory must not go on with
 # raises it.
-FORMAT = 1
+FORMAT = 2  # padding is -1
 
 
 class Asked(NamedTuple):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from retrieval.models.text import Text
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.runtime.filler import FILLER
 from retrieval.training.chunks import in_chunks
 
 
@@ -51,4 +52,4 @@ def for_every_text(values: Any, batch: Mapping[str, jax.Array]) -> Any:
 
 def token_count(ids: jax.Array, examples: int) -> jax.Array:
     """The tokens of an example without padding, for every group of packed ones their mean, [G]."""
-    return (ids != 0).sum(axis=range(1, ids.ndim)) * (len(ids) / examples)
+    return (ids != FILLER).sum(axis=range(1, ids.ndim)) * (len(ids) / examples)

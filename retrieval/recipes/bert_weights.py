@@ -144,7 +144,7 @@ def _of_tower(folder: EncoderFolder, shapes: Mapping[str, Any]) -> dict[str, Any
     """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
     if model_folder.has_modules(folder.path):
         return tower(ModuleFolder.open(folder.path), shapes)
-    return {"encoder": folder.encoder(shapes["encoder"], published_ids(folder))}
+    return {"encoder": folder.encoder(shapes["encoder"])}
 
 
 def tower(modules: ModuleFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,20 +153,19 @@ def tower(modules: ModuleFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: a file is damaged, or a tensor is missing, left over or of another shape.
     """
-    encoder = modules.bert.encoder(shapes["encoder"], published_ids(modules.bert))
+    encoder = modules.bert.encoder(shapes["encoder"])
     return {"encoder": encoder, **modules.parameters(shapes)}
 
 
 def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    token_ids, head = published_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
-    loaded = folder.mlm_head(head, token_ids)
+    loaded = folder.mlm_head({name: params[name] for name in ("dense", "norm", "bias")})
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
     more = {name: params[name] for name in ("pooler", "next_sentence") if name in params}
     second = folder.next_sentence_head(more) if more else {}
     if second is None:
         _log.warning("%s has no head of next-sentence prediction: that starts at random", folder.path)
-    return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {}), **(second or {})}
+    return {**params, "encoder": folder.encoder(params["encoder"]), **(loaded or {}), **(second or {})}
 
 
 def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +175,7 @@ def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str,
             f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "
             "config.model.writer.pre_norm=False"
         )
-    return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder))}
+    return {**params, "encoder": folder.encoder(params["encoder"])}
 
 
 def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +187,7 @@ def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str
         _log.warning(
             "%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(missing), classes
         )
-    return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder)), **head}
+    return {**params, "encoder": folder.encoder(params["encoder"]), **head}
 
 
 def _check_encoder(config: ConfigDict, folder: EncoderFolder) -> None:
@@ -260,7 +259,7 @@ def log_spare_rows(folder: EncoderFolder, vocabulary: Vocabulary) -> None:
 
 def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: Path, remedy: str) -> None:
     """Every token has an embedding."""
-    tokens, rows = 1 + max(vocabulary.published_ids or [len(vocabulary) - 1]), folder.sizes["vocab_size"]
+    tokens, rows = len(vocabulary), folder.sizes["vocab_size"]
     if tokens > rows:
         raise UserError(f"{name}: a model of {rows} tokens, and {path} has {tokens}: {remedy}")
 
@@ -276,9 +275,3 @@ def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
     _check_rows(folder, published, name, theirs or ours, way)
     if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
-
-
-def published_ids(folder: EncoderFolder) -> list[int] | None:
-    """The folder's ids of our tokens; None where they are the same."""
-    path = vocabularies.find(folder.path)
-    return vocabularies.load(path).published_ids if path else None

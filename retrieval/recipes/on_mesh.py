@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.runtime.filler import FILLER
 from retrieval.training import sharding
 
 
@@ -60,4 +61,4 @@ class OnMesh:
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
     """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
     seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
-    return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
+    return np.where(ids_BL == FILLER, 0, np.minimum(seen, 1)).astype(np.int32)

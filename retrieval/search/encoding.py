@@ -22,6 +22,7 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
+from retrieval.runtime.filler import FILLER
 from retrieval.search import sharded_map
 from retrieval.search.exact import finite_embeddings
 
@@ -275,8 +276,8 @@ def batches(
 
 
 def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """Token ids as an array [count, length], zeros behind each row and behind the last."""
-    ids = np.zeros((count, length), np.int32)
+    """Token ids as an array [count, length], `FILLER` behind each row and behind the last."""
+    ids = np.full((count, length), FILLER, np.int32)
     for row, tokens in zip(ids, rows):
         row[: len(tokens)] = tokens
     return ids

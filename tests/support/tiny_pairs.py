@@ -10,7 +10,7 @@ from retrieval.models.transformer import TransformerConfig
 CONFIG = TransformerConfig(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
 _RANDOM = np.random.default_rng(0)
 _LENGTHS = np.array([10, 4, 7, 9, 5, 10, 6, 8])[:, None]
-IDS = np.where(np.arange(10) < _LENGTHS, _RANDOM.integers(1, 30, (8, 10)), 0).astype(np.int32)
+IDS = np.where(np.arange(10) < _LENGTHS, _RANDOM.integers(0, 30, (8, 10)), -1).astype(np.int32)
 TYPES = np.where(np.arange(10) < _LENGTHS, np.arange(10) > 3, 0).astype(np.int32)
 
 

@@ -214,9 +214,7 @@ def abstract(
       UserError: lanes, batch size or devices do not divide each other.
     """
     _check(batch_size, lanes, sharding, packing)
-    part = {
-        name: np.zeros((batch_size // lanes, *shape), dtype) for name, (shape, dtype) in kind.row_specs(lengths).items()
-    }
+    part = kind.blank_rows(lengths, batch_size // lanes)
     if packing and (packed := packing.pack(part)):  # texts without a token always fit
         part, _ = packed
     part |= {

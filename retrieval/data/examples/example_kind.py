@@ -7,8 +7,8 @@ Parsing, converters, packing, placing and abstract batches follow from it. A pai
 
 is in a batch
 
-    query [2 7 8 3 0 0 0 0]           query_types [0 0 0 0 0 0 0 0]
-    document [[2 5 3 9 6 3 0 0]]      document_types [[0 0 0 1 1 1 0 0]]
+    query [2 7 8 3 -1 -1 -1 -1]       query_types [0 0 0 0 0 0 0 0]
+    document [[2 5 3 9 6 3 -1 -1]]    document_types [[0 0 0 1 1 1 0 0]]
     document_id [41]                  log_q [-9.2]
 """
 
@@ -18,8 +18,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from retrieval.data.examples.token_rows import Record
 from retrieval.libraries import tf
+from retrieval.runtime.filler import FILLER
 
 Lengths = Mapping[str, int]  # field -> its length; an optional field that is not in it is not in the examples
 
@@ -32,19 +35,26 @@ class Field(NamedTuple):
       shape: each axis as a number, or as the field whose length it is; () for one axis of its own length.
       side: 'query' or 'document' where a row has texts there that may be packed: they have its settings.
       is_optional: whether examples have it only where somebody asks for it.
+      fill: what stands behind its values.
     """
 
     dtype: str = "int32"
     shape: tuple[str | int, ...] = ()
     side: str = ""
     is_optional: bool = False
+    fill: int = 0
+
+
+def tokens(shape: tuple[str | int, ...] = (), side: str = "", is_optional: bool = False) -> Field:
+    """A field of token ids."""
+    return Field(shape=shape, side=side, is_optional=is_optional, fill=FILLER)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleKind:
     """A kind of examples. A recipe trains on one.
 
-    A row of a batch has the fields of an example, filled up with zeros, and those that are made of them.
+    A row of a batch has the fields of an example, filled up, and those that are made of them.
 
     Attributes:
       name, what: the kind in a word, and in words for errors. Tasks and recipes go together by the word.
@@ -72,9 +82,15 @@ class ExampleKind:
 
     def row(self, example: Record, lengths: Lengths, sep_id: int) -> Record:
         """A row of an example."""
-        row = {name: _filled(example[name], self._shape(name, lengths)) for name in self.fields if name in lengths}
+        there = {name: field for name, field in self.fields.items() if name in lengths}
+        row = {name: _filled(example[name], self._shape(name, lengths), field.fill) for name, field in there.items()}
         row |= self.make(row, sep_id)
         return {name: tf.ensure_shape(row[name], self._shape(name, lengths)) for name in self._of_rows(lengths)}
+
+    def blank_rows(self, lengths: Lengths, count: int) -> dict[str, np.ndarray]:
+        """Rows without a token."""
+        fields, specs = self._of_rows(lengths), self.row_specs(lengths)
+        return {name: np.full((count, *shape), fields[name].fill, dtype) for name, (shape, dtype) in specs.items()}
 
     def _of_rows(self, lengths: Lengths | None = None) -> dict[str, Field]:
         own = {name: field for name, field in self.fields.items() if name not in self.unread}
@@ -85,19 +101,19 @@ class ExampleKind:
         return tuple(axis if isinstance(axis, int) else lengths[axis] for axis in axes)
 
 
-def _filled(values: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-    """Values whose last axis is cut or filled up with zeros."""
+def _filled(values: tf.Tensor, shape: tuple[int, ...], fill: int) -> tf.Tensor:
+    """Values whose last axis is cut or filled up."""
     if values.shape.is_fully_defined() and tuple(values.shape) == shape:
         return values
     values = values[..., : shape[-1]]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
     blanks: Any = [[0, 0]] * (len(shape) - 1) + [[0, shape[-1] - tf.shape(values)[-1]]]
-    return tf.ensure_shape(tf.pad(values, blanks), shape)
+    return tf.ensure_shape(tf.pad(values, blanks, constant_values=fill), shape)
 
 
 def types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:
     """BERT's token types: 1 for the tokens after the first [SEP], 0 for the first text and for padding."""
     seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
-    return tf.where(ids == 0, 0, tf.minimum(seen, 1))
+    return tf.where(ids == FILLER, 0, tf.minimum(seen, 1))
 
 
 # The leading axis of a document, of size 1 + hard negatives, is the shape that every loss takes.
@@ -106,8 +122,8 @@ PAIRS = ExampleKind(
     "pair",
     "pairs of a query and a document",
     {
-        "query": Field(side="query"),
-        "document": Field(shape=_DOCUMENTS, side="document"),
+        "query": tokens(side="query"),
+        "document": tokens(_DOCUMENTS, side="document"),
         "document_id": Field(),
         "log_q": Field("float32"),
         "positive_ids": Field(is_optional=True),  # of the query's known positives

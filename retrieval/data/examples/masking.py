@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrieval.data.examples.example_kind import ExampleKind, Field
+from retrieval.data.examples.example_kind import ExampleKind, Field, tokens
 from retrieval.libraries import tf
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
@@ -14,7 +14,7 @@ PERCENT = 15
 MASKED = ExampleKind(
     "masked",
     "masked texts",
-    {"text": Field(side="document"), "positions": Field(), "labels": Field()},
+    {"text": tokens(side="document"), "positions": Field(), "labels": Field()},
     {"weights": Field("float32", ("positions",))},
     # 1 for a position to predict, and 0 for padding. The first token, [CLS], is never predicted.
     lambda row, sep_id: {"weights": tf.cast(row["positions"] > 0, tf.float32)},

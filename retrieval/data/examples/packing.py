@@ -19,6 +19,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
 
@@ -82,7 +83,8 @@ class Packing:
 
     def lengths(self, examples: Arrays) -> dict[str, np.ndarray]:
         """How much each text takes of its rows, by field, [N, K]."""
-        counts = {field: np.count_nonzero(examples[field], axis=-1) for field in self.rows}
+        empty = {field: FILLER if field in self.texts else 0 for field in self.rows}
+        counts = {field: np.count_nonzero(examples[field] != none, axis=-1) for field, none in empty.items()}
         return {field: count if count.ndim == 2 else count[:, None] for field, count in counts.items()}
 
     def pack(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
@@ -90,8 +92,8 @@ class Packing:
 
         Queries [2 7 3], [2 5 6 4 8 3] and [2 9 3] in rows of 8 tokens become
 
-            query [[2 7 3 2 9 3 0 0] [2 5 6 4 8 3 0 0]]   query_segments [[1 1 1 3 3 3 0 0] [2 2 2 2 2 2 0 0]]
-            query_starts [0 8 3]                          query_positions [[0 1 2 0 1 2 0 0] [0 1 2 3 4 5 0 0]]
+            query [[2 7 3 2 9 3 -1 -1] [2 5 6 4 8 3 -1 -1]]   query_segments [[1 1 1 3 3 3 0 0] [2 2 2 2 2 2 0 0]]
+            query_starts [0 8 3]                              query_positions [[0 1 2 0 1 2 0 0] [0 1 2 3 4 5 0 0]]
 
         with an axis of size 1 before them: the lane. `positions` of MLM, offsets in a text, become offsets in all rows.
         Fields that are not packed stay as they are.
@@ -284,22 +286,23 @@ class _Spots:
         self.positions_S = np.arange(ends_T[-1], dtype=np.int32) - np.repeat(ends_T - lengths_T, lengths_T)
         self._places_S = self.positions_S + np.repeat(starts_T, lengths_T)
 
-    def lay(self, values: np.ndarray) -> np.ndarray:
+    def lay(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
         """Padded texts [..., W] in rows, [1, rows, L]."""
         values_TW = values.reshape(len(self._lengths_T), -1)
-        return self.lay_flat(values_TW[np.arange(values_TW.shape[1]) < self._lengths_T[:, None]])
+        return self.lay_flat(values_TW[np.arange(values_TW.shape[1]) < self._lengths_T[:, None]], fill)
 
-    def lay_flat(self, values_S: np.ndarray) -> np.ndarray:
+    def lay_flat(self, values_S: np.ndarray, fill: int = 0) -> np.ndarray:
         """The same of the values of all tokens, one text after the other."""
-        laid = np.zeros((1, self._rows.count, self._rows.length), values_S.dtype)
+        laid = np.full((1, self._rows.count, self._rows.length), fill, values_S.dtype)
         laid.reshape(-1)[self._places_S] = values_S
         return laid
 
 
 def _packed_texts(batch: Arrays, field: str, spots: _Spots) -> Arrays:
     """The fields that stand for a field of texts, with the axis of the lane."""
-    packed = {name: spots.lay(batch[name]) for name in (field, f"{field}_types") if name in batch}
-    return packed | {
+    types = f"{field}_types"
+    return ({types: spots.lay(batch[types])} if types in batch else {}) | {
+        field: spots.lay(batch[field], FILLER),
         f"{field}_segments": spots.lay_flat(spots.numbers_S),
         f"{field}_positions": spots.lay_flat(spots.positions_S.astype(np.int32)),
         f"{field}_starts": spots.starts_T[None],

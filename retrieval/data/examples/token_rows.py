@@ -22,13 +22,15 @@ class Specials(NamedTuple):
     cls: int
     sep: int
     mask: int
+    pad: int
     vocab_size: int
     prefixes: Prefixes = NONE
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, prefixes: Prefixes = NONE) -> Specials:
         """Reads them off a vocabulary."""
-        return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary), prefixes)
+        ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id
+        return cls(*ids, len(vocabulary), prefixes)
 
 
 def single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:

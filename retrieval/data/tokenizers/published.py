@@ -39,24 +39,19 @@ _WAY_OUT = "take another model"
 
 
 class PublishedTokenizer(Vocabulary):
-    """Any pipeline of the `tokenizers` library. Padding has id 0 here: it and the published token 0 change places.
-
-    Attributes:
-      published_ids: the id that each token has in the folder.
-    """
+    """Any pipeline of the `tokenizers` library."""
 
     FILE = "tokenizer.json"
 
-    def __init__(self, config: tokenizer_json.Config, roles: Roles, published_ids: list[int], tokens_in_text: bool):
+    def __init__(self, config: tokenizer_json.Config, roles: Roles, tokens_in_text: bool):
         """Args:
-        config: a `tokenizer.json` with our ids, whose post-processor does nothing.
+        config: a `tokenizer.json` whose post-processor does nothing.
         roles: its special tokens.
         tokens_in_text: whether a special token that is written in a text is that token.
         """
         tokenizer = tokenizer_json.tokenizer(config)
         super().__init__(tokenizer_json.tokens(config), roles, tokenizer)
         tokenizer_json.check_added(config, tokenizer)
-        self.published_ids = published_ids
         self.tokens_in_text = tokens_in_text
         self._tokenizer.encode_special_tokens = not tokens_in_text
         normalizer = self._tokenizer.normalizer
@@ -67,7 +62,7 @@ class PublishedTokenizer(Vocabulary):
         return files.fingerprint([self._tokenizer.to_str(), self.tokens_in_text])
 
     def save(self, path: Path) -> None:
-        """Writes `tokenizer.json` with our order of tokens, and beside it what transformers has to know of it."""
+        """Writes `tokenizer.json`, and beside it what transformers has to know of it."""
         files.write_text(path, self.to_json(types=1) + "\n")
         files.write_json(path.with_name("tokenizer_config.json"), self.settings())
 
@@ -91,12 +86,8 @@ def load(path: Path) -> Vocabulary:
         usual = () if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT].values()
         tokenizer_json.name_special_tokens(config, settings, usual if settings else ())
         roles = tokenizer_json.take_roles(path, config, settings)
-        published_ids = tokenizer_json.put_padding_first(path, config, roles.pad)
         tokens_in_text = settings.get("split_special_tokens") is not True
-        if word_piece := _word_piece(config, roles, tokens_in_text):
-            word_piece.published_ids = published_ids
-            return word_piece
-        return PublishedTokenizer(config, roles, published_ids, tokens_in_text)
+        return _word_piece(config, roles, tokens_in_text) or PublishedTokenizer(config, roles, tokens_in_text)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -170,7 +161,6 @@ def _word_piece(config: tokenizer_json.Config, roles: Roles, tokens_in_text: boo
     cleans = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     same = (
         tuple(roles) == SPECIAL_TOKENS
-        and tokens[0] == roles.pad
         and all(tokens)
         and normalizer == normalizer | cleans
         and config.get("pre_tokenizer") == {"type": "BertPreTokenizer"}

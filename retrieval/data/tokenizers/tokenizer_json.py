@@ -176,40 +176,6 @@ def take_roles(path: Path, config: Config, settings: Mapping[str, Any]) -> Roles
     return Roles(pad, role("unk") or around[0], around[0], around[2], role("mask"))
 
 
-def put_padding_first(path: Path, config: Config, pad: str) -> list[int]:
-    """Gives the token of padding the id 0.
-
-    Returns:
-      The id that each token had.
-
-    Raises:
-      UserError: the model has ids without tokens, and padding is an added token.
-    """
-    ids, vocab = _ids(config), config["model"]["vocab"]
-    size, old = len(vocab), ids[pad]
-    order = list(range(len(tokens(config))))
-    if old == 0:
-        return order
-    is_added = pad not in vocab if isinstance(vocab, dict) else old >= size
-    if not is_added:
-        order[0], order[old] = old, 0
-    elif sorted(ids.values()) == order:  # it becomes one of the model, whose tokens come before those that are added
-        order = [old, *range(1, size), 0, *(id for id in range(size, len(order)) if id != old)]
-    else:
-        raise UserError(f"vocabulary {path}: padding is an added token, and ids before it have no token; copy it again")
-    new = {their_id: our_id for our_id, their_id in enumerate(order)}
-    if isinstance(vocab, dict):
-        config["model"]["vocab"] = {token: new[id] for token, id in (vocab | {pad: old}).items()}
-    else:
-        pieces = [*vocab, [pad, min(score for _, score in vocab)]] if is_added else vocab
-        config["model"]["vocab"] = [pieces[size if id >= size else id] for id in order[: len(pieces)]]
-        if (unk := config["model"].get("unk_id")) is not None:
-            config["model"]["unk_id"] = new[unk]
-    for token in config["added_tokens"]:
-        token["id"] = new[token["id"]]
-    return order
-
-
 def _ids(config: Config) -> dict[str, int]:
     """The id of each token, of the model and added."""
     vocab = config["model"]["vocab"]

@@ -46,17 +46,13 @@ class Vocabulary:
     Attributes:
       FILE: the name of its file in a folder.
       tokens: id -> token.
-      published_ids: the id that each token has where the vocabulary was published; None: the same.
       folds_accents: whether 'café' gets the ids of 'cafe'.
-      tokens_in_text: whether a special token that is written in a text is that token, as in most published folders;
-        that of padding is the unknown one then.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0, and `mask_id` -1 where
-        there is none.
+      tokens_in_text: whether a special token that is written in a text is that token, as in most published folders.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens, -1 where there is none.
     """
 
     FILE: str
     folds_accents: bool
-    published_ids: list[int] | None = None
     tokens_in_text: bool = False
 
     def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], tokenizer: Tokenizer):
@@ -85,22 +81,15 @@ class Vocabulary:
         """`encode` for many texts at once."""
         if any(SEPARATOR in text for text in texts):
             return [self._with_separators(text) for text in texts]
-        return [self._without(encoding.ids, self.pad_id) for part in _parts(texts) for encoding in self._encode(part)]
+        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
 
     def _with_separators(self, text: str) -> list[int]:
-        parts = self._encode([part.strip() for part in text.split(SEPARATOR)])
-        ids = [self._without(part.ids, self.pad_id) for part in parts]
+        ids = [part.ids for part in self._encode([part.strip() for part in text.split(SEPARATOR)])]
         return list(itertools.chain(ids[0], *([self.sep_id, *rest] for rest in ids[1:])))
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         with _text_errors(texts):
             return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-
-    def _without(self, ids: list[int], *unwanted: int) -> list[int]:
-        """Ids of a text with the unknown token for those that would be taken for the frame of a row."""
-        if any(id in ids for id in unwanted):
-            return [self.unk_id if id in unwanted else id for id in ids]
-        return ids
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and where in `text` each token stands: its first character, and the one behind its last.
@@ -114,7 +103,8 @@ class Vocabulary:
         begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
         firsts = [end - max(len(text[start:end].lstrip()), min(1, end - start)) for start, end in encoding.offsets]
         ends = [_behind(text, end, most) for (_, end), most in zip(encoding.offsets, begins)]
-        return self._without(encoding.ids, self.pad_id, self.sep_id), list(zip(firsts, ends))
+        ids = [self.unk_id if id == self.sep_id else id for id in encoding.ids]
+        return ids, list(zip(firsts, ends))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -241,7 +231,7 @@ class WordPiece(Vocabulary):
         The `tokenizer_config.json` beside it says whether it is cased, and without one its tokens do.
 
         Raises:
-          UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first one.
+          UserError: the file cannot be read, lacks a special token, or repeats a token.
         """
         path = Path(path)
         tokens = read_lines(path)
@@ -425,15 +415,13 @@ def check_tokens(path: Path, tokens: list[str]) -> None:
     """Checks the tokens of a file, in the order of their ids.
 
     Raises:
-      UserError: a special token is missing, [PAD] is not the first, or one is there twice.
+      UserError: a special token is missing, or one is there twice.
     """
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise UserError(
             f"vocabulary {path}: lacks {', '.join(missing)}; a BERT vocab.txt with one token a line is needed"
         )
-    if tokens[0] != "[PAD]":
-        raise UserError(f"vocabulary {path}: line 1 is {tokens[0]!r}, but padding has id 0: [PAD] must come first")
     if len(set(tokens)) != len(tokens):
         seen: set[str] = set()
         line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))

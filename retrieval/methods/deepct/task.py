@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import Stemmer
 
 from retrieval.data.examples import masking
-from retrieval.data.examples.example_kind import ExampleKind, Field, types
+from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record
@@ -25,7 +25,7 @@ from retrieval.libraries import tf
 TERMS = ExampleKind(
     "terms",
     "passages whose words are weighed",
-    {"text": Field(), "targets": Field("float32"), "counts": Field("float32")},
+    {"text": tokens(), "targets": Field("float32"), "counts": Field("float32")},
     {"text_types": Field(shape=("text",))},
     lambda row, sep_id: {"text_types": types(row["text"], sep_id)},
 )

@@ -75,8 +75,10 @@ def mask_row(ids: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, specials: Speci
     labels = tf.gather(ids, positions)
     count = tf.size(positions)
     roll = tf.random.stateless_uniform([count], seeds[1])
-    # From 1 on: 0 is padding, which would be no token to the encoder, and take away the place that is to be predicted.
-    random_ids = tf.random.stateless_uniform([count], seeds[2], 1, specials.vocab_size, tf.int32)
+    # Of all tokens but that of padding, which no text has.
+    others = specials.vocab_size - (specials.pad >= 0)
+    random_ids = tf.random.stateless_uniform([count], seeds[2], 0, others, tf.int32)
+    random_ids += tf.cast((specials.pad >= 0) & (random_ids >= specials.pad), tf.int32)
     replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
     text = tf.tensor_scatter_nd_update(ids, positions[:, None], replaced)
     return {"text": text, "positions": positions, "labels": labels}

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrieval import files
-from retrieval.data.examples.example_kind import ExampleKind, Field, types
+from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.labelled.pair_shards import deal
@@ -40,6 +40,7 @@ from retrieval.errors import UserError
 from retrieval.libraries import tf
 from retrieval.parsing.time_limit import TooSlowError
 from retrieval.runtime import hashing
+from retrieval.runtime.filler import FILLER
 
 STEM = "spans"
 PATTERN = f"{STEM}-*.tfrecord"
@@ -110,7 +111,7 @@ def inside_paragraph(ids_RL: np.ndarray, sep_id: int) -> np.ndarray:
     is_sep_RL = ids_RL == sep_id
     behind_RL = np.cumsum(is_sep_RL[:, ::-1], axis=1)[:, ::-1]
     before_RL = np.cumsum(is_sep_RL, axis=1)
-    return ((behind_RL == 1) & (before_RL >= 1) & ~is_sep_RL & (ids_RL != 0)).astype(np.int32)
+    return ((behind_RL == 1) & (before_RL >= 1) & ~is_sep_RL & (ids_RL != FILLER)).astype(np.int32)
 
 
 class Compared(NamedTuple):
@@ -292,11 +293,12 @@ ANSWERED = ExampleKind(
     "spans",
     "questions with paragraphs and the places of their answers",
     {
-        "pair": Field(shape=_ROWS),
+        "pair": tokens(_ROWS),
         "spans": Field(shape=("spans", 3)),
         "paragraph": Field(),
         "retrieved": Field("float32"),
         **dict.fromkeys(_COMPARED, Field(is_optional=True)),
+        "question": tokens(is_optional=True),
     },
     {"pair_types": Field(shape=_ROWS), "inside": Field(shape=_ROWS)},
     _made,
@@ -359,13 +361,13 @@ def example(record: Record, order: tf.Tensor, lengths: Mapping[str, int]) -> Rec
     """The first paragraphs of an order, and the spans in them, numbered as they stand in the example.
 
     Where there are fewer paragraphs, or spans, or scores, than an example has room for, the rest is empty: rows of
-    zeros, spans of -1, scores of -inf. So it is with candidates: rows of -1. `holds` becomes a 1 for each that does.
+    filler, spans of -1, scores of -inf. So it is with candidates: rows of -1. `holds` becomes a 1 for each that does.
     """
     K, length, S, N = (lengths[name] for name in ("paragraph", "pair", "spans", "retrieved"))
     ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
-    rows = ragged.from_row_lengths(record["rows"], record["row_lengths"]).to_tensor(shape=[None, length])
+    rows = ragged.from_row_lengths(record["rows"], record["row_lengths"]).to_tensor(FILLER, [None, length])
     chosen = tf.pad(order[:K], [[0, tf.maximum(0, K - tf.size(order))]], constant_values=-1)
-    rows = tf.concat([rows, tf.zeros([1, length], rows.dtype)], 0)  # the last is that of -1
+    rows = tf.concat([rows, tf.fill([1, length], tf.constant(FILLER, rows.dtype))], 0)  # the last is that of -1
     spans = tf.reshape(record["spans"], [-1, 3])
     is_there = spans[:, :1] == chosen[None]
     spans = tf.concat([tf.argmax(is_there, axis=1, output_type=tf.int32)[:, None], spans[:, 1:]], 1)
@@ -386,7 +388,7 @@ def _of_tower(record: Record, lengths: Mapping[str, int]) -> Record:
     N, question = lengths["candidates"], record["question"][: lengths["question"]]
     candidates = record["candidates"][:N]
     return {
-        "question": tf.pad(question, [[0, lengths["question"] - tf.size(question)]]),
+        "question": tf.pad(question, [[0, lengths["question"] - tf.size(question)]], constant_values=FILLER),
         "candidates": tf.pad(candidates, [[0, N - tf.size(candidates)]], constant_values=-1),
         "holds": tf.cast(tf.reduce_any(tf.range(N)[:, None] == record["holds"][None], axis=1), tf.int32),
     }

@@ -9,7 +9,6 @@ Letters of shapes beside those of `text`: C classes.
 """
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +156,11 @@ def separators(folder: EncoderFolder) -> int:
         return 2 if folder.family in _PAIRS_OF_TWO_SEPARATORS else 1
 
 
-def load_cross_encoder(
-    folder: EncoderFolder, config: TransformerConfig, token_ids: Sequence[int] | None = None
-) -> CrossEncoder:
+def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> CrossEncoder:
     """The cross-encoder of such a folder. Its scores are those of `sentence_transformers.CrossEncoder.predict`.
 
     Args:
       config: of the folder's sizes, and with as many tokens as its vocabulary has.
-      token_ids: as `EncoderFolder.encoder` has them.
 
     Raises:
       UserError: as `check_cross_encoder`, or the weights cannot be read.
@@ -174,7 +170,7 @@ def load_cross_encoder(
     state = nnx.state(model, nnx.Param)
     like = nnx.to_pure_dict(state)
     head = folder.classifier({name: like[name] for name in ("pooler", "classifier")}) or {}
-    params = {"encoder": folder.encoder(like["encoder"], token_ids)} | head
+    params = {"encoder": folder.encoder(like["encoder"])} | head
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)
     return model

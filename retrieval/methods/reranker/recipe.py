@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from retrieval.data.examples.example_kind import PAIRS, Field, types
+from retrieval.data.examples.example_kind import PAIRS, Field, tokens, types
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -28,6 +28,7 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
 from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.runtime.filler import FILLER
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Sign
@@ -38,25 +39,25 @@ _ROWS = ("document_id", "document")  # a row is as long as a document alone woul
 
 
 def _made(row: Record, sep_id: int) -> Record:
-    """Of documents 9 long, [CLS] = 2, [SEP] = 3, query [2 7 8 3] and document [[2 5 3 9 6 3 0 0 0]] the fields
+    """Of documents 9 long, [CLS] = 2, [SEP] = 3, query [2 7 8 3] and document [[2 5 3 9 6 3 -1 -1 -1]] the fields
 
-        pair [[2 7 8 3 5 9 6 3 0]]   pair_types [[0 0 0 0 1 1 1 1 0]]
+        pair [[2 7 8 3 5 9 6 3 -1]]   pair_types [[0 0 0 0 1 1 1 1 0]]
 
     The query keeps its length. The document, its title and text without the [SEP] between them, is cut to the rest.
     """
-    query, bodies = tf.boolean_mask(row["query"], row["query"] != 0), row["document"][:, 1:]  # without [CLS]
+    query, bodies = tf.boolean_mask(row["query"], row["query"] != FILLER), row["document"][:, 1:]  # without [CLS]
     ragged: Any = tf.ragged  # which the stubs lack
     shape: Any = row["document"].shape
     K, length = shape
-    bodies = ragged.boolean_mask(bodies, (bodies != 0) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
+    bodies = ragged.boolean_mask(bodies, (bodies != FILLER) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
     queries, ends = tf.tile(query[None], [K, 1]), tf.fill([K, 1], sep_id)
-    pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(shape=[K, length])
+    pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(FILLER, [K, length])
     return {"pair": pair, "pair_types": types(pair, sep_id)}
 
 
 JOINED = dataclasses.replace(
     PAIRS,
-    made={"pair": Field(shape=_ROWS, side="document"), "pair_types": Field(shape=_ROWS)},
+    made={"pair": tokens(_ROWS, side="document"), "pair_types": Field(shape=_ROWS)},
     make=_made,
     unread=("query", "document", "log_q"),
 )

@@ -180,7 +180,7 @@ class _Rerankers(TrainedKind):
         vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
         of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
-        model = cross_encoder.load_cross_encoder(folder, config, vocabulary.published_ids)
+        model = cross_encoder.load_cross_encoder(folder, config)
         bert_weights.log_spare_rows(folder, vocabulary)
         return Reranker(run.config, model, vocabulary, _lengths(folder, run.config.data))
 

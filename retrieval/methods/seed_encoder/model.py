@@ -19,7 +19,7 @@ from flax import nnx
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.text import Text, by_group, first, lookup, same_text
+from retrieval.models.text import Text, by_group, first, lookup, same_text, token_vectors
 from retrieval.models.transformer import (
     INIT,
     Attention,
@@ -94,7 +94,7 @@ class Autoencoder(MaskedLanguageModel):
         cls_BH, divergence_BZ = first(hidden_RLH, text), None
         if hasattr(self, "bottleneck"):
             cls_BH, divergence_BZ = self.bottleneck(cls_BH, noise_key)
-        token_RLH = lookup(self.encoder.token_embedding.embedding[...], original_RL)
+        token_RLH = token_vectors(self.encoder.token_embedding.embedding[...], original_RL)
         next_RLH = self.decoder(token_RLH, cls_BH, text, decoder_key)
         next_RLV = self.scores(next_RLH, self.decoder.decoder.bias)
         return Reconstruction(self.predict(hidden_RLH, masked_positions_GP), next_RLV, divergence_BZ)

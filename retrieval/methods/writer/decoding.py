@@ -26,9 +26,9 @@ from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.runtime import hashing
 from retrieval.runtime.arrays import first_highest, reshape_rows
+from retrieval.runtime.filler import FILLER
 from retrieval.search.encoding import batches
 
-PAD = 0
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 
 
@@ -36,8 +36,8 @@ class Written(NamedTuple):
     """Texts.
 
     Attributes:
-      ids_RWT: without the start token; with the end token, unless the text was cut, and `PAD` behind it.
-      log_probability_RW: of all its tokens, the end token's too, by the model's own distribution without `PAD`;
+      ids_RWT: without the start token; with the end token, unless the text was cut, and `FILLER` behind it.
+      log_probability_RW: of all its tokens, the end token's too, by the model's own distribution without `Ends.never`;
         float32.
     """
 
@@ -48,12 +48,15 @@ class Written(NamedTuple):
 class Ends(NamedTuple):
     """How a text begins and ends: the ids of two tokens.
 
-    Also how many tokens it has at most, the end token among them.
+    Attributes:
+      length: how many tokens it has at most, the end token among them.
+      never: the token of padding, which a text has not: a model that never saw it may still give it a share. -1: none.
     """
 
     start: int
     end: int
     length: int
+    never: int
 
 
 # From logits [R, W, V] and the place in the text to the next token [R, W].
@@ -123,7 +126,7 @@ def beam_search(
         # A text that has ended goes on in one way, with padding, which is certain.
         ended_X = jnp.where(jnp.arange(X) == 0, 0, -jnp.inf)
         is_done_RW1 = state.done_RW[:, :, None]
-        ids_RWX = jnp.where(is_done_RW1, PAD, ids_RWX)
+        ids_RWX = jnp.where(is_done_RW1, FILLER, ids_RWX)
         log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
         tokens_RW = jnp.where(state.done_RW, state.tokens_RW, state.tokens_RW + 1)
         value_RWX = log_RWX / (((5 + tokens_RW) / 6) ** length_penalty)[:, :, None]
@@ -181,7 +184,9 @@ class Writer:
         mesh = local_mesh(config)
         self._length, self._vocabulary, self._decoding = config.data.document_length, vocabulary, decoding
         self._rows = -(-batch_size // mesh.size) * mesh.size
-        ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens)
+        pad_id = vocabulary.pad_id
+        never = pad_id if pad_id != vocabulary.sep_id else -1
+        ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens, never)
 
         def write(model: EncoderDecoder, source: Text, seeds_R: jax.Array) -> Written:
             keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
@@ -248,7 +253,7 @@ def _one_by_one(model: EncoderDecoder, source: Text, ends: Ends, width: int, pic
 
     def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
         picked_RW = pick(logits_RWV, state.place).astype(state.ids_RWT.dtype)
-        picked_RW = jnp.where(state.done_RW, PAD, picked_RW)
+        picked_RW = jnp.where(state.done_RW, FILLER, picked_RW)
         log_RW = jnp.take_along_axis(logits_RWV, picked_RW[:, :, None], axis=2)[:, :, 0] - total_RW
         return _extended(state, picked_RW, state.log_RW + jnp.where(state.done_RW, 0, log_RW), ends)
 
@@ -263,7 +268,7 @@ def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _St
     zero_RW = jnp.zeros_like(cache.keys_RWKNDT[:, :, 0, 0, 0, 0], jnp.int32)
     return _State(
         place=jnp.int32(0),
-        ids_RWT=zero_RW[:, :, None] + jnp.full(ends.length, PAD, jnp.int32),
+        ids_RWT=zero_RW[:, :, None] + jnp.full(ends.length, FILLER, jnp.int32),
         last_RW=zero_RW + ends.start,
         log_RW=zero_RW.astype(jnp.float32),
         done_RW=zero_RW > 0,
@@ -291,8 +296,7 @@ def _run(
 
     def one_token(state: _State) -> _State:
         logits_RWV, cache = model.step(state.last_RW, state.place, memory, state.cache)
-        # Padding is no token of a text; a model that never saw it as one may still give it a share.
-        logits_RWV = jnp.where(jnp.arange(logits_RWV.shape[-1]) == PAD, -jnp.inf, logits_RWV)
+        logits_RWV = jnp.where(jnp.arange(logits_RWV.shape[-1]) == ends.never, -jnp.inf, logits_RWV)
         return add(state._replace(cache=cache), logits_RWV, jax.nn.logsumexp(logits_RWV, axis=-1))
 
     state = jax.lax.while_loop(going, one_token, state)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from retrieval import extras
 from retrieval.data.examples import task_kind
-from retrieval.data.examples.example_kind import ExampleKind, Field, types
+from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker
 from retrieval.data.examples.token_rows import Record, single
@@ -272,7 +272,7 @@ def _passages(place: Path) -> Iterator[Candidate]:
 GENERATION = ExampleKind(
     "generation",
     "sources and what is written of each",
-    {"source": Field(), "target": Field()},
+    {"source": tokens(), "target": tokens()},
     {"source_types": Field(shape=("source",))},
     lambda row, sep_id: {"source_types": types(row["source"], sep_id)},
 )

@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.text import Text, lookup
+from retrieval.models.text import Text, lookup, token_vectors
 from retrieval.models.transformer import (
     INIT,
     Attention,
@@ -33,6 +33,7 @@ from retrieval.models.transformer import (
     token_logits,
 )
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.runtime.filler import FILLER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Source(NamedTuple):
     """A source as the decoder sees it.
 
     Attributes:
+      ids_RM: token ids, of padding the first token's.
       mask_R11M: which places hold a token. The first always does: an empty source is one token of padding.
     """
 
@@ -169,10 +171,10 @@ class EncoderDecoder(nnx.Module):
     def _read(self, source: Text, dropout_key: jax.Array | None) -> Source:
         states_RMH = self.encoder(source, dropout_key=dropout_key)
         mask_RM = (source.segments_RL > 0) | (jnp.arange(source.ids_RL.shape[1]) == 0)
-        return Source(source.ids_RL, mask_RM[:, None, None], states_RMH)
+        return Source(jnp.where(source.ids_RL == FILLER, 0, source.ids_RL), mask_RM[:, None, None], states_RMH)
 
     def _embed(self, ids_RL: jax.Array, places: jax.Array) -> jax.Array:
-        x_RLH = lookup(self.encoder.token_embedding.embedding[...], ids_RL)
+        x_RLH = token_vectors(self.encoder.token_embedding.embedding[...], ids_RL)
         x_RLH += lookup(self.position_embedding.embedding[...], places)
         return x_RLH.astype(self.config.dtype)
 
@@ -287,9 +289,9 @@ class Pointer(nnx.Module):
 def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A text with its start and its end token as what the decoder sees, what it has to say, and the weights of that.
 
-    [CLS] 7 8 [SEP] 0 gives [CLS] 7 8 [SEP], 7 8 [SEP] 0 and 1 1 1 0; all [R, L - 1].
+    [CLS] 7 8 [SEP] -1 gives [CLS] 7 8 [SEP], 7 8 [SEP] -1 and 1 1 1 0; all [R, L - 1].
     """
-    return ids_RL[:, :-1], ids_RL[:, 1:], (ids_RL[:, 1:] != 0).astype(jnp.float32)
+    return ids_RL[:, :-1], ids_RL[:, 1:], (ids_RL[:, 1:] != FILLER).astype(jnp.float32)
 
 
 def _add_at(x_RLV: jax.Array, ids_RM: jax.Array, parts_RLM: jax.Array) -> jax.Array:

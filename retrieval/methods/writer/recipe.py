@@ -32,6 +32,7 @@ from retrieval.recipes.passage_rows import rows_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
+from retrieval.runtime.filler import FILLER
 from retrieval.search.encoding import padded
 from retrieval.training import losses, sharding
 from retrieval.training.loop import Objective
@@ -91,7 +92,7 @@ class Seq2SeqRecipe(Recipe):
         self.check_validation()
         size = -(-_ROWS // mesh.size) * mesh.size
         pairs = held_out(run, vocabulary, size)
-        _log.info("validation: %d pairs", int((pairs[1] != 0).any(axis=1).sum()))
+        _log.info("validation: %d pairs", int((pairs[1] != FILLER).any(axis=1).sum()))
         bound = bind(abstract_model(run.config, len(vocabulary)))
 
         @jax.jit

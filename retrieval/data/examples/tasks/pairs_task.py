@@ -8,6 +8,7 @@ from retrieval.data.examples.labelled_tasks import LabelledTask, documents, know
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, query_row
 from retrieval.libraries import tf
+from retrieval.runtime.filler import FILLER
 
 
 @register
@@ -61,17 +62,17 @@ def of_chosen(
     times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
     example = {
         "query": query_row(record["query"], lengths["query"], specials),
-        "document": tf.stack([tf.pad(ids, [[0, lengths["document"] - tf.size(ids)]]) for ids in rows]),
+        "document": tf.stack([_filled(ids, lengths["document"], FILLER) for ids in rows]),
         "document_id": tf.gather(record["document_id"], chosen),
         "log_q": tf.math.log(times * weight),
     }
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if count := lengths.get("positive_ids"):
-        example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
+        example["positive_ids"] = _filled(known(record), count, example["document_id"][0])
     return example
 
 
-def _filled(known: tf.Tensor, own: tf.Tensor, count: int) -> tf.Tensor:
-    """The ids of a query's known positives, [count], filled up with that of its own."""
-    return tf.concat([known, tf.fill([count - tf.size(known)], own)], 0)
+def _filled(values: tf.Tensor, count: int, fill: tf.Tensor | int) -> tf.Tensor:
+    """The values, [count], with `fill` behind them."""
+    return tf.concat([values, tf.fill([count - tf.size(values)], fill)], 0)
