@@ -22,8 +22,8 @@ PACKING = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document
 
 
 def padded(random, rows, width, shortest=3):
-    is_text = np.arange(width) < random.integers(shortest, width, rows)[:, None]
-    return np.where(is_text, random.integers(0, 50, (rows, width)), -1).astype(np.int32)
+    ids = random.integers(0, 49, (rows, width))
+    return np.where(np.arange(width) < random.integers(shortest, width, rows)[:, None], ids, -1).astype(np.int32)
 
 
 def pairs(random, rows, negatives=0):
@@ -290,7 +290,7 @@ def test_rows_of_masked_texts_have_places_for_their_masks():
 
 
 def queries(*lengths, length=8):
-    return {"query": (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)}
+    return {"query": np.where(np.arange(length) < np.array(lengths)[:, None], 0, -1).astype(np.int32)}
 
 
 def test_long_texts_in_front_do_not_stop_a_lane():
@@ -300,4 +300,4 @@ def test_long_texts_in_front_do_not_stop_a_lane():
             return queries(*([8, 8, 8, 1] if self.draws == 1 else [1, 1, 1, 1]))
 
     lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
-    assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [11, 11, 11, 4]
+    assert [(next(lane)["query"] >= 0).sum() for _ in range(4)] == [11, 11, 11, 4]

@@ -29,7 +29,8 @@ MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", 
 def expected_of(name, kind):
     values = load_file(GOLDEN / name / "expected.safetensors")
     found = {key.removeprefix(f"{kind}/"): value for key, value in values.items() if key.startswith(f"{kind}/")}
-    found["ids"] = np.where(found["ids"] == (1 if name == "roberta" else 0), FILLER, found["ids"])
+    if "ids" in found:
+        found["ids"] = np.where(found["ids"] == (1 if name == "roberta" else 0), FILLER, found["ids"])
     return found
 
 

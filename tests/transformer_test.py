@@ -22,10 +22,10 @@ RANDOM = np.random.default_rng(0)
 
 
 def batch(lengths, length):
-    """Random ids and types, zero after each row's length."""
-    ids, types = RANDOM.integers(1, 50, (len(lengths), length)), RANDOM.integers(0, 2, (len(lengths), length))
+    """Random ids and types, filler after each row's length."""
+    ids, types = RANDOM.integers(0, 50, (len(lengths), length)), RANDOM.integers(0, 2, (len(lengths), length))
     real = np.arange(length) < np.array(lengths)[:, None]
-    return (ids * real).astype(np.int32), (types * real).astype(np.int32)
+    return np.where(real, ids, -1).astype(np.int32), (types * real).astype(np.int32)
 
 
 def from_ids(ids, types):

@@ -51,7 +51,7 @@ def _made(row: Record, sep_id: int) -> Record:
     K, length = shape
     bodies = ragged.boolean_mask(bodies, (bodies != FILLER) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
     queries, ends = tf.tile(query[None], [K, 1]), tf.fill([K, 1], sep_id)
-    pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(FILLER, [K, length])
+    pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(FILLER, shape=[K, length])
     return {"pair": pair, "pair_types": types(pair, sep_id)}
 
 
@@ -60,6 +60,7 @@ JOINED = dataclasses.replace(
     made={"pair": tokens(_ROWS, side="document"), "pair_types": Field(shape=_ROWS)},
     make=_made,
     unread=("query", "document", "log_q"),
+    needs=("cls", "sep"),
 )
 _log = logging.getLogger(__name__)
 

@@ -55,24 +55,24 @@ def of_chosen(
     known: Callable[[Record], tf.Tensor],
 ) -> Record:
     """The example of some texts of a record, the positive first; `chosen` [K] are their places."""
-    negatives = lengths["document_id"] - 1
-    rows = documents(record, chosen, lengths["document"], specials)
+    negatives, length = lengths["document_id"] - 1, lengths["document"]
+    rows = documents(record, chosen, length, specials)
     counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
     # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
     times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
     example = {
         "query": query_row(record["query"], lengths["query"], specials),
-        "document": tf.stack([_filled(ids, lengths["document"], FILLER) for ids in rows]),
+        "document": tf.stack([tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=FILLER) for ids in rows]),
         "document_id": tf.gather(record["document_id"], chosen),
         "log_q": tf.math.log(times * weight),
     }
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if count := lengths.get("positive_ids"):
-        example["positive_ids"] = _filled(known(record), count, example["document_id"][0])
+        example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
     return example
 
 
-def _filled(values: tf.Tensor, count: int, fill: tf.Tensor | int) -> tf.Tensor:
-    """The values, [count], with `fill` behind them."""
-    return tf.concat([values, tf.fill([count - tf.size(values)], fill)], 0)
+def _filled(known: tf.Tensor, own: tf.Tensor, count: int) -> tf.Tensor:
+    """The ids of a query's known positives, [count], filled up with that of its own."""
+    return tf.concat([known, tf.fill([count - tf.size(known)], own)], 0)
