@@ -17,6 +17,7 @@ from support.tiny import execute, make_run
 from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
+from retrieval.data.tokenizers.template import Template
 from retrieval.methods.mlm.model import NextSentenceModel
 from retrieval.methods.mlm.task import MASKED_PAIRS, make_pair
 from retrieval.models import encoder_tensors
@@ -32,7 +33,7 @@ from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 CLS, SEP, MASK = 1, 2, 3
 
 
-SPECIALS = Specials(CLS, SEP, MASK, 0, 1000)
+SPECIALS = Specials(Template((CLS,), (SEP,), (SEP,)), MASK, 0, 1000)
 
 
 def passages(titles):

@@ -11,6 +11,7 @@ from support.tiny import execute
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.labelled import known_positives
+from retrieval.data.tokenizers.template import Template
 from retrieval.libraries import tf
 from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
@@ -130,7 +131,8 @@ def record(simple, count=5):
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     known_positives.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
-    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0, 0), {}, {"quadruplets": 1.0}, tmp_path))
+    specials = Specials(Template((1,), (2,), (2,)), 3, 0, 0)
+    make = TASKS["quadruplets"].maker(Given(None, specials, {}, {"quadruplets": 1.0}, tmp_path))
     lengths = {"query": 5, "document": 6, "document_id": 3}
     drawn = [make(record(simple), tf.constant([0, seed]), lengths)["document_id"].numpy() for seed in range(60)]
     assert {row[0] for row in drawn} == {10}

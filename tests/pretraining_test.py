@@ -10,13 +10,14 @@ from retrieval.data.examples import corpus_tasks, masking, token_rows
 from retrieval.data.examples.masking import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.mlm.task import mask
 
 CLS, SEP, MASK = 101, 102, 103
 
 
-SPECIALS = Specials(CLS, SEP, MASK, pad=0, vocab_size=1000)
+SPECIALS = Specials(Template((CLS,), (SEP,), (SEP,)), MASK, pad=0, vocab_size=1000)
 
 
 LENGTHS = {"query": 8, "document": 16, "text": 16}

@@ -118,6 +118,7 @@ def dropping():
     return json.dumps(config | {"model": config["model"] | {"dropout": 0.1}})
 
 
+OTHER = {"type": "Other"}
 LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
 
 
@@ -127,8 +128,8 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
         (pipeline(), {"auto_map": {"AutoTokenizer": ["a.B", None]}}, "config.json: auto_map names code of its own"),
         (pipeline(), {"truncation_side": "left"}, "config.json: truncation_side is 'left'"),
         (edited(truncation=LEFT), {}, "tokenizer.json: truncation.direction is 'Left'"),
-        (pipeline(tokens=TOKENS[1:]), {"pad_token": None}, "name one as pad_token"),
-        (edited(post_processor=None), {}, "its post_processor makes a text without a token around it"),
+        (edited(post_processor=OTHER), {}, "tokenizer.json: .*post_processor of an unknown type, Other"),
+        (framed("[CLS] $A [SEP] $A"), {}, "post_processor has the text twice"),
         (framed("[CLS] $A:1 [SEP]"), {}, "another token type than 0"),
         (dropping(), {}, "tokenizer.json: with model.dropout a text has other ids each time"),
         (pipeline(), [], r"tokenizer_config\.json: not a JSON object"),
@@ -162,6 +163,13 @@ def test_half_of_a_surrogate_pair_is_one_sentence(tmp_path, encode):
     for vocabulary in (WordPiece(TOKENS), vocabularies.load(write(tmp_path, with_added()))):
         with pytest.raises(UserError, match="half of a surrogate pair"):
             getattr(vocabulary, encode)(["a \ud800"] if encode == "encode_batch" else "a \ud800")
+
+
+def test_neither_padding_nor_a_template_is_needed(tmp_path):
+    vocabulary = vocabularies.load(write(tmp_path, pipeline(tokens=TOKENS[1:]), AS_IT_IS | {"pad_token": None}))
+    assert vocabulary.pad_id == -1 and vocabulary.tokens[vocabulary.cls_id] == "[CLS]"
+    vocabulary = vocabularies.load(write(tmp_path, edited(post_processor=None)))
+    assert vocabulary.single([7, 8, 9], 2) == [7, 8] and (vocabulary.cls_id, vocabulary.sep_id) == (-1, -1)
 
 
 def test_a_model_without_a_mask_has_none(tmp_path):

@@ -128,7 +128,7 @@ class Model:
         rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
         for length in encoding.lengths_up_to(self._config.data.query_length):
             for count in (row for row in rows if row < 2 * min(most, _FEW)):
-                encoding.encode_few([[self._vocabulary.cls_id] * length] * count, self._queries, length, self._devices)
+                encoding.encode_few([[0] * length] * count, self._queries, length, self._devices)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E]."""
@@ -327,7 +327,7 @@ class Model:
 
     def _embed(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         if not tokens:
-            return np.zeros((0, self._embed(tower, [[self._vocabulary.cls_id]]).shape[1]), np.float32)
+            return np.zeros((0, self._embed(tower, [[0]]).shape[1]), np.float32)
         longest = longest_text(self._config)
         if len(tokens) <= _FEW:
             return encoding.encode_few(tokens, tower, longest, self._devices)

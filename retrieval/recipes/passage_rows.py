@@ -13,7 +13,8 @@ def rows_of(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) 
 
 def cut(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> int:
     """How many passages have more tokens than such a row."""
-    sizes = (len(title) + len(text) + 2 + bool(title) for title, text in _tokens(vocabulary, passages))
+    more = vocabulary.template.size
+    sizes = (len(title) + len(text) + more(bool(title)) for title, text in _tokens(vocabulary, passages))
     return sum(size > length for size in sizes)
 
 

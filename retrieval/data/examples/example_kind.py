@@ -62,6 +62,7 @@ class ExampleKind:
       made: of a row, beside those.
       make: gives these of a row that is filled up, and the id of [SEP].
       unread: fields of an example that a row lacks.
+      needs: roles of tokens that a vocabulary must have for it, such as 'mask'.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ExampleKind:
     made: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     make: Callable[[Record, int], Record] = lambda row, sep_id: {}
     unread: Sequence[str] = ()
+    needs: Sequence[str] = ()
 
     @property
     def sides(self) -> dict[str, str]:

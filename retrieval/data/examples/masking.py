@@ -18,6 +18,7 @@ MASKED = ExampleKind(
     {"weights": Field("float32", ("positions",))},
     # 1 for a position to predict, and 0 for padding. The first token, [CLS], is never predicted.
     lambda row, sep_id: {"weights": tf.cast(row["positions"] > 0, tf.float32)},
+    needs=("cls", "sep", "mask"),
 )
 
 

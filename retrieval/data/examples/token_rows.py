@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.libraries import tf
 
@@ -19,8 +20,7 @@ Record = Mapping[str, "tf.Tensor"]
 class Specials(NamedTuple):
     """The ids of a vocabulary that the tasks need, and those of the prefixes of queries and documents."""
 
-    cls: int
-    sep: int
+    template: Template
     mask: int
     pad: int
     vocab_size: int
@@ -29,23 +29,29 @@ class Specials(NamedTuple):
     @classmethod
     def of(cls, vocabulary: Vocabulary, prefixes: Prefixes = NONE) -> Specials:
         """Reads them off a vocabulary."""
-        ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id
-        return cls(*ids, len(vocabulary), prefixes)
+        return cls(vocabulary.template, vocabulary.mask_id, vocabulary.pad_id, len(vocabulary), prefixes)
 
 
 def single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
-    """`Vocabulary.single` in TensorFlow."""
-    return tf.concat([[specials.cls], ids[: length - 2], [specials.sep]], 0)
+    """`Template.single` in TensorFlow."""
+    before, _, behind = _around(ids, specials)
+    return tf.concat([before, ids[: max(0, length - specials.template.size())], behind], 0)
 
 
 def pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
-    """`Vocabulary.pair` in TensorFlow."""
-    room = length - 3
+    """`Template.pair` in TensorFlow."""
+    before, between, behind = _around(first, specials)
+    room = max(0, length - specials.template.size(parted=True))
     half = (room + tf.cast(tf.size(first) > tf.size(second), tf.int32)) // 2
     first = first[: tf.maximum(half, room - tf.size(second))]
     rest = second[: room - tf.size(first)]
-    row = tf.concat([[specials.cls], first, [specials.sep], rest, [specials.sep]], 0)
+    row = tf.concat([before, first, between, rest, behind], 0)
     return tf.cond(tf.size(first) > 0, lambda: row, lambda: single(second, length, specials))
+
+
+def _around(ids: tf.Tensor, specials: Specials) -> list[tf.Tensor]:
+    """The parts of the template, of the type of some ids."""
+    return [tf.constant(part, ids.dtype) for part in specials.template]
 
 
 def query_row(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:

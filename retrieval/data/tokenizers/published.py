@@ -9,8 +9,10 @@ from typing import Any
 
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
-from retrieval.data.tokenizers.tokenizer_json import Roles
+from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.tokenizer_json import Frame
 from retrieval.data.tokenizers.vocab import (
+    BERT_ROLES,
     SPECIAL_TOKENS,
     Vocabulary,
     WordPiece,
@@ -26,6 +28,10 @@ _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside w
 
 # Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
 _BERT = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "DPRQuestionEncoder", "DPRContextEncoder", "MPNet")
+# Those whose usual special tokens are RoBERTa's.
+_ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
+# Those that put tokens around a text as settings say, whatever their tokenizer.json does.
+_WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _OF_MODELS = {"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 
@@ -43,14 +49,14 @@ class PublishedTokenizer(Vocabulary):
 
     FILE = "tokenizer.json"
 
-    def __init__(self, config: tokenizer_json.Config, roles: Roles, tokens_in_text: bool):
+    def __init__(self, config: tokenizer_json.Config, frame: Frame, tokens_in_text: bool):
         """Args:
         config: a `tokenizer.json` whose post-processor does nothing.
-        roles: its special tokens.
+        frame: its special tokens, and what stands around a text.
         tokens_in_text: whether a special token that is written in a text is that token.
         """
         tokenizer = tokenizer_json.tokenizer(config)
-        super().__init__(tokenizer_json.tokens(config), roles, tokenizer)
+        super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template)
         tokenizer_json.check_added(config, tokenizer)
         self.tokens_in_text = tokens_in_text
         self._tokenizer.encode_special_tokens = not tokens_in_text
@@ -83,11 +89,11 @@ def load(path: Path) -> Vocabulary:
         kind = _checked_kind(path, settings)
         config = _pipeline(path, settings)
         _apply(path, settings, config)
-        usual = () if kind in _AS_IT_IS else tokenizer_json.USUAL[kind in _BERT].values()
-        tokenizer_json.name_special_tokens(config, settings, usual if settings else ())
-        roles = tokenizer_json.take_roles(path, config, settings)
+        usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
+        tokenizer_json.name_special_tokens(config, settings, usual.values() if settings else ())
+        frame = tokenizer_json.take_frame(path, config, settings, kind in _WITH_FLAGS)
         tokens_in_text = settings.get("split_special_tokens") is not True
-        return _word_piece(config, roles, tokens_in_text) or PublishedTokenizer(config, roles, tokens_in_text)
+        return _word_piece(config, frame, tokens_in_text) or PublishedTokenizer(config, frame, tokens_in_text)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -154,13 +160,14 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any]) -> N
     config |= {"truncation": None, "padding": None}
 
 
-def _word_piece(config: tokenizer_json.Config, roles: Roles, tokens_in_text: bool) -> WordPiece | None:
+def _word_piece(config: tokenizer_json.Config, frame: Frame, tokens_in_text: bool) -> WordPiece | None:
     """The quicker `WordPiece`, where it gives the same ids for every text."""
     normalizer, model, tokens = config.get("normalizer") or {}, config["model"], tokenizer_json.tokens(config)
     added = {token["content"]: token for token in config["added_tokens"]}
     cleans = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     same = (
-        tuple(roles) == SPECIAL_TOKENS
+        frame.roles == {**frame.roles, **BERT_ROLES}
+        and frame.template == Template(*((tokens.index(token),) for token in ("[CLS]", "[SEP]", "[SEP]")))
         and all(tokens)
         and normalizer == normalizer | cleans
         and config.get("pre_tokenizer") == {"type": "BertPreTokenizer"}

@@ -3,14 +3,16 @@
 Shapes are not checked on the way: the library does that, and `errors.library_errors` tells what is damaged.
 """
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
 from retrieval import files
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
 
@@ -25,14 +27,11 @@ FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": T
 _MOST_HOLES = 1000  # ids without a token
 
 
-class Roles(NamedTuple):
-    """The special tokens of a vocabulary; `mask` is '' where it has none, and `unk` then what stands before a text."""
+class Frame(NamedTuple):
+    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text."""
 
-    pad: str
-    unk: str
-    cls: str
-    sep: str
-    mask: str
+    roles: Mapping[str, str]
+    template: Template
 
 
 def read(path: Path) -> Config:
@@ -139,7 +138,7 @@ def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iter
       usual: those of its class.
     """
     ids, listed = _ids(config), {token["content"] for token in config["added_tokens"]}
-    given = (settings.get(f"{role}_token") for role in ("bos", "eos", *Roles._fields))
+    given = (settings.get(f"{role}_token") for role in ("bos", "eos", *USUAL[0]))
     named = [name_of(token) for token in given if token]
     for name in dict.fromkeys([*named, *usual]):
         if name in ids and name not in listed:
@@ -148,32 +147,38 @@ def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iter
     config["added_tokens"].sort(key=lambda token: token["id"])
 
 
-def take_roles(path: Path, config: Config, settings: Mapping[str, Any]) -> Roles:
-    """The special tokens; the post-processor is taken out, as `Vocabulary.single` does what it does.
+def take_frame(path: Path, config: Config, settings: Mapping[str, Any], has_flags: bool) -> Frame:
+    """The special tokens; the post-processor is taken out, as `Template` does what it does.
+
+    Args:
+      has_flags: whether the `add_bos_token` and `add_eos_token` of the settings count more than the post-processor.
 
     Raises:
-      UserError: there is none for padding, or the post-processor puts anything but one token before and one behind.
+      UserError: such a flag asks for a token that there is not.
     """
-    ids = _ids(config)
-    around, config["post_processor"] = list(_around(config.get("post_processor"), ids)), None
-    if not around and not settings:  # our own, or one that nobody has said anything about
-        around = next(([cls, "text", sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
-    if len(around) != 3 or around[1] != "text":
-        raise UserError(
-            f"vocabulary {path}: its post_processor makes {' '.join(around) or 'a text without a token around it'}, "
-            "and texts are '[CLS] text [SEP]' here, with one token before and one behind; take another model"
-        )
+    ids, processor, config["post_processor"] = _ids(config), config.get("post_processor"), None
 
     def role(name: str) -> str:
         given = settings.get(f"{name}_token")
-        names = [name_of(given)] if given else [usual[name] for usual in USUAL]
+        names = [name_of(given)] if given else [usual[name] for usual in USUAL if name in usual]
         return next((token for token in names if token in ids), "")
 
-    if not (pad := role("pad")):
+    roles = {name: role(name) for name in (*USUAL[0], "bos", "eos")}
+    if processor or settings:
+        before, behind = _around(processor, ids)
+    else:  # our own, or one that nobody has said anything about
+        ends = next(([cls, sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
+        before, behind = [ids[name] for name in ends[:1]], [ids[name] for name in ends[1:]]
+    flags = {name: settings.get(f"add_{name}_token") if has_flags else None for name in ("bos", "eos")}
+    if lacking := next((name for name, flag in flags.items() if flag and not roles[name]), ""):
         raise UserError(
-            f"vocabulary {path}: none of its tokens is of padding; name one as pad_token in tokenizer_config.json"
+            f"{path.with_name('tokenizer_config.json')}: add_{lacking}_token is true, and {lacking}_token names "
+            f"no token of {path.name}; copy both again"
         )
-    return Roles(pad, role("unk") or around[0], around[0], around[2], role("mask"))
+    of_flags = {name: [ids[roles[name]]] if flag else [] for name, flag in flags.items() if flag is not None}
+    before, behind = of_flags.get("bos", before), of_flags.get("eos", behind)
+    between = behind[-1:] or ([ids[roles["eos"]]] if roles["eos"] else [])
+    return Frame(roles, Template(tuple(before), tuple(between), tuple(behind)))
 
 
 def _ids(config: Config) -> dict[str, int]:
@@ -185,19 +190,35 @@ def _ids(config: Config) -> dict[str, int]:
     return ids
 
 
-def _around(processor: Any, ids: Mapping[str, int]) -> Iterator[str]:
-    """What a post-processor makes of a text: special tokens, and 'text'."""
+def _around(processor: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """The ids that a post-processor puts before a text, and those behind it.
+
+    Raises:
+      ValueError: it does something else, too.
+    """
+    before: list[int] = []
+    behind: list[int] = []
     parts = processor["processors"] if (processor or {}).get("type") == "Sequence" else [processor]
     for part in filter(None, parts):
         if part["type"] in ("BertProcessing", "RobertaProcessing"):
-            yield from (part["cls"][0], "text", part["sep"][0])
+            row = [[part["cls"][1]], None, [part["sep"][1]]]
         elif part["type"] == "TemplateProcessing":
-            for item in part["single"]:
-                ((kind, value),) = item.items()
-                if value["type_id"]:
-                    raise ValueError("post_processor gives the first text another token type than 0")
-                yield "text" if kind == "Sequence" else value["id"]
-                if kind != "Sequence" and part["special_tokens"][value["id"]]["ids"] != [ids[value["id"]]]:
-                    raise ValueError(f"post_processor has another id for {value['id']} than its model")
-        elif part["type"] != "ByteLevel":
+            row = [_of_item(item, part["special_tokens"]) for item in part["single"]]
+        elif part["type"] == "ByteLevel":
+            row = [None]
+        else:
             raise ValueError(f"post_processor of an unknown type, {part['type']}")
+        if row.count(None) != 1 or not set(ids.values()).issuperset(itertools.chain(*filter(None, row))):
+            raise ValueError("post_processor has the text twice, or ids that its model has not")
+        place = row.index(None)
+        before = [*itertools.chain(*filter(None, row[:place])), *before]
+        behind = [*behind, *itertools.chain(*filter(None, row[place:]))]
+    return before, behind
+
+
+def _of_item(item: Mapping[str, Any], special_tokens: Mapping[str, Any]) -> list[int] | None:
+    """The ids of an item of a template; None for the text."""
+    ((kind, value),) = item.items()
+    if value["type_id"]:
+        raise ValueError("post_processor gives the first text another token type than 0")
+    return None if kind == "Sequence" else special_tokens[value["id"]]["ids"]

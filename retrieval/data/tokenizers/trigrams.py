@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models
 
 from retrieval import files
 from retrieval.data.tokenizers.vocab import (
+    BERT_ROLES,
     SEPARATOR,
     SPECIAL_TOKENS,
     Vocabulary,
@@ -23,6 +24,7 @@ from retrieval.data.tokenizers.vocab import (
 )
 from retrieval.errors import UserError
 from retrieval.parsing import accents
+from retrieval.runtime.filler import FILLER
 
 KIND = "LetterTrigrams"
 _EDGE = "#"
@@ -35,10 +37,11 @@ class Trigrams(Vocabulary):
     """
 
     FILE = "tokenizer.json"
+    splits_at_spaces = True
 
     def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
         self._ids = {token: i for i, token in enumerate(tokens)}
-        super().__init__(tokens, SPECIAL_TOKENS, _splitter(folds_accents, lower_case))
+        super().__init__(tokens, BERT_ROLES, _splitter(folds_accents, lower_case))
         self.folds_accents, self.lower_case = folds_accents, lower_case
 
     def encode(self, text: str) -> list[int]:
@@ -61,7 +64,7 @@ class Trigrams(Vocabulary):
         raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")
 
     def decode(self, ids: Sequence[int]) -> str:
-        special, words = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}, [""]
+        special, words = {FILLER, self.pad_id, self.mask_id, *self.template.before, *self.template.behind}, [""]
         for token in (self.tokens[id] for id in ids if id not in special):
             if token == self.tokens[self.unk_id]:
                 words[-1] += "?"

@@ -2,32 +2,37 @@
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval import files
+from retrieval.data.tokenizers.template import Template
 from retrieval.errors import UserError, library_errors
 from retrieval.parsing import accents, text_files
+from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS))
 
 # In a text it stands for the token [SEP], as a word of its own: between the titles of a user's history.
 SEPARATOR = "\N{SYMBOL FOR RECORD SEPARATOR}"
 
 _SPECIAL = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+_ROLES = ("pad", "unk", "mask", "eos")
 _LONGEST_WORD = 100  # characters; what is longer is one unknown token
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
@@ -48,21 +53,61 @@ class Vocabulary:
       tokens: id -> token.
       folds_accents: whether 'café' gets the ids of 'cafe'.
       tokens_in_text: whether a special token that is written in a text is that token, as in most published folders.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens, -1 where there is none.
+      template: what stands around a text.
+      splits_at_spaces: whether no token depends on what stands on the other side of a space.
+      pad_id, unk_id, mask_id, eos_id: ids of special tokens, -1 where there is none.
     """
 
     FILE: str
     folds_accents: bool
     tokens_in_text: bool = False
+    splits_at_spaces: bool = False
 
-    def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], tokenizer: Tokenizer):
+    def __init__(
+        self, tokens: Sequence[str], roles: Mapping[str, str], tokenizer: Tokenizer, template: Template | None = None
+    ):
+        """Args are the tokens, of which `roles` are special, and a template; by default that of [CLS] and [SEP]."""
         self.tokens = list(tokens)
         self._tokenizer = tokenizer
-        ids = [self.tokens.index(token) if token else -1 for token in special_tokens]
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
+        ids = {role: self.tokens.index(token) for role, token in roles.items() if token}
+        self.pad_id, self.unk_id, self.mask_id, self.eos_id = (ids.get(role, -1) for role in _ROLES)
+        self.template = template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def cls_id(self) -> int:
+        """The first token of a row, as BERT's [CLS] is; -1 where that is one of the text."""
+        return self.template.before[0] if self.template.before else -1
+
+    @property
+    def sep_id(self) -> int:
+        """The token that parts two texts, as BERT's [SEP] does; -1 where none does."""
+        return self.template.between[0] if self.template.between else -1
+
+    def require(self, what: str, *roles: str) -> None:
+        """Checks that it has tokens of some roles, such as 'mask'.
+
+        Raises:
+          UserError: it lacks one, which `what` needs.
+        """
+        if missing := [role for role in roles if getattr(self, f"{role}_id") < 0]:
+            names = " and ".join(BERT_ROLES[role] for role in missing)
+            raise UserError(
+                f"{what} needs a vocabulary with a token like BERT's {names}, and this one has none: take another model"
+            )
+
+    def append_eos(self) -> None:
+        """Puts the token that ends a text behind every one.
+
+        Raises:
+          UserError: something stands there, or there is no such token.
+        """
+        if self.template.behind or self.eos_id < 0:
+            why = "puts a token behind a text already" if self.template.behind else "names no eos_token"
+            raise UserError(f"config.data.append_eos=True, and the vocabulary {why}: set it to False")
+        self.template = self.template._replace(between=(self.eos_id,), behind=(self.eos_id,))
 
     def save(self, path: Path) -> None:
         """Writes the vocabulary's file, whole or not at all."""
@@ -85,7 +130,7 @@ class Vocabulary:
 
     def _with_separators(self, text: str) -> list[int]:
         ids = [part.ids for part in self._encode([part.strip() for part in text.split(SEPARATOR)])]
-        return list(itertools.chain(ids[0], *([self.sep_id, *rest] for rest in ids[1:])))
+        return list(itertools.chain(ids[0], *([*self.template.between, *rest] for rest in ids[1:])))
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         with _text_errors(texts):
@@ -108,38 +153,20 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
-        special = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
+        special = {FILLER, self.pad_id, self.mask_id, *itertools.chain.from_iterable(self.template)}
         return self._tokenizer.decode([i for i in ids if i not in special])
 
     def single(self, ids: Sequence[int], length: int) -> list[int]:
-        """`[CLS] ids [SEP]`, cut to `length` tokens."""
-        return [self.cls_id, *ids[: length - 2], self.sep_id]
+        """As `Template.single`."""
+        return self.template.single(ids, length)
 
     def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
-        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens as BERT and Hugging Face's `longest_first` cut.
-
-        The longer text loses its last tokens until both are of one length, then both do. One odd place is left to the
-        longer, or to `second`. An empty `first` (a text without a title) gives `single(second)`.
-        """
-        if not first:
-            return self.single(second, length)
-        room = length - 3
-        first = _beside(first, second, room)
-        return [self.cls_id, *first, self.sep_id, *second[: room - len(first)], self.sep_id]
+        """As `Template.pair`."""
+        return self.template.pair(first, second, length)
 
     def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
-        """The `pair` of the two, then pairs with the same `first`.
-
-        In each, `second` goes on where the one before was cut.
-
-        Args:
-          most: pairs, at most; what `second` has behind the last of them is left out.
-        """
-        room = length - 3 if first else length - 2
-        first = _beside(first, second, room)
-        step = max(1, room - len(first))
-        starts = range(0, max(1, len(second)), step)[:most]
-        return [self.pair(first, second[start : start + step], length) for start in starts]
+        """As `Template.windows`."""
+        return self.template.windows(first, second, length, most)
 
     def to_json(self, types: int) -> str:
         """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.
@@ -150,13 +177,8 @@ class Vocabulary:
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         tokenizer.add_special_tokens([token for token in self._special_tokens().values() if token not in there])
-        cls, sep, second = self.tokens[self.cls_id], self.tokens[self.sep_id], types - 1
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B:{second} {sep}:{second}",
-            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
-        )
-        return tokenizer.to_str(pretty=True)
+        config = json.loads(tokenizer.to_str()) | {"post_processor": self.template.processor(self.tokens, types)}
+        return Tokenizer.from_str(json.dumps(config)).to_str(pretty=True)
 
     def settings(self) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
@@ -169,7 +191,9 @@ class Vocabulary:
         }
 
     def _special_tokens(self) -> dict[str, str]:
-        ids = {"pad": self.pad_id, "unk": self.unk_id, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
+        ids = {name: getattr(self, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask", "eos")}
+        if ids["pad"] < 0:
+            ids["pad"] = ids["sep"]  # those who read it make no batch without one
         return {name: self.tokens[id] for name, id in ids.items() if id >= 0}
 
 
@@ -201,6 +225,8 @@ class WordPiece(Vocabulary):
     tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
     """
 
+    splits_at_spaces = True
+
     def __init__(
         self,
         tokens: Sequence[str],
@@ -209,7 +235,7 @@ class WordPiece(Vocabulary):
         tokens_in_text: bool = False,
     ):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, SPECIAL_TOKENS, bert_tokenizer(model, folds_accents, lower_case))
+        super().__init__(tokens, BERT_ROLES, bert_tokenizer(model, folds_accents, lower_case))
         self.FILE = "vocab.txt" if folds_accents and lower_case and not tokens_in_text else "tokenizer.json"
         self.folds_accents, self.lower_case, self.tokens_in_text = folds_accents, lower_case, tokens_in_text
         if tokens_in_text:
@@ -325,12 +351,6 @@ class _Words(dict[str, Sequence[int]]):
 def _is_unknown(word: str) -> bool:
     """Whether a word is too long to have pieces, whatever the normaliser leaves of it: one of letters and digits is."""
     return len(word) > _LONGEST_WORD and word.isascii() and word.isalnum()
-
-
-def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:
-    """What is left of `first` where the two share `room` tokens."""
-    half = (room + (len(first) > len(second))) // 2
-    return first[: max(half, room - len(second))]
 
 
 def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -15,7 +15,6 @@ from retrieval.data.examples.example_kind import ExampleKind, Field, types
 from retrieval.data.examples.masking import MASKED, PERCENT, choose, share
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.token_rows import Record, Specials, single
-from retrieval.errors import UserError
 from retrieval.libraries import tf
 
 _log = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ MASKED_PAIRS = ExampleKind(
     {**MASKED.fields, "is_random": Field()},
     {**MASKED.made, "text_types": Field(shape=("text",))},
     _made,
+    needs=MASKED.needs,
 )
 
 _OTHERS = 16  # passages before a record in its lane, one of which gives the random text
@@ -58,7 +58,8 @@ def mask(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: 
     """
     ids = single(record["ids"], lengths["text"], specials)
     # [CLS] and [SEP], the two ends, are never chosen.
-    return mask_row(ids, tf.range(1, tf.size(ids) - 1), seed, specials)
+    before, _, behind = map(len, specials.template)
+    return mask_row(ids, tf.range(before, tf.size(ids) - behind), seed, specials)
 
 
 def mask_row(ids: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, specials: Specials) -> Record:
@@ -67,8 +68,6 @@ def mask_row(ids: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, specials: Speci
     Args:
       places: where in the row a token may be chosen, in order.
     """
-    if specials.mask < 0:
-        raise UserError("masked tokens are trained, and the vocabulary has no mask token: take one that has")
     seeds = tf.random.split(seed, 3)
     count = tf.maximum(1, share(tf.size(places), PERCENT))
     positions = tf.gather(places, choose(tf.size(places), count, seeds[0]))
@@ -148,12 +147,13 @@ def make_pair(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], speci
 
     first = record["ids"][:cut]
     second = tf.cond(is_random, random_text, lambda: record["ids"][cut:])
-    room = lengths["text"] - 3
+    before, between, behind = specials.template
+    room = lengths["text"] - specials.template.size(parted=True)
     second = second[: tf.maximum(room // 2, room - tf.size(first))]
     first = first[tf.maximum(0, tf.size(first) - (room - tf.size(second))) :]
-    row = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
-    between = tf.size(first) + 1
-    places = tf.concat([tf.range(1, between), tf.range(between + 1, tf.size(row) - 1)], 0)
+    row = tf.concat([before, first, between, second, behind], 0)
+    end = len(before) + tf.size(first)
+    places = tf.concat([tf.range(len(before), end), tf.range(end + len(between), tf.size(row) - len(behind))], 0)
     masked = mask_row(row, places, mask_seed, specials)
     return {**masked, "is_random": tf.cast(is_random, tf.int32)[None]}
 

@@ -212,6 +212,7 @@ def write(
     Raises:
       UserError: no question has an answer in its paragraphs.
     """
+    vocabulary.require("a reader", *ANSWERED.needs)
     counts: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
 
@@ -302,6 +303,7 @@ ANSWERED = ExampleKind(
     },
     {"pair_types": Field(shape=_ROWS), "inside": Field(shape=_ROWS)},
     _made,
+    needs=("cls", "sep", "unk"),
 )
 
 
@@ -365,7 +367,7 @@ def example(record: Record, order: tf.Tensor, lengths: Mapping[str, int]) -> Rec
     """
     K, length, S, N = (lengths[name] for name in ("paragraph", "pair", "spans", "retrieved"))
     ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
-    rows = ragged.from_row_lengths(record["rows"], record["row_lengths"]).to_tensor(FILLER, [None, length])
+    rows = ragged.from_row_lengths(record["rows"], record["row_lengths"]).to_tensor(FILLER, shape=[None, length])
     chosen = tf.pad(order[:K], [[0, tf.maximum(0, K - tf.size(order))]], constant_values=-1)
     rows = tf.concat([rows, tf.fill([1, length], tf.constant(FILLER, rows.dtype))], 0)  # the last is that of -1
     spans = tf.reshape(record["spans"], [-1, 3])

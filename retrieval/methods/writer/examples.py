@@ -275,6 +275,7 @@ GENERATION = ExampleKind(
     {"source": tokens(), "target": tokens()},
     {"source_types": Field(shape=("source",))},
     lambda row, sep_id: {"source_types": types(row["source"], sep_id)},
+    needs=("cls", "sep"),
 )
 
 

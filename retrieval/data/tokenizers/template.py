@@ -1,0 +1,83 @@
+"""What stands around a text, as the folder of its tokenizer has it: `[CLS] text [SEP]`, `text </s>`, or nothing."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Template(NamedTuple):
+    """Ids of tokens.
+
+    Attributes:
+      before, behind: what stands before a text, and behind it or the second of two.
+      between: what parts two texts.
+    """
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+
+    def size(self, parted: bool = False) -> int:
+        """The tokens of a row that are of no text; of two texts where they are `parted`."""
+        return len(self.before) + len(self.between) * parted + len(self.behind)
+
+    def single(self, ids: Sequence[int], length: int) -> list[int]:
+        """`[CLS] ids [SEP]`, cut to `length` tokens; what stands behind is kept."""
+        return [*self.before, *ids[: max(0, length - self.size())], *self.behind]
+
+    def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
+        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens as BERT and Hugging Face's `longest_first` cut.
+
+        The longer text loses its last tokens until both are of one length, then both do. One odd place is left to the
+        longer, or to `second`. An empty `first` (a text without a title) gives `single(second)`.
+        """
+        if not first:
+            return self.single(second, length)
+        room = max(0, length - self.size(parted=True))
+        first = _beside(first, second, room)
+        return [*self.before, *first, *self.between, *second[: room - len(first)], *self.behind]
+
+    def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
+        """The `pair` of the two, then pairs with the same `first`.
+
+        In each, `second` goes on where the one before was cut.
+
+        Args:
+          most: pairs, at most; what `second` has behind the last of them is left out.
+        """
+        room = length - self.size(bool(first))
+        first = _beside(first, second, room)
+        step = max(1, room - len(first))
+        starts = range(0, max(1, len(second)), step)[:most]
+        return [self.pair(first, second[start : start + step], length) for start in starts]
+
+    def processor(self, tokens: Sequence[str], types: int) -> dict[str, Any]:
+        """The post-processor of a `tokenizer.json` that does the same.
+
+        Args:
+          tokens: id -> token.
+          types: how many token types there are: the second text of a pair has the last.
+        """
+
+        def special(ids: Sequence[int], type_id: int = 0) -> list[Any]:
+            return [{"SpecialToken": {"id": tokens[id], "type_id": type_id}} for id in ids]
+
+        first, second = ({"Sequence": {"id": id, "type_id": n}} for id, n in (("A", 0), ("B", types - 1)))
+        names = {id: tokens[id] for id in (*self.before, *self.between, *self.behind)}
+        return {
+            "type": "TemplateProcessing",
+            "single": [*special(self.before), first, *special(self.behind)],
+            "pair": [
+                *special(self.before),
+                first,
+                *special(self.between),
+                second,
+                *special(self.behind, types - 1),
+            ],
+            "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()},
+        }
+
+
+def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:
+    """What is left of `first` where the two share `room` tokens."""
+    half = (room + (len(first) > len(second))) // 2
+    return first[: max(half, room - len(second))]
