@@ -75,12 +75,13 @@ def test_pieces_are_those_of_the_library(pieces, folder):
 def test_a_prefix_and_a_text_are_one_text(folder):
     vocabulary = vocabularies.load(folder)
     prefixes = Prefixes.of({"query_prefix": "The owl: ", "document_prefix": "猫头鹰 "}, vocabulary)
-    for text in texts():
-        whole, ids = vocabulary.encode(f"The owl: {text}"), vocabulary.encode(text)
-        assert prefixes.query_row(vocabulary, ids, 99) == vocabulary.single(whole, 99)
-        assert prefixes.document_rows(vocabulary, [], ids, 99) == [
-            vocabulary.single(vocabulary.encode(f"猫头鹰 {text}"), 99)
-        ]
+    queries = prefixes.encode_queries(vocabulary, texts())
+    documents = prefixes.encode_documents(vocabulary, [""] * len(queries), texts())
+    for text, query, (title, document) in zip(texts(), queries, documents, strict=True):
+        whole = vocabulary.single(vocabulary.encode(f"The owl: {text}"), 99)
+        assert prefixes.query_row(vocabulary, query, 99) == whole
+        whole = vocabulary.single(vocabulary.encode(f"猫头鹰 {text}"), 99)
+        assert prefixes.document_rows(vocabulary, title, document, 99) == [whole]
 
 
 def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):

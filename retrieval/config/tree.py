@@ -249,6 +249,7 @@ declare(
         one_of("way of titles", ("pair", "joined")),
         "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
     ),
+    append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),

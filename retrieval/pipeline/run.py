@@ -67,14 +67,17 @@ class Run(WorkDirectory):
         """The vocabulary that texts are tokenised with.
 
         Raises:
-          UserError: there is none, or it is none.
+          UserError: there is none, or it is none, or it has no token that config.data.append_eos asks for.
         """
         if not (self.vocabulary or self.prepares):
             raise UserError(
                 "there is no vocabulary, for no stage prepares a corpus: set config.vocab to a vocabulary or to a "
                 "folder of BERT's weights, or config.base to a run that has one, or add 'prepare' to config.stages"
             )
-        return vocabularies.load(self.vocabulary or self.corpus)
+        vocabulary = vocabularies.load(self.vocabulary or self.corpus)
+        if self.holder("train").config.data.append_eos:
+            vocabulary.append_eos()
+        return vocabulary
 
     @property
     def vocab_size(self) -> int:

@@ -46,7 +46,6 @@ def register_tasks(
     config, stage = run.config, recipe_of(run.config).examples_of
     drawn_rates: Mapping[str, float] = rates or config.data.rates.to_dict()
     before = Prefixes.of(config.data, vocabulary)
-    before.check_stored()
     if not pairs and labelled(config):
         _check_vocabulary(run, vocabulary, stage)
     pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
@@ -59,6 +58,7 @@ def register_tasks(
         pairs if (pairs / "stats.json").exists() else None,
     )
     recipe = recipe_of(config)
+    vocabulary.require(recipe.label, *recipe.kind.needs)
     if (
         recipe.has_teacher
         and stored.labelled

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _FIELD = "config.train.init_from"
 # Of `config.data`, what says how towers take texts.
-TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES, "titles")
+TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES, "titles", "append_eos")
 
 
 def train_inputs(run: Run) -> Sequence[Path]:

@@ -65,7 +65,7 @@ class Embedder:
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     """Queries as the query tower takes them."""
     prefixes, length = Prefixes.of(config.data, vocabulary), config.data.query_length
-    return [prefixes.query_row(vocabulary, ids, length) for ids in vocabulary.encode_batch(texts)]
+    return [prefixes.query_row(vocabulary, ids, length) for ids in prefixes.encode_queries(vocabulary, texts)]
 
 
 def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[list[int]]]:

@@ -14,7 +14,6 @@ from retrieval import files
 from retrieval.data.labelled import grouping, pair_shards
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate_texts import CandidateTexts
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
@@ -121,7 +120,7 @@ class NegativesRefresh(RefreshKind):
         write = functools.partial(
             _write,
             mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
-            vocabulary=given.vocabulary,
+            given=given,
             pool=mining.rule.count,
             layout=layout,
         )
@@ -181,10 +180,12 @@ def _write(
     folder: Path,
     *,
     mined: Iterable[Example],
-    vocabulary: Vocabulary,
+    given: Given,
     pool: int,
     layout: Layout,
 ) -> None:
     """Writes a version as the stage `pairs` writes its shards."""
     with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=layout.seed) as groups:
-        pair_shards.write_pairs(groups, vocabulary, folder, layout.shards, layout.positives)
+        pair_shards.write_pairs(
+            groups, given.vocabulary, folder, layout.shards, layout.positives, prefixes=given.prefixes
+        )

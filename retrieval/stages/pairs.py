@@ -15,6 +15,8 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards, teacher_scores
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
+from retrieval.data.tokenizers import prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -57,6 +59,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             teacher,
             config.pairs.keep_lone,
             apart=functools.partial(groups.after(held_out).apart, config.pairs.pool) if of_pages else None,
+            prefixes=Prefixes.of(config.data, vocabulary),
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
@@ -177,7 +180,7 @@ STAGES.register(
             check_inputs,
             Run.check_vocabulary,
         ),
-        fields=("split", "pairs", "sets.mind_split"),
+        fields=("split", "pairs", "sets.mind_split", *prefixes.FIELDS),
         reads=("prepare", "sets", "mine", "teacher"),
         files=lambda run: [
             *labelled_groups.inputs(run.config),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.pipeline.run import Run
 from retrieval.recipes.towers import Embedder
@@ -33,6 +34,7 @@ class Given(NamedTuple):
     """
 
     vocabulary: Vocabulary
+    prefixes: Prefixes
     embedder: Embedder
     mesh: jax.sharding.Mesh
     params: Any

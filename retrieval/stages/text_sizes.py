@@ -27,14 +27,14 @@ class TextSizes(NamedTuple):
 
     def of_queries(self, texts: Iterable[str]) -> list[int]:
         """Tokens of `[CLS] prefix query [SEP]`."""
-        more = 2 + len(self.prefixes.query)
-        return [more + len(ids) for ids in self.vocabulary.encode_batch(list(texts))]
+        more = self.vocabulary.template.size() + len(self.prefixes.of_stored.query)
+        return [more + len(ids) for ids in self.prefixes.encode_queries(self.vocabulary, list(texts))]
 
     def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
         """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
         items = list(texts)
         titles, bodies = [item.title for item in items], [item.text for item in items]
         tokens = self.prefixes.encode_documents(self.vocabulary, titles, bodies)
-        more = 2 + len(self.prefixes.document)
-        parted = not self.prefixes.joined
-        return [more + len(title) + len(body) + (parted and bool(title)) for title, body in tokens]
+        more, parted = len(self.prefixes.of_stored.document), not self.prefixes.joined
+        size = self.vocabulary.template.size
+        return [more + len(title) + len(body) + size(parted and bool(title)) for title, body in tokens]

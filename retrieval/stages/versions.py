@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from retrieval import files
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
@@ -121,7 +122,8 @@ def make(
 
         hosts.on_first(publish_here)
 
-    kind.make(run, Given(vocabulary, embedder, mesh, params, version), publish)
+    prefixes = Prefixes.of(run.config.data, vocabulary)
+    kind.make(run, Given(vocabulary, prefixes, embedder, mesh, params, version), publish)
 
 
 def statistics(folder: Path, version: int) -> dict[str, Any]:

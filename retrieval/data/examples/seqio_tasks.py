@@ -60,11 +60,12 @@ def register(
     rates = {task: rates[task] for task in sizes}
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
-    first_records, specials = _first_records(sizes, stored), Specials.of(vocabulary, prefixes)
+    first_records = _first_records(sizes, stored)
     suffix = "_validation" if validation else ""
     for name in rates:
         task = TASKS[name]
         own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
+        specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
         given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled)
         is_drawn = functools.partial(
             _is_drawn, task=task, negatives=negatives, bound=holdout.bound(held_out), validation=validation

@@ -36,6 +36,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import splits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.external_sort import Sorter
+from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
@@ -58,6 +59,7 @@ def write_pairs(
     keep_lone: bool = False,
     simple: Sequence[int] | None = None,
     apart: Callable[[], Iterable[Example]] | None = None,
+    prefixes: Prefixes = NONE,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -76,6 +78,7 @@ def write_pairs(
         with the documents of other queries alone.
       simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
       apart: as `in_order`, of records that stand in the order of a hash all the same.
+      prefixes: which texts begin with, where their tokens depend on them.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
@@ -92,7 +95,9 @@ def write_pairs(
     def records() -> Iterator[tuple[bytes, bytes]]:
         nonlocal lengths
         for (query, golds, negatives, _), first in zip(drawn.examples(), simple or itertools.repeat(None)):
-            query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
+            (query_ids,), of_texts = prefixes.encode_queries(vocabulary, [query]), [*golds, *negatives]
+            titles, bodies = ([getattr(text, part) for text in of_texts] for part in ("title", "text"))
+            texts = list(prefixes.encode_documents(vocabulary, titles, bodies))
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
                 own *= 2 if keep_lone and not negatives else 1
@@ -199,13 +204,6 @@ class _Counter:
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
         return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
-
-
-def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:
-    """The ids of the query, then (title, text) of each text."""
-    query_ids, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in (text.title, text.text))])
-    yield query_ids
-    yield from zip(ids[::2], ids[1::2])
 
 
 def _record(

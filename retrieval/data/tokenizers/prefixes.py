@@ -2,66 +2,75 @@
 
 A document with a title has it before the title, as sentence-transformers puts a prompt before the first of two texts.
 How a title stands before its text is said here, too.
+
+A text and what stands before it are tokenised as one string. Where tokens end at spaces, as word pieces do, that gives
+the tokens of either, one after the other, and stored texts serve with any prefix. Else stored texts begin with it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 
 NAMES = ("query_prefix", "document_prefix")
+FIELDS = (*(f"data.{name}" for name in NAMES), "data.titles")  # on which stored texts depend
 PAIR, JOINED = "pair", "joined"
-_WORD = "1"  # a token of every vocabulary, if only the unknown one
+_WORD = "1"  # a token of every vocabulary that splits at spaces, if only the unknown one
 
 
 class Prefixes(NamedTuple):
     """Attributes:
     query, document: their token ids.
     joined: whether a title and its text are one text, not a pair.
-    spaced: whether the text has other tokens then than alone, as with byte pairs, whose words begin with their space.
+    texts: the prefixes of queries and of documents, where the tokens of a text begin with them; None where they do not.
     """
 
     query: tuple[int, ...] = ()
     document: tuple[int, ...] = ()
     joined: bool = False
-    spaced: bool = False
+    texts: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
-        """The prefixes of the group `data` of a config.
+        """The prefixes of the group `data` of a config."""
+        prefixes, joined = [data.get(name, "") for name in NAMES], data.get("titles", PAIR) == JOINED
+        # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
+        query, document = (tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for prefix in prefixes)
+        apart = vocabulary.splits_at_spaces and all(
+            vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
+            for prefix, ids in zip(prefixes, (query, document))
+        )
+        is_plain = not (any(prefixes) or joined)
+        return cls(query, document, joined, None if apart or is_plain else (prefixes[0], prefixes[1]))
 
-        Raises:
-          UserError: there is one, and the vocabulary begins a text unlike what follows, as byte pairs do.
-        """
-        joined = data.get("titles", PAIR) == JOINED
-        query, document = (_ids(data.get(name, ""), vocabulary, name) for name in NAMES)
-        spaced = joined and vocabulary.encode(f"{_WORD} {_WORD}") != 2 * vocabulary.encode(_WORD)
-        return cls(query, document, joined, spaced)
+    @property
+    def of_stored(self) -> "Prefixes":
+        """What is still to be put before the tokens that `encode_queries` and `encode_documents` gave."""
+        return self._replace(query=(), document=()) if self.texts else self
 
-    def check_stored(self) -> None:
-        """Checks that titles and texts may be tokenised apart, as those of training are.
-
-        Raises:
-          UserError: they may not.
-        """
-        if self.spaced:
-            raise UserError(
-                "config.data.titles=joined: this vocabulary has other tokens at the beginning of a text than behind a "
-                f"title, as byte pairs have, and training tokenises the two apart: set it to {PAIR}"
-            )
+    def encode_queries(self, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each query, for `query_row`."""
+        return vocabulary.encode_batch([self.texts[0] + text for text in texts] if self.texts else texts)
 
     def encode_documents(
         self, vocabulary: Vocabulary, titles: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each title and of its text, for `document_rows`."""
-        if self.spaced:
-            texts = [f" {text}" if title and text else text for title, text in zip(titles, texts)]
+        if self.texts:
+            strings = [self._strings(*both) for both in zip(titles, texts)]
+            titles, texts = ([both[part] for both in strings] for part in (0, 1))
         yield from zip(vocabulary.encode_batch(titles), vocabulary.encode_batch(texts))
+
+    def _strings(self, title: str, text: str) -> tuple[str, str]:
+        """A title and its text, the first that there is with the prefix; joined, all is the text."""
+        prefix = self.texts[1] if self.texts else ""
+        if self.joined:
+            title, text = "", " ".join(part for part in (title, text) if part)
+        return (prefix + title, text) if title else ("", prefix + text)
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
         """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
-        return vocabulary.single([*self.query, *ids], length)
+        return vocabulary.single([*self.of_stored.query, *ids], length)
 
     def document_rows(
         self, vocabulary: Vocabulary, title: Sequence[int], text: Sequence[int], length: int, most: int = 1
@@ -70,28 +79,23 @@ class Prefixes(NamedTuple):
 
         Joined, the title is the beginning of the text.
         """
+        prefix = self.of_stored.document
         if self.joined:
             title, text = (), [*title, *text]
         if title or not self.document:
-            return vocabulary.windows([*self.document, *title] if title else title, text, length, most)
-        rows = vocabulary.windows([], text, length - len(self.document), most)
-        return [[row[0], *self.document, *row[1:]] for row in rows]
+            return vocabulary.windows([*prefix, *title] if title else title, text, length, most)
+        # Every window begins with the prefix; the first of a text that has it as its beginning has it there.
+        room = max(1, length - vocabulary.template.size() - len(self.document))
+        own = room + len(self.document) if self.texts else room
+        starts = [0, *range(own, len(text), room)][:most]
+        windows = [text[:own], *(text[start : start + room] for start in starts[1:])]
+        before = [prefix, *[self.document] * (len(starts) - 1)]
+        return [vocabulary.single([*ids, *window], length) for ids, window in zip(before, windows)]
 
 
 def type_change(data: Mapping[str, Any], sep_id: int) -> int:
     """The token behind which tokens are of a second text, [SEP]; -1, which is none, where texts are joined."""
     return -1 if data.get("titles", PAIR) == JOINED else sep_id
-
-
-def _ids(prefix: str, vocabulary: Vocabulary, name: str) -> tuple[int, ...]:
-    """The tokens of a prefix. Its last space belongs to what follows: pieces of SentencePiece begin with theirs."""
-    ids = vocabulary.encode(prefix.rstrip()) if prefix else []
-    if prefix and vocabulary.encode(prefix + _WORD) != [*ids, *vocabulary.encode(_WORD)]:
-        raise UserError(
-            f"config.data.{name}: this vocabulary has other tokens at the beginning of a text than behind a prefix, as "
-            "byte pairs have: leave it empty"
-        )
-    return tuple(ids)
 
 
 NONE = Prefixes()

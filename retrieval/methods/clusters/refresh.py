@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.examples.stored_pairs import Positive, StoredPairs
-from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.methods.clusters import cluster_order
 from retrieval.methods.clusters.cluster_order import ORDERS, Clustered
@@ -87,9 +86,8 @@ class ClustersRefresh(RefreshKind):
         paragraphs, pair_M, paragraph_M = _paragraphs(pairs, config.data.negatives > 0)
         size = _group_size(config.train)
         _check_enough(len(paragraphs.id_N), config.cluster.count, size)
-        prefixes = Prefixes.of(config.data, given.vocabulary)
         embedding_NE = _embedded(
-            given, pairs.positives(paragraphs.record_N), prefixes, config.data.document_length, config.encode.shard_size
+            given, pairs.positives(paragraphs.record_N), config.data.document_length, config.encode.shard_size
         )
         seed = [config.seed, given.version]
         rule = kmeans.Rule(config.cluster.count, *(config.cluster[name] for name in kmeans.Rule._fields[1:]))
@@ -130,7 +128,7 @@ def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.nd
     return _Paragraphs(id_N[by_record_N], number_M[first_N[by_record_N]]), number_M, rank_N[sorted_M]
 
 
-def _embedded(given: Given, read: Iterator[Positive], prefixes: Prefixes, length: int, shard_size: int) -> np.ndarray:
+def _embedded(given: Given, read: Iterator[Positive], length: int, shard_size: int) -> np.ndarray:
     """The embeddings of paragraphs [N, E], of which the tokens of `shard_size` are held at a time.
 
     Args:
@@ -139,7 +137,7 @@ def _embedded(given: Given, read: Iterator[Positive], prefixes: Prefixes, length
     tower = given.embedder.documents(given.params)
     parts = []
     while part := list(itertools.islice(read, shard_size)):
-        tokens = [prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
+        tokens = [given.prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
         parts.append(given.embedder.embed_rows(tower, tokens))
     return np.concatenate(parts)
 

@@ -67,6 +67,7 @@ class QuadrupletsRefresh(NegativesRefresh):
                 layout.shards,
                 layout.positives,
                 simple=[len(first) for first, both in zip(simple.rows, rows) if len(both)],
+                prefixes=given.prefixes,
             )
             return counts
 
