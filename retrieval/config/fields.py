@@ -242,8 +242,7 @@ SHARE = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 SHARE_ABOVE = number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
 SHARE_BELOW = number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
 SHARE_BETWEEN = number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
-# Without the space its last word could be of one piece with the first of the text.
 PREFIX = Kind(
-    "'' or a text that ends with a space, such as 'query: '",
-    lambda value: isinstance(value, str) and (not value or bool(value.strip() and value.endswith(" "))),
+    "'' or a text of more than spaces, such as 'query: '",
+    lambda value: isinstance(value, str) and (not value or bool(value.strip())),
 )
