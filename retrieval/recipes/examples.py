@@ -1,6 +1,6 @@
-"""What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
+"""What a run trains on: the tasks of its config, and batches of their examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.task_kind import TASKS, Stored
-from retrieval.data.labelled import pair_shards
-from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -86,7 +84,7 @@ def register_tasks(
 def is_in_order(pairs: Path) -> bool:
     """Whether batches have the records of a folder of labelled pairs in their order."""
     path = pairs / "stats.json"
-    return path.exists() and files.read_json(path).get(pair_shards.IN_ORDER, False)
+    return path.exists() and files.read_json(path).get(task_kind.IN_ORDER, False)
 
 
 def known_positives(run: Run, pairs: Path | None = None) -> int:
@@ -243,38 +241,10 @@ def unlabelled(config: ConfigDict) -> list[str]:
     return task_kind.drawn(config.data.rates, labelled=False)
 
 
-def split_set(run: Run) -> str | None:
-    """The set whose questions were divided for fine-tuning."""
-    return run.holder("sets").config.split.set if run.training.exists() else None
-
-
-def divided_set(run: Run) -> str:
-    """`split_set` of a run that has one.
-
-    Raises:
-      UserError: no questions were divided.
-    """
-    if (name := split_set(run)) is None:
-        raise UserError(f"{run.training}: no training questions: set config.split.set, and --stage=split")
-    return name
-
-
-def validation_folder(run: Run) -> Path:
-    """The BEIR folder of the questions that are held out of the training ones: of a set, or of labelled files.
-
-    Raises:
-      UserError: there is none.
-    """
-    for folder in (run.training, run.held_out_pairs):
-        if folder.exists():
-            return folder
-    raise UserError(
-        f"{run.pairs} holds no query out to validate on, which takes two at least: set config.loop.validate_every=0"
-    )
-
-
-def validation(run: Run, ids: Sequence[str] = ()) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Questions that are held out of training: those of `ids`, or the first, as many as validate a checkpoint."""
-    training = beir.read_judged(validation_folder(run))
-    chosen = ids or list(training.qrels[splits.VALIDATION])[: run.config.loop.validate_queries]
-    return {id: training.queries[id] for id in chosen}, {id: training.qrels[splits.VALIDATION][id] for id in chosen}
+def draws(run: Run) -> bool:
+    """Whether there are examples: a run that takes parameters as they are may have none."""
+    config, stage = run.config, recipe_of(run.config).examples_of
+    if config.train.steps or config.train.epochs:
+        return True
+    writes = stage in run.holder(stage).config.stages if labelled(config) else True
+    return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))

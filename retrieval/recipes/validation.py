@@ -27,7 +27,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.libraries import seqio, tf
 from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
+from retrieval.recipes import examples, held_out_questions
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runtime import hashing
 from retrieval.search import windows
@@ -103,9 +103,9 @@ def labelled_pool(run: Run) -> LabelledPool:
     Raises:
       UserError: no query is held out.
     """
-    queries, qrels = examples.validation(run)
+    queries, qrels = held_out_questions.validation(run)
     golds = {candidate for grades in qrels.values() for candidate in grades}
-    folder, split_set = examples.validation_folder(run), examples.split_set(run)
+    folder, split_set = held_out_questions.validation_folder(run), held_out_questions.split_set(run)
     everything = beir.read_candidates((run.sets / split_set if split_set else folder) / "corpus.jsonl")
     others = (candidate for candidate in everything if candidate.id not in golds)
     room = max(0, run.config.loop.validate_candidates - len(golds))

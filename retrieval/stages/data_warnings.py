@@ -1,15 +1,20 @@
 """Counts of texts that are to be trained on, and warnings of those that are likely to be mistakes."""
 
+import itertools
 import logging
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval import files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.pipeline.run import Run
 from retrieval.search.near_duplicates import are_near, shingles
+from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -45,6 +50,13 @@ def warn(stage: str, counts: Iterable[DataCount]) -> None:
             share = f" of {count.of:,}" if count.of else ""
             example = f" ({count.example})" if count.example else ""
             _log.warning("%s: %s: %s: %s%s%s", stage, count.about, count.what, f"{count.count:,}", share, example)
+
+
+def warn_of_corpus(run: Run, vocabulary: Vocabulary, tasks: Collection[str]) -> None:
+    """Warns of what is likely to be a mistake in the passages that these tasks of a run are about to draw from."""
+    texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), IN_A_RUN))
+    sizes, counts = TextSizes.of(run.config.data, vocabulary), files.read_json(run.corpus / "stats.json")
+    warn("train", of_corpus(counts, texts, sizes, tasks))
 
 
 def of_corpus(

@@ -10,7 +10,7 @@ from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes import held_out_questions, initial_parameters
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -64,8 +64,8 @@ def encode(run: Run) -> dict[str, Any]:
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
                 write_queries(folder, "queries", queries, embedder.queries(params))
-            if system == TRAINED and name == examples.split_set(run):
-                write_queries(folder, "validation", examples.validation(run)[0], embedder.queries(params))
+            if system == TRAINED and name == held_out_questions.split_set(run):
+                write_queries(folder, "validation", held_out_questions.validation(run)[0], embedder.queries(params))
             counts[f"{name}, {system}"] = total = sum(1 for _ in collection.candidates())
             if first := same.get(name):
                 _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)

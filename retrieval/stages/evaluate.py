@@ -19,7 +19,7 @@ from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import examples
+from retrieval.recipes import held_out_questions
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES
@@ -123,7 +123,7 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
     systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))
     others = _Files(run.config.runs.unknown, systems, fused.fusing(run.config.fuse))
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
-    divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
+    divided, held_out = held_out_questions.split_set(run), functools.partial(held_out_questions.validation, run)
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)
         of_set = held_out if name == divided else None

@@ -21,7 +21,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import examples
+from retrieval.recipes import held_out_questions
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import Trained, open_trained
@@ -52,7 +52,7 @@ def mine(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the index is over other candidates, or leaves no negative and `pairs.keep_lone` is off.
     """
-    config, source, name = run.config, run.before("mine"), examples.divided_set(run)
+    config, source, name = run.config, run.before("mine"), held_out_questions.divided_set(run)
     kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config.mine, config.split.seed)
     file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(kind.name)[-1])
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):

@@ -16,7 +16,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
+from retrieval.recipes import examples, held_out_questions
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import windows
@@ -95,7 +95,7 @@ class NegativesRefresh(RefreshKind):
         least = 0 if examples.unlabelled(config) else config.train.batch_size
         layout = Layout(writer.split.seed, writer.split.shards, writer.pairs.positives, least)
         mining = hard_negatives.mining_of(config.mine, config.split.seed)
-        file = run.sets / examples.divided_set(run) / "corpus.jsonl"
+        file = run.sets / held_out_questions.divided_set(run) / "corpus.jsonl"
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
             drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
             queries_QE, index = _embedded(config, given, drawn, candidates)

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,36 +10,24 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files
-from retrieval.config.fields import of_fields
 from retrieval.data.examples.batches import Batches
-from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, divisors
 from retrieval.evaluation.training_metrics import read_training
-from retrieval.pipeline.records import is_done, read_own_record
+from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
-from retrieval.recipes import bert_weights, initial_parameters, train_state
-from retrieval.recipes.examples import NoBatches, abstract_batch, labelled, make_batches, unlabelled
-from retrieval.recipes.examples import check as check_examples
+from retrieval.pipeline.stage import SEALED
+from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes.examples import NoBatches, abstract_batch, draws, make_batches, unlabelled
 from retrieval.recipes.packed_rows import with_rows
-from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
-from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import artefacts, ending, hosts, platforms
 from retrieval.stages import (
     data_warnings,
-    labelled_groups,
     metric_writers,
-    mine,
-    prepare,
     refresh,
     training_steps,
     training_time,
-    versions,
 )
-from retrieval.stages.collection import CORPUS, open_collection
-from retrieval.stages.refresh_kind import REFRESHES, kind_of
-from retrieval.stages.text_sizes import TextSizes
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -51,11 +38,6 @@ _log = logging.getLogger(__name__)
 
 # What a run goes on from.
 FOLLOWED = ("checkpoints", "refreshed", "metrics")
-
-_VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
-
-# The stages that write labelled examples, and the field of each that names their files.
-_FILES = {"pairs": "files", "spans": "questions"}
 
 # Where a batch is kept whose updates were not finite.
 BAD_BATCHES = "bad_batches"
@@ -71,7 +53,7 @@ def train(run: Run) -> dict[str, Any]:
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
     remade = Versions(run, vocabulary, mesh) if refreshes else None
-    batches = remade or (make_batches(run, vocabulary, mesh) if _draws(run) else NoBatches())
+    batches = remade or (make_batches(run, vocabulary, mesh) if draws(run) else NoBatches())
     if isinstance(batches, Batches) and config.train.epochs:
         config = training_steps.with_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
@@ -90,9 +72,7 @@ def train(run: Run) -> dict[str, Any]:
         )
         config = training_steps.planned(run, config, checkpointer.latest_step(), measure)
         if (tasks := unlabelled(config)) and not resumed:
-            passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
-            statistics = run.corpus / "stats.json"
-            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, tasks))
+            hosts.on_first(lambda: data_warnings.warn_of_corpus(run, vocabulary, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = functools.partial(recipe_of(config).begin, run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
@@ -171,26 +151,6 @@ def _logged(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, float
     return hosts.on_first(lambda: [(step, found) for step, line in read_training(path) if (found := of(line))])
 
 
-def _draws(run: Run) -> bool:
-    """Whether there are examples: a run that takes parameters as they are may have none."""
-    config, stage = run.config, recipe_of(run.config).examples_of
-    if config.train.steps or config.train.epochs:
-        return True
-    writes = stage in run.holder(stage).config.stages if labelled(config) else True
-    return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))
-
-
-def _warn_of_corpus(statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, tasks: Sequence[str]) -> None:
-    """Tells the log what is likely to be a mistake in the passages that training is about to read.
-
-    Args:
-      tasks: those that draw from the passages.
-    """
-    texts = list(itertools.islice(passages, data_warnings.IN_A_RUN))
-    counts = files.read_json(statistics)
-    data_warnings.warn("train", data_warnings.of_corpus(counts, texts, sizes, tasks))
-
-
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
     """The numbers of steps with which the run was finished before it got more of them, by the stage's record."""
     before = (record or {}).get("before")
@@ -238,136 +198,3 @@ def _cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
     """What a step costs all devices, of which each computes `flops` operations."""
     chip = chips.of(mesh.devices.flat[0])
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
-
-
-def check_data(run: Run) -> None:
-    """Checks that there will be shards of what is trained on, fitting and as many as the lanes take, negatives enough,
-    and what a refresh reads.
-
-    Raises:
-      UserError: there will not.
-    """
-    if is_done(run, "train") or not _draws(run):
-        return
-    config, stage = run.config, recipe_of(run.config).examples_of
-    given, writer = labelled(config), run.holder(stage)
-    if given and stage not in writer.config.stages:
-        raise UserError(
-            f"task '{given[0]}' has no example, for no stage writes {stage}: add '{stage}' to config.stages and set "
-            f"config.{stage}.{_FILES[stage]} or config.split.set, or set config.data.rates.{given[0]}=0"
-        )
-    if others := unlabelled(config):
-        if not (run.prepares or run.corpus.exists()):
-            raise UserError(
-                f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
-                f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
-            )
-        _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
-    if given:
-        # A refresh writes as many as the stage.
-        _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
-        mine.check_enough(run)
-    if given and stage == "pairs" and not is_done(writer, stage):
-        least = 0 if others else config.train.batch_size
-        labelled_groups.check_files(writer, config.data.negatives, least)
-    if config.mine.refresh_every:
-        kind_of(config.mine.refresh_makes).check_run(run)
-    if recipe_of(config).has_teacher and not writer.teacher_scores:
-        raise UserError(
-            f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
-            "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
-        )
-
-
-def fetch(run: Run) -> None:
-    """Copies down what parameters start from, where that is on a store."""
-    initial_parameters.fetch_start(run)
-
-
-def check_model(run: Run) -> None:
-    """Checks that devices, batches and parameters fit each other, and what the parameters start from.
-
-    Raises:
-      UserError: they do not.
-    """
-    if is_done(run, "train"):
-        return
-    config, mesh = run.config, make_mesh(run.config)
-    abstract_batch(config, mesh)
-    recipe_of(config).check_chunks(mesh.size)
-    recipe_of(config).check_run(run)
-    if config.mesh.rules:
-        params = parameters_of(abstract_model(config, run.vocab_size))
-        shardings_of(params, config, mesh)
-        sharding.check_rules(params, config.mesh.rules)
-    initial_parameters.check_start(run)
-    bert_weights.check_tensors(config)
-    if not config.train.epochs:  # else the steps are known when the data is
-        training_time.warn_of_days(config, lambda: run.vocab_size, mesh)
-
-
-def _check_lanes(lanes: int, shards: int, whose: str) -> None:
-    """Lanes have equally many files: what is in a smaller lane would be drawn more often."""
-    if shards % lanes:
-        raise UserError(
-            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {divisors(lanes, shards)} "
-            "lanes"
-        )
-
-
-def check_validation(config: ConfigDict) -> None:
-    """Checks that there is something to validate checkpoints on, where that is asked for.
-
-    Raises:
-      UserError: there is not.
-    """
-    if config.loop.validate_every:
-        recipe_of(config).check_validation()
-
-
-def read(config: ConfigDict) -> list[str | Read]:
-    """What the stage reads: the corpus, labelled examples, and what a refresh needs."""
-    refreshed = refresh.needs(config.mine.refresh_makes, config.mine.refresh_every)
-    return ["prepare", recipe_of(config).examples_of, *refreshed, Read("sets", loose=True)]
-
-
-STAGES.register(
-    "train",
-    Stage(
-        train,
-        check_config=(
-            check_examples,
-            check_recipe,
-            of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
-            initial_parameters.check_step,
-            refresh.check,
-            check_validation,
-        ),
-        check=(
-            initial_parameters.check_start_folder,
-            Run.check_vocabulary,
-            check_data,
-            check_model,
-        ),
-        fields=(
-            "seed",
-            "recipe",
-            "data",
-            "model",
-            "train",
-            "encode.windows",
-            "spans.early",
-            *refresh.SETTINGS,
-            *dict.fromkeys(field for kind in REFRESHES.values() for field in kind.settings),
-            *(f"loop.{name}" for name in _VALIDATION),
-        ),
-        uses=("encode.batch_tokens", "encode.shard_size"),
-        reads=read,
-        files=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
-        fetch=fetch,
-        leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
-        exchanged=(versions.FOLDER,),
-        fixed=Fixed(("train.steps", "train.epochs", "train.minutes"), initial_parameters.decided),
-        everywhere=True,
-    ),
-)

@@ -8,7 +8,7 @@ import pytest
 
 from retrieval.data.sets import beir
 from retrieval.pipeline import records
-from retrieval.recipes import examples, train_state
+from retrieval.recipes import held_out_questions, train_state
 from retrieval.stages import hard_negatives
 from support import tiny
 
@@ -44,7 +44,7 @@ def judged(run):
 
 def open_questions(run):
     """The training questions of a run, and the candidates of their set, as mining has them."""
-    file = run.sets / examples.divided_set(run) / "corpus.jsonl"
+    file = run.sets / held_out_questions.divided_set(run) / "corpus.jsonl"
     return hard_negatives.open_questions(run.training, file, needs_answers=run.config.mine.answers)
 
 

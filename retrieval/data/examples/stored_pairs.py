@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrieval import files
-from retrieval.data.examples import batches
+from retrieval.data.examples import batches, task_kind
 from retrieval.data.labelled import known_positives, pair_shards
 from retrieval.errors import UserError
 from retrieval.libraries import tf
@@ -101,7 +101,7 @@ class StoredPairs:
                 file.close()
         files.copy(self.folder / known_positives.NAME, folder / known_positives.NAME)
         statistics = files.read_json(self.folder / "stats.json")
-        files.write_json(folder / "stats.json", statistics | {"shards": lanes, pair_shards.IN_ORDER: True})
+        files.write_json(folder / "stats.json", statistics | {"shards": lanes, task_kind.IN_ORDER: True})
 
     def _columns(self, names: tuple[str, ...]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
         """Some columns of the records, a number of records at a time: all values, and where those of a record begin."""

@@ -55,6 +55,9 @@ class Shards(NamedTuple):
         return several | {name: tf.io.FixedLenFeature([], tf.int64) for name in self.numbers}
 
 
+IN_ORDER = "in order"  # a statistic of labelled examples: batches are to have the records as they stand
+
+
 class Stored(NamedTuple):
     """What lies on the disk for tasks.
 

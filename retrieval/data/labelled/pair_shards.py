@@ -30,6 +30,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.corpora import passages
+from retrieval.data.examples.task_kind import IN_ORDER
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.labelled.known_positives import KnownPositives
 from retrieval.data.labelled.teacher_scores import TeacherScores
@@ -45,7 +46,6 @@ from retrieval.runtime import hashing
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
 COUNTS = 3  # of each text, in a record
-IN_ORDER = "in order"  # the statistic that batches are to have the records as they stand
 
 
 def write_pairs(

@@ -24,7 +24,7 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
+from retrieval.recipes import held_out_questions
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.on_mesh import token_types
@@ -139,10 +139,10 @@ def held_out(run: Run, vocabulary: Vocabulary, multiple: int = 1) -> tuple[np.nd
       UserError: none is held out.
     """
     data = run.config.data
-    queries, qrels = examples.validation(run)
+    queries, qrels = held_out_questions.validation(run)
     relevant = [(query, id) for query, grades in qrels.items() for id, grade in grades.items() if grade > 0]
     wanted = {id for _, id in relevant}
-    candidates = beir.read_candidates(examples.validation_folder(run) / "corpus.jsonl")
+    candidates = beir.read_candidates(held_out_questions.validation_folder(run) / "corpus.jsonl")
     passages = {candidate.id: candidate for candidate in candidates if candidate.id in wanted}
     sources = rows_of(vocabulary, [passages[id] for _, id in relevant], data.document_length)
     targets = query_tokens(run.config, vocabulary, [queries[query] for query, _ in relevant])
