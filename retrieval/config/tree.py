@@ -267,7 +267,6 @@ declare(
         one_of("draw of paragraphs", ("first", "positive")),
         "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
     ),
-    deepct_stemmer=Field("porter", one_of("stemmer", "retrieval.search.words.STEMMERS"), "stemmer of DeepCT's labels"),
 )
 declare(
     "data.rates",
@@ -637,7 +636,6 @@ declare(
     systems=Field((), _TWO_OR_MORE, "systems to fuse, as tables name them; where they interleave the first one starts"),
     pairs=Field(False, SWITCH, "whether every two of them are fused, in both orders, instead of all together"),
     methods=Field(_FUSIONS, _SOME_FUSIONS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
-    constant=Field(60.0, NOT_NEGATIVE, "constant of reciprocal_rank: how little the first ranks stand out"),
     weights=Field(
         (),
         tuple_of("a tuple of numbers of 0 or more, such as 0.3,0.7, or ()", NOT_NEGATIVE.fits),
@@ -720,7 +718,6 @@ declare(
     top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
     temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
     beams=Field(4, whole(1), "texts that beam search keeps"),
-    length_penalty=Field(0.0, NOT_NEGATIVE, "exponent by which beam search excuses long texts; 0: not at all"),
     batch_size=Field(64, whole(1), "passages of a batch"),
     shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

@@ -24,7 +24,6 @@ class Fusing(NamedTuple):
     systems: tuple[str, ...]
     pairs: bool
     methods: tuple[str, ...]
-    constant: float
     weights: tuple[float, ...]
 
 
@@ -67,7 +66,7 @@ def fuse(
             parts = [by_name[system] for system in group]
             weights, validation = _weights(parts, fusing.weights, golds, depth) if method == WEIGHTED_SUM else ((), 0)
             _log.info("set %s: %s of %s", name, method, ", ".join(group))
-            scores, rows = _fuser(method, fusing.constant, weights)([_run(part) for part in parts], depth)
+            scores, rows = _fuser(method, weights)([_run(part) for part in parts], depth)
             yield Ranking(
                 f"{method}({'+'.join(group)})",
                 scores,
@@ -86,10 +85,10 @@ def _groups(fusing: Fusing, method: str) -> Iterator[tuple[str, ...]]:
     return (itertools.permutations if method == INTERLEAVE else itertools.combinations)(fusing.systems, 2)
 
 
-def _fuser(method: str, constant: float, weights: Sequence[float]) -> Callable[[Sequence[fusion.Run], int], fusion.Run]:
+def _fuser(method: str, weights: Sequence[float]) -> Callable[[Sequence[fusion.Run], int], fusion.Run]:
     return {
         INTERLEAVE: fusion.interleave,
-        RECIPROCAL_RANK: lambda runs, depth: fusion.reciprocal_rank(runs, depth, constant),
+        RECIPROCAL_RANK: fusion.reciprocal_rank,
         WEIGHTED_SUM: lambda runs, depth: fusion.weighted_sum(runs, weights, depth),
     }[method]
 

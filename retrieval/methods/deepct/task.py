@@ -30,6 +30,7 @@ TERMS = ExampleKind(
     lambda row, sep_id: {"text_types": types(row["text"], sep_id)},
 )
 
+_STEMMER = "porter"
 _GOES_ON = "##"
 _BASE = 31  # of the numbers that stand for words of several pieces
 
@@ -40,7 +41,6 @@ class WeighedWords(LabelledTask):
 
     name = "deepct"
     kind = TERMS
-    options = ("deepct_stemmer",)
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`; nothing is random."""
@@ -51,7 +51,7 @@ class WeighedWords(LabelledTask):
                 "task 'deepct': no token of the vocabulary begins with '##', WordPiece's mark of a word that goes on: "
                 "take a vocabulary of word pieces, or set config.data.rates.deepct=0"
             )
-        stems = stem_numbers(vocabulary, given.options["deepct_stemmer"])
+        stems = stem_numbers(vocabulary, _STEMMER)
         special = [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:

@@ -104,16 +104,10 @@ def sample(
     return _one_by_one(model, source, ends, count, pick)
 
 
-def beam_search(
-    model: EncoderDecoder, source: Text, ends: Ends, *, width: int = 4, length_penalty: float = 0.0
-) -> Written:
+def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int = 4) -> Written:
     """The best texts of a search that keeps `width` of them each time, best first.
 
     Where there are fewer texts, the last have a log-probability of -inf and mean nothing.
-
-    Args:
-      length_penalty: the exponent by which longer texts are excused for their smaller probability (Wu et al. 2016,
-        equation 14): what counts is log-probability / ((5 + tokens) / 6)^exponent.
 
     Raises:
       UserError: as `greedy`.
@@ -128,13 +122,10 @@ def beam_search(
         is_done_RW1 = state.done_RW[:, :, None]
         ids_RWX = jnp.where(is_done_RW1, FILLER, ids_RWX)
         log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
-        tokens_RW = jnp.where(state.done_RW, state.tokens_RW, state.tokens_RW + 1)
-        value_RWX = log_RWX / (((5 + tokens_RW) / 6) ** length_penalty)[:, :, None]
-        _, best_RW = jax.lax.top_k(reshape_rows(value_RWX, R, W * X), W)
+        _, best_RW = jax.lax.top_k(reshape_rows(log_RWX, R, W * X), W)
         log_RW, picked_RW = (
             jnp.take_along_axis(reshape_rows(x_RWX, R, W * X), best_RW, axis=1) for x_RWX in (log_RWX, ids_RWX)
         )
-        state = state._replace(tokens_RW=tokens_RW)
         return _extended(_of_beams(state, best_RW // X), picked_RW, log_RW, ends)
 
     memory = model.read(source)
@@ -151,7 +142,7 @@ class Decoding(NamedTuple):
       way: 'greedy', 'beam' or 'sample'.
       texts: of each passage.
       tokens: of a text at most, the end token among them.
-      beams, length_penalty: as `beam_search` has them.
+      beams: as the `width` of `beam_search`.
       top_k, temperature: as `sample` has them.
       seed: of the draws.
     """
@@ -160,7 +151,6 @@ class Decoding(NamedTuple):
     texts: int
     tokens: int
     beams: int = 4
-    length_penalty: float = 0.0
     top_k: int = 10
     temperature: float = 1.0
     seed: int = 0
@@ -224,7 +214,7 @@ def decode(model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, d
     if decoding.way == GREEDY:
         return greedy(model, source, ends)
     if decoding.way == BEAM:
-        return beam_search(model, source, ends, width=decoding.beams, length_penalty=decoding.length_penalty)
+        return beam_search(model, source, ends, width=decoding.beams)
     return sample(
         model, source, ends, keys_R, count=decoding.texts, top_k=decoding.top_k, temperature=decoding.temperature
     )
@@ -236,7 +226,6 @@ class _State(NamedTuple):
     Attributes:
       place: how many tokens are written.
       last_RW: the last of them.
-      tokens_RW: how many of them were written before a text ended.
     """
 
     place: jax.Array
@@ -244,7 +233,6 @@ class _State(NamedTuple):
     last_RW: jax.Array
     log_RW: jax.Array
     done_RW: jax.Array
-    tokens_RW: jax.Array
     cache: Cache
 
 
@@ -272,7 +260,6 @@ def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _St
         last_RW=zero_RW + ends.start,
         log_RW=zero_RW.astype(jnp.float32),
         done_RW=zero_RW > 0,
-        tokens_RW=zero_RW,
         cache=cache,
     )
 

@@ -201,7 +201,7 @@ class PublishedWriter:
         if decoding.way == SAMPLE:
             options |= dict(do_sample=True, top_k=decoding.top_k, top_p=1.0, temperature=decoding.temperature)
         if decoding.way == BEAM:
-            options |= dict(num_beams=decoding.beams, length_penalty=decoding.length_penalty)
+            options |= dict(num_beams=decoding.beams, length_penalty=0.0)
         source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
         source = {name: source[name] for name in ("input_ids", "attention_mask")}
         self._torch.manual_seed(hashing.number(str(decoding.seed), passage.id) >> 1)
@@ -259,7 +259,7 @@ def _field(helper: str) -> str:
 
 def _decoding(fields: ConfigDict, seed: int, most: int = _TOKENS) -> Decoding:
     """How `config.generate` has queries written: of `most` tokens, where it does not say."""
-    more = {name: fields[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
+    more = {name: fields[name] for name in ("beams", "top_k", "temperature")}
     texts = 1 if fields.answers else fields.queries
     return Decoding(fields.way, texts, fields.tokens or most, **more, seed=seed)
 
