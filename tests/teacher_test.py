@@ -20,7 +20,7 @@ from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.recipe import has_teacher, recipe_of
 
 TEXTS = [Candidate("d1", "", "one"), Candidate("", "a title", "two"), Candidate("d3", "", "three")]
 
@@ -140,6 +140,6 @@ def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     config = run.config.copy_and_resolve_references()
     config.recipe, config.model.encoder = "reranker", "transformer"
     reader = run.__class__(config, run.folder, run.lock)
-    assert recipe_of(config).has_teacher
+    assert has_teacher(recipe_of(config))
     batch = next(examples.make_batches(reader, run.load_vocabulary(), make_mesh(config)))
     assert batch["pair"].shape == (8, 3, 48) and batch["teacher"].shape == (8, 3)

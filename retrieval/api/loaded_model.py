@@ -93,7 +93,7 @@ def of_run(run: Run) -> "Model":
       UserError: it has trained nothing that encodes, reranks or reads.
     """
     trained = recipe_of(run.holder("train").config)
-    if trained.reranks or trained.reads:
+    if any(kind.is_of(trained) for kind in TRAINED.values()):
         return Model(None, run.place, run)
     config, vocabulary = initial_parameters.of_towers(run), run.load_vocabulary()
     params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))

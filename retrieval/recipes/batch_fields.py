@@ -15,7 +15,7 @@ from retrieval.training.chunks import in_chunks
 def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
     """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
 
-    A group is what a lane packs; texts that are not packed are a group for every example. `Recipe.check_chunks` says
+    A group is what a lane packs; texts that are not packed are a group for every example. `recipe.check_chunks` says
     which chunks are whole groups.
     """
     parts = ("", "_types", "_segments", "_positions", "_starts")

@@ -16,9 +16,10 @@ from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
+from retrieval.libraries import seqio
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.recipes.recipe import RECIPES, Recipe, recipe_of
+from retrieval.recipes.recipe import RECIPES, Recipe, has_teacher, recipe_of
 from retrieval.training import sharding
 
 
@@ -58,7 +59,7 @@ def register_tasks(
     recipe = recipe_of(config)
     vocabulary.require(recipe.label, *recipe.kind.needs)
     if (
-        recipe.has_teacher
+        has_teacher(recipe)
         and stored.labelled
         and not files.read_json(stored.labelled / "stats.json").get("has teacher")
     ):
@@ -93,7 +94,8 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     Args:
       pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
     """
-    if not (labelled(run.config) and recipe_of(run.config).known_positives()):
+    recipe = recipe_of(run.config)
+    if not (labelled(run.config) and recipe.loss and recipe.loss.takes_positives(recipe.loss_options())):
         return 0
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
     most = max((files.read_json(path)["most positives"] for path in files_there if path.exists()), default=0)
@@ -162,12 +164,19 @@ def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: 
     arguments = dict(
         task=task,
         lengths=recipe.lengths(positives),
-        converter=recipe.converter(vocabulary.sep_id, positives),
+        converter=converter_of(recipe, vocabulary.sep_id, positives),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
     )
     return arguments, sum(examples.values())
+
+
+def converter_of(recipe: Recipe, sep_id: int, positives: int = 0) -> "seqio.FeatureConverter":
+    """What makes rows of a batch from examples of `Recipe.lengths`."""
+    from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
+
+    return Converter(recipe.kind, recipe.lengths(positives), prefixes.type_change(recipe.config.data, sep_id))
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:

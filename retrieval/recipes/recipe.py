@@ -13,10 +13,8 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import declared, values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
-from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, multiples, unknown_name
-from retrieval.libraries import seqio
+from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
 from retrieval.models.warm_start import copy_encoder
 from retrieval.pipeline.run import Run
@@ -33,10 +31,9 @@ class Recipe(abc.ABC):
     Attributes:
       kind: the kind of examples that it trains on. Only tasks of that kind may be drawn.
       label: what it trains, for errors, such as 'a masked language model'.
-      needs_transformer: whether only a transformer can learn it.
-      has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
+      has_towers: whether the model has a query tower and a document tower. A model without them is a transformer,
+        and gives its encoder to towers.
       reranks: whether the model scores a query and a document that it reads together.
-      reads: whether the model finds answers in paragraphs.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
@@ -47,10 +44,8 @@ class Recipe(abc.ABC):
 
     kind: ClassVar[ExampleKind]
     label: ClassVar[str]
-    needs_transformer: ClassVar[bool] = True
     has_towers: ClassVar[bool] = False
     reranks: ClassVar[bool] = False
-    reads: ClassVar[bool] = False
     examples_of: ClassVar[str] = "pairs"
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
@@ -106,12 +101,6 @@ class Recipe(abc.ABC):
           positives: ids of known positives that an example has room for.
         """
 
-    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """What makes rows of a batch from examples of the same `lengths`."""
-        from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
-
-        return Converter(self.kind, self.lengths(positives), type_change(self.config.data, sep_id))
-
     def check(self) -> None:
         """Checks the settings that training reads.
 
@@ -120,37 +109,13 @@ class Recipe(abc.ABC):
         """
         config = self.config
         check_encoder(config.model)
-        if self.needs_transformer and (encoder := config.model.encoder) != "transformer":
+        if not self.has_towers and (encoder := config.model.encoder) != "transformer":
             raise UserError(
                 f"config.model.encoder is '{encoder}', and {self.label} needs a transformer: set "
                 "config.model.encoder=transformer"
             )
         if self.gives:
             loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
-
-    @classmethod
-    def own_fields(cls) -> set[str]:
-        """Its options, and the fields that it reads because of its sides or because a config names its loss."""
-        of_loss = {"train.loss"} if cls.gives else set()
-        return {*cls.options, *(f"data.pack.{side}" for side in cls.kind.sides.values())} | of_loss
-
-    def check_unread(self) -> None:
-        """Checks that no field is set that only other recipes or losses read.
-
-        `check` lets such fields be: what was trained with one can be used.
-
-        Raises:
-          UserError: one is.
-        """
-        loss, own = self.loss, self.own_fields()
-        # Configs of one size share a temperature, whatever they train.
-        read = own | set(loss.options if loss else [TEMPERATURE])
-        others = {field for recipe in RECIPES.values() for field in recipe.own_fields()} - read
-        for field, value in values_of(self.config, sorted(others)).items():
-            if value != (default := declared()[field].default):
-                raise UserError(f"config.{field}={value}: {self.label} does not read it: set config.{field}={default}")
-        why = f"the loss is {self.config.train.loss}" if loss else f"{self.label} has a loss of its own"
-        loss_kind.check_unread(self.loss_options(), read, why)
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.
@@ -197,15 +162,6 @@ class Recipe(abc.ABC):
         """What in the metrics of training says that the model learns nothing; None where nothing does."""
         return None
 
-    def known_positives(self) -> bool:
-        """Whether examples have the ids of their query's known positives."""
-        return self.loss is not None and self.loss.takes_positives(self.loss_options())
-
-    @property
-    def has_teacher(self) -> bool:
-        """Whether examples have a teacher's scores."""
-        return False
-
     @property
     def tables(self) -> Mapping[str, tuple[str, int]]:
         """Fields of a batch that are rows of a table: name -> the field with their numbers, and the size of a row.
@@ -214,20 +170,8 @@ class Recipe(abc.ABC):
         """
         return {}
 
-    def check_chunks(self, devices: int) -> None:
-        """Checks `train.chunk_size`.
-
-        Raises:
-          UserError: the model does not take a batch in such chunks.
-        """
-        if size := self.config.train.chunk_size:
-            raise UserError(
-                f"config.train.chunk_size={size}: {self.label} takes the whole batch at a time: set 0, and for less "
-                "memory a smaller config.train.batch_size with config.train.accumulation"
-            )
-
     def chunk_sizes(self, devices: int) -> list[int]:
-        """The values that `train.chunk_size` may have, but 0."""
+        """The values that `train.chunk_size` may have, but 0; none where the model takes the whole batch at a time."""
         return []
 
     def packing(self) -> Packing | None:
@@ -274,7 +218,61 @@ def check_recipe(config: ConfigDict) -> None:
     """
     recipe = recipe_of(config)
     recipe.check()
-    recipe.check_unread()
+    _check_unread(recipe)
+
+
+def _check_unread(recipe: Recipe) -> None:
+    """Checks that no field is set that only other recipes or losses read.
+
+    `Recipe.check` lets such fields be: what was trained with one can be used.
+    """
+    loss, own = recipe.loss, _own_fields(type(recipe))
+    # Configs of one size share a temperature, whatever they train.
+    read = own | set(loss.options if loss else [TEMPERATURE])
+    others = {field for other in RECIPES.values() for field in _own_fields(other)} - read
+    for field, value in values_of(recipe.config, sorted(others)).items():
+        if value != (default := declared()[field].default):
+            raise UserError(f"config.{field}={value}: {recipe.label} does not read it: set config.{field}={default}")
+    why = f"the loss is {recipe.config.train.loss}" if loss else f"{recipe.label} has a loss of its own"
+    loss_kind.check_unread(recipe.loss_options(), read, why)
+
+
+def _own_fields(recipe: type[Recipe]) -> set[str]:
+    """Its options, and the fields that it reads because of its sides or because a config names its loss."""
+    of_loss = {"train.loss"} if recipe.gives else set()
+    return {*recipe.options, *(f"data.pack.{side}" for side in recipe.kind.sides.values())} | of_loss
+
+
+def has_teacher(recipe: Recipe) -> bool:
+    """Whether examples have a teacher's scores."""
+    return recipe.loss is not None and recipe.loss.needs_teacher
+
+
+def check_chunks(recipe: Recipe, devices: int) -> None:
+    """Checks `train.chunk_size`: chunks must divide the batch; devices and packed lanes must divide chunks.
+
+    Raises:
+      UserError: the model does not take a batch in such chunks.
+    """
+    size, rows, sizes = recipe.config.train.chunk_size, recipe.config.train.batch_size, recipe.chunk_sizes(devices)
+    if not size:
+        return
+    if not sizes:
+        raise UserError(
+            f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0, and for less "
+            "memory a smaller config.train.batch_size with config.train.accumulation"
+        )
+    if rows % size:
+        raise UserError(
+            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
+            f"{next_to(size, sizes)}"
+        )
+    if size not in sizes:
+        lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
+        raise UserError(
+            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
+            f"{next_to(size, sizes)}"
+        )
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:

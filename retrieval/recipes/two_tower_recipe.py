@@ -34,7 +34,6 @@ class TwoTowerRecipe(PairRecipe):
     """Queries and documents are embedded; `train.loss` compares them, or their inner products."""
 
     label = "a model of two towers"
-    needs_transformer = False
     has_towers = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS

@@ -17,7 +17,7 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, held_out_questions
-from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.recipe import has_teacher, recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
@@ -61,7 +61,7 @@ class NegativesRefresh(RefreshKind):
                 f"config.mine.refresh_every={every} mines with the embeddings of the model as it is, and "
                 f"{recipe_of(config).label} has none: set config.mine.refresh_every=0"
             )
-        if recipe_of(config).has_teacher:
+        if has_teacher(recipe_of(config)):
             raise UserError(
                 f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
                 "would lack: set config.mine.refresh_every=0"

@@ -24,7 +24,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
+from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.stages import training_steps, training_time
 from retrieval.training import chips, sharding, step_plan, work
 from retrieval.training.chips import Chip
@@ -198,7 +198,7 @@ def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.De
     state = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
-    recipe_of(config).check_chunks(mesh.size)
+    check_chunks(recipe_of(config), mesh.size)
     platform = "cuda" if devices[0].platform == "gpu" else devices[0].platform
     with jax.set_mesh(mesh):
         traced = train_state.make_step(config, model).trace(state, batch)

@@ -11,7 +11,7 @@ from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
-from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
+from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, has_teacher, recipe_of
 from retrieval.stages import labelled_groups, mine, prepare, refresh, training_steps, training_time, versions
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.train import BAD_BATCHES, FOLLOWED, train
@@ -55,7 +55,7 @@ def check_data(run: Run) -> None:
         labelled_groups.check_files(writer, config.data.negatives, least)
     if config.mine.refresh_every:
         kind_of(config.mine.refresh_makes).check_run(run)
-    if recipe_of(config).has_teacher and not writer.teacher_scores:
+    if has_teacher(recipe_of(config)) and not writer.teacher_scores:
         raise UserError(
             f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
             "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
@@ -77,7 +77,7 @@ def check_model(run: Run) -> None:
         return
     config, mesh = run.config, make_mesh(run.config)
     abstract_batch(config, mesh)
-    recipe_of(config).check_chunks(mesh.size)
+    check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
     if config.mesh.rules:
         params = parameters_of(abstract_model(config, run.vocab_size))

@@ -51,7 +51,6 @@ class ReaderRecipe(Recipe):
 
     kind = ANSWERED
     label = "a reader"
-    reads = True
     gives = (SPANS, SPAN_PAIRS)
     options = ("model.answer_tokens", "data.paragraphs")
     examples_of = "spans"

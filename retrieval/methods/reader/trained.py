@@ -110,9 +110,9 @@ class _Proposers(_Readers):
     asked = False
 
 
-READERS = _Readers("reader", lambda recipe: recipe.reads)
+READERS = _Readers("reader", lambda recipe: isinstance(recipe, ReaderRecipe))
 TRAINED.register("reader", READERS)
-TRAINED.register("proposer", _Proposers("reader", lambda recipe: recipe.reads))
+TRAINED.register("proposer", _Proposers("reader", lambda recipe: isinstance(recipe, ReaderRecipe)))
 
 
 class SpanFinder:
