@@ -2,16 +2,29 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from jax.sharding import SingleDeviceSharding
 from support import exported
 
 import retrieval
+from configs import reqa
+from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_tasks import register
+from retrieval.data.examples.task_kind import Stored
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
+from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes, type_change
+from retrieval.pipeline.stage import readers_of
 from retrieval.recipes import towers
+from retrieval.search.encoding import padded
 
 VOCABULARY = exported.VOCABULARY
 ROBERTA = REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json"
@@ -59,6 +72,30 @@ def test_a_joined_title_of_byte_pairs_is_one_text(title, text):
     specials = Specials.of(vocabulary, joined.of_stored)
     stored = (np.array(part, np.int32) for part in (of_title, of_text))
     assert document_row(*stored, 64, specials).numpy().tolist() == whole
+
+
+@pytest.mark.parametrize("titles", ["pair", "joined"])
+@pytest.mark.parametrize("words", ["word pieces", "byte pairs"])
+def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
+    """Without a space behind the prefix too, where byte pairs have other tokens than prefix and text apart."""
+    vocabulary = VOCABULARY if words == "word pieces" else vocabularies.load(ROBERTA)
+    config, lengths = reqa.get_config("local"), {"query_length": 12, "document_length": 24}
+    config.data.update(query_prefix="the fox:", document_prefix="a", titles=titles, **lengths)
+    prefixes = Prefixes.of(config.data, vocabulary)
+    texts = [Candidate("1", "fox dog", "the dog"), Candidate("2", "", "dog fox dog " * 9), Candidate("3", "fox", "")]
+    queries = ["fox", "the dog", "dog"]
+    pairs = [Example(query, (text,)) for query, text in zip(queries, texts)]
+    pair_shards.write_pairs(pairs, vocabulary, tmp_path, 1, prefixes=prefixes)
+    options = {"shuffle_buffer": 1, "prefixes": prefixes}
+    name, _ = register(Stored(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
+    lengths, device = pair_lengths(12, 24), SingleDeviceSharding(jax.devices()[0])
+    converter = Converter(PAIRS, lengths, type_change(config.data, vocabulary.sep_id))
+    batch = next(Batches(name, lengths, converter, batch_size=3, lanes=1, seed=0, sharding=device))
+    encoded = [row for (row,) in towers.candidate_windows(config, vocabulary, texts)]
+    seen = {tuple(row) for row in np.concatenate([batch["query"], batch["document"][:, 0, :12]], axis=1).tolist()}
+    rows = zip(padded(towers.query_tokens(config, vocabulary, queries), 3, 12), padded(encoded, 3, 24)[:, :12])
+    assert seen == {tuple(np.concatenate(row).tolist()) for row in rows}
+    assert "pairs" in readers_of("data.query_prefix") and "pairs" in readers_of("data.titles")
 
 
 def test_an_export_has_them_as_prompts(tmp_path):

@@ -33,7 +33,10 @@ _ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
 # Those that put tokens around a text as settings say, whatever their tokenizer.json does.
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_OF_MODELS = {"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
+_OF_MODELS = {
+    **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"},
+    **{"llama": "Llama", "mistral": "Llama"},
+}
 
 # Keys of tokenizer_config.json, and what the parts of a tokenizer.json that they change call them.
 _BERT_KEYS = {

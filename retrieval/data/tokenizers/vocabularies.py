@@ -14,7 +14,7 @@ TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}
 
 # Of several in a folder the first counts.
 FILES = ("tokenizer.json", "vocab.txt")
-_OTHERS = ("sentencepiece.bpe.model", "vocab.json")
+_OTHERS = ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "vocab.json")
 ALL_FILES = (*FILES, "tokenizer_config.json")  # of a vocabulary in the corpus of a run
 
 
