@@ -1,14 +1,17 @@
-"""Tokenizers of every family: the ids of `AutoTokenizer`, and of sentence-transformers with prompts."""
+"""Tokenizers of every family: the ids of transformers, and the embeddings of sentence-transformers with prompts."""
 
 import json
 
+import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
+from support import exported
 from support.languages import lines
 from support.tokenizer_kinds import KINDS, write
 from transformers import AutoTokenizer
 
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
-from retrieval.data.tokenizers.prefixes import Prefixes
 
 # transformers 5 makes the pipelines of these anew from their vocabulary: of T5 with another normaliser than ours, and
 # of Mistral without the token behind a text. With another class it reads the file.
@@ -44,16 +47,23 @@ def test_transformers_reads_what_is_exported(tmp_path, kind):
         assert ids[: len(ours)] == ours and sum(mask) == len(ours)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_prompts_are_those_of_sentence_transformers(tmp_path, kind):
-    """Its `tokenize` is given prompt and text as one string."""
+@pytest.mark.parametrize(
+    ("kind", "titles"), [("Qwen3-Embedding", "joined"), ("EmbeddingGemma", "pair"), ("T5", "pair")]
+)
+def test_sentence_transformers_embeds_the_same_with_prompts(tmp_path, kind, titles):
+    """Titles of pairs are a first text there, those that are joined the beginning of one."""
     write(tmp_path / "published", kind)
     vocabulary = vocabularies.load(tmp_path / "published")
-    (tmp_path / "export").mkdir()
-    tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=32, types=1)
-    theirs, prompt = AutoTokenizer.from_pretrained(tmp_path / "export"), "Instruct: Find it.\nQuery:"
-    prefixes = Prefixes.of({"query_prefix": prompt}, vocabulary)
-    stored = prefixes.encode_queries(vocabulary, lines())
-    for line, ids in zip(lines(), stored):
-        row = prefixes.query_row(vocabulary, ids, 32)
-        assert theirs(prompt + line, truncation=True)["input_ids"] == row
+    prompts = {"data.query_prefix": "Instruct: Find it.\nQuery:", "data.document_prefix": "title: none | text:"}
+    changes = {**prompts, "data.titles": titles, "model.tied": True, "model.pooling": "mean"}
+    changes |= {"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5}
+    run = exported.work_directory(tmp_path / "run", vocabulary=vocabulary, **changes)
+    theirs = SentenceTransformer(str(exported.export(run)), device="cpu")
+    documents = [Candidate(line, line[:9].strip(), line) for line in lines()]
+    if titles == "joined":
+        texts = [" ".join(filter(None, (each.title, each.text))) for each in documents]
+    else:
+        texts = [(each.title, each.text) if each.title else each.text for each in documents]
+    queries_QE, documents_NE = exported.embed(run, lines(), documents)
+    np.testing.assert_allclose(theirs.encode_query(lines()), queries_QE, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode_document(texts), documents_NE, rtol=0, atol=1e-5)

@@ -76,6 +76,19 @@ def test_packed_texts_do_not_see_each_other(model):
     np.testing.assert_allclose(together[0, 5:9], apart[1, :4], atol=1e-5)
 
 
+def test_what_stands_where_no_token_is_changes_no_bit(model):
+    """And the token 0 is one like others: behind a text it counts."""
+    ids, types = batch((5, 3), 7)
+    text = from_ids(ids, types)
+    real = np.asarray(text.segments_RL) > 0
+    assert real.sum() == 8 and (ids[~real] == -1).all()
+    hidden = np.asarray(encode(model, text))
+    others = dataclasses.replace(text, ids_RL=jnp.where(text.segments_RL > 0, text.ids_RL, 7))
+    np.testing.assert_array_equal(np.asarray(encode(model, others))[real], hidden[real])
+    longer = np.where(np.arange(7) == 5, 0, ids)
+    assert (np.abs(np.asarray(encode(model, from_ids(longer, types)) - hidden)[0, :5]) > 1e-4).any()
+
+
 def test_a_row_of_padding_gives_no_nan(model):
     ids, types = batch((0, 4), 6)
     graphdef, params = nnx.split(model)

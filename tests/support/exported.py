@@ -57,7 +57,7 @@ class NoData:
         (folder / "position.json").write_text("{}")
 
 
-def work_directory(folder, shift=0.1, **changes):
+def work_directory(folder, shift=0.1, vocabulary=VOCABULARY, **changes):
     """A run whose train stage is done, after no step; `shift` is by how much its parameters have moved.
 
     Biases and scales too: as they are drawn, a bias that is forgotten would not be missed.
@@ -67,10 +67,10 @@ def work_directory(folder, shift=0.1, **changes):
     run = Run(config, folder, REPOSITORY / "requirements.lock")
     runner.open_run(run)
     run.corpus.mkdir()
-    VOCABULARY.save(run.corpus / VOCABULARY.FILE)
+    vocabulary.save(run.corpus / vocabulary.FILE)
     mesh = make_mesh(config)
-    like = train_state.abstract_state(config, abstract_model(config, len(VOCABULARY)), mesh)
-    state = initial_parameters.initial_state(config, len(VOCABULARY), like)
+    like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), mesh)
+    state = initial_parameters.initial_state(config, len(vocabulary), like)
     leaves, tree = jax.tree.flatten(state.params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     leaves = [
@@ -96,12 +96,12 @@ def export(run):
 
 def embed(run, queries=(), documents=()):
     """Embeddings of queries and of documents, as the stage `encode` makes them."""
-    mesh = local_mesh(run.config)
-    params = parameters_of(initial_parameters.load_towers(run, len(VOCABULARY)))
-    embedder = Embedder(run.config, VOCABULARY, mesh)
+    mesh, vocabulary = local_mesh(run.config), run.load_vocabulary()
+    params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+    embedder = Embedder(run.config, vocabulary, mesh)
     tokens = (
-        query_tokens(run.config, VOCABULARY, queries),
-        [ids for (ids,) in candidate_windows(run.config, VOCABULARY, documents)],
+        query_tokens(run.config, vocabulary, queries),
+        [ids for (ids,) in candidate_windows(run.config, vocabulary, documents)],
     )
     towers = (embedder.queries(params), embedder.documents(params))
     return [encoding.encode_rows(ids, tower, 512, 40, mesh.size) for ids, tower in zip(tokens, towers)]
