@@ -23,7 +23,9 @@ def byte_level(splitter, special, normalizer=None):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(lines(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet))
+    tokenizer.train_from_iterator(
+        lines(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    )
     tokenizer.add_special_tokens(special)
     return tokenizer
 

@@ -61,14 +61,14 @@ class PublishedTokenizer(Vocabulary):
         tokenizer = tokenizer_json.tokenizer(config)
         super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template)
         tokenizer_json.check_added(config, tokenizer)
-        self.tokens_in_text = tokens_in_text
+        self.tokens_in_text, self._published = tokens_in_text, frame.template
         self._tokenizer.encode_special_tokens = not tokens_in_text
         normalizer = self._tokenizer.normalizer
         self.folds_accents = normalizer is not None and normalizer.normalize_str("é") == "e"
 
     @property
     def fingerprint(self) -> str:
-        return files.fingerprint([self._tokenizer.to_str(), self.tokens_in_text])
+        return files.fingerprint([self._tokenizer.to_str(), self.tokens_in_text, self._published])
 
     def save(self, path: Path) -> None:
         """Writes `tokenizer.json`, and beside it what transformers has to know of it."""
