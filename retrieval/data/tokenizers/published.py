@@ -10,15 +10,9 @@ from typing import Any
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
 from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines
 from retrieval.data.tokenizers.tokenizer_json import Frame
-from retrieval.data.tokenizers.vocab import (
-    BERT_ROLES,
-    SPECIAL_TOKENS,
-    Vocabulary,
-    WordPiece,
-    folds_and_lowers,
-    read_lines,
-)
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError, library_errors
 
 # The files beside that of the vocabulary that say what becomes of a text.
@@ -34,8 +28,12 @@ _ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _OF_MODELS = {
-    **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"},
-    **{"llama": "Llama", "mistral": "Llama"},
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "llama": "Llama",
+    "mistral": "Llama",
 }
 
 # Keys of tokenizer_config.json, and what the parts of a tokenizer.json that they change call them.

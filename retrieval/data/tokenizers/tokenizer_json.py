@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from retrieval import files
 from retrieval.data.tokenizers.template import Template
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
+from retrieval.data.tokenizers.token_list import SPECIAL_TOKENS
 from retrieval.errors import UserError
 
 Config = dict[str, Any]

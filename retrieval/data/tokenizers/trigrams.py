@@ -12,15 +12,13 @@ from typing import Any
 from tokenizers import Tokenizer, models
 
 from retrieval import files
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens
 from retrieval.data.tokenizers.vocab import (
-    BERT_ROLES,
     SEPARATOR,
-    SPECIAL_TOKENS,
     Vocabulary,
     bert_tokenizer,
     bert_words,
     characters,
-    check_tokens,
 )
 from retrieval.errors import UserError
 from retrieval.parsing import accents

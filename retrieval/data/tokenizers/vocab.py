@@ -19,14 +19,12 @@ from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_t
 
 from retrieval import files
 from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens, folds_and_lowers, read_lines
 from retrieval.errors import UserError, library_errors
 from retrieval.parsing import accents, text_files
 from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS))
 
 # In a text it stands for the token [SEP], as a word of its own: between the titles of a user's history.
 SEPARATOR = "\N{SYMBOL FOR RECORD SEPARATOR}"
@@ -34,7 +32,6 @@ SEPARATOR = "\N{SYMBOL FOR RECORD SEPARATOR}"
 _SPECIAL = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 _ROLES = ("pad", "unk", "mask", "eos")
 _LONGEST_WORD = 100  # characters; what is longer is one unknown token
-_UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
 _COVERED = 0.999  # the share of a text's characters that a vocabulary has pieces for, if there is room
 
@@ -365,38 +362,6 @@ def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:]
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without empty ones at its end.
-
-    Raises:
-      UserError: it cannot be read.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"vocabulary {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); one token a line is needed") from error
-    lines = [line.rstrip("\r") for line in lines]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
-    """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
-    beside = path.with_name("tokenizer_config.json")
-    config = files.read_json(beside) if beside.is_file() else {}
-    is_cased = sum(token != token.lower() for token in tokens) > _UPPER_CASE
-    lower_case = config.get("do_lower_case", not is_cased) if isinstance(config, dict) else not is_cased
-    strips = config.get("strip_accents") if isinstance(config, dict) else None
-    if not (isinstance(lower_case, bool) and isinstance(strips, bool | None)):
-        raise UserError(f"{beside}: do_lower_case and strip_accents are not true or false; copy it again")
-    if lower_case and is_cased:
-        raise UserError(f"vocabulary {path}: of a cased model, and {beside} says do_lower_case: set it to false there")
-    return lower_case if strips is None else strips, lower_case
-
-
 def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
     """A model behind BERT's normaliser and splitter."""
     tokenizer = Tokenizer(model)
@@ -429,20 +394,3 @@ def _alphabet(characters: Counter[str], most: int) -> list[str]:
     covered = itertools.accumulate(map(characters.__getitem__, ordered))
     needed = next(i for i, count in enumerate(covered, 1) if count >= _COVERED * characters.total())
     return ordered[: min(max(1000, needed), most)]
-
-
-def check_tokens(path: Path, tokens: list[str]) -> None:
-    """Checks the tokens of a file, in the order of their ids.
-
-    Raises:
-      UserError: a special token is missing, or one is there twice.
-    """
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
-    if missing:
-        raise UserError(
-            f"vocabulary {path}: lacks {', '.join(missing)}; a BERT vocab.txt with one token a line is needed"
-        )
-    if len(set(tokens)) != len(tokens):
-        seen: set[str] = set()
-        line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))
-        raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}; drop one of them")

@@ -1,0 +1,61 @@
+"""A list of tokens, one a line, as BERT's `vocab.txt`: the line is the id."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from retrieval import files
+from retrieval.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS))
+
+_UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, without empty ones at its end.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"vocabulary {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); one token a line is needed") from error
+    lines = [line.rstrip("\r") for line in lines]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
+    """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
+    beside = path.with_name("tokenizer_config.json")
+    config = files.read_json(beside) if beside.is_file() else {}
+    is_cased = sum(token != token.lower() for token in tokens) > _UPPER_CASE
+    lower_case = config.get("do_lower_case", not is_cased) if isinstance(config, dict) else not is_cased
+    strips = config.get("strip_accents") if isinstance(config, dict) else None
+    if not (isinstance(lower_case, bool) and isinstance(strips, bool | None)):
+        raise UserError(f"{beside}: do_lower_case and strip_accents are not true or false; copy it again")
+    if lower_case and is_cased:
+        raise UserError(f"vocabulary {path}: of a cased model, and {beside} says do_lower_case: set it to false there")
+    return lower_case if strips is None else strips, lower_case
+
+
+def check_tokens(path: Path, tokens: list[str]) -> None:
+    """Checks the tokens of a file, in the order of their ids.
+
+    Raises:
+      UserError: a special token is missing, or one is there twice.
+    """
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise UserError(
+            f"vocabulary {path}: lacks {', '.join(missing)}; a BERT vocab.txt with one token a line is needed"
+        )
+    if len(set(tokens)) != len(tokens):
+        seen: set[str] = set()
+        line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))
+        raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}; drop one of them")
