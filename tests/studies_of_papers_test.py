@@ -5,12 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from absl import flags
 from conftest import REPOSITORY
 from support.command_flags import forget_flags
 
 from configs.studies import repbert, seed_encoder
-from retrieval import cli
+from retrieval import cli, study
 from retrieval.studies import run_table, study_report
 from retrieval.studies.study_results import Results
 
@@ -47,7 +46,7 @@ def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
         if config.get(name):
             config[name] = tuple(f"{one.partition('=')[0]}={tmp_path}/list.trec" for one in config[name])
     table = run_table.read_table(config, tmp_path)
-    chosen = run_table.select(table, flags.FLAGS.only)
+    chosen = run_table.select(table, study._ONLY.value)
     run_table.check_table(chosen)
     study_report.report_of(config).check(table)
     study_report.write_study(tmp_path, study_report.report_of(config), Results(tmp_path, ()))
