@@ -18,6 +18,7 @@ from support.modules import spread
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models import attention, fused_attention
+from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.recipes.recipe import check_encoder
@@ -35,9 +36,15 @@ def packed(L):
     return segments
 
 
-def value_and_gradients(attend, shape, dtype=jnp.float32):
-    """What tokens see, and the gradients by queries, keys and values of a readout of it."""
-    *given, readout = np.random.default_rng(1).normal(size=(4, *shape)).astype(np.float32)
+def value_and_gradients(attend, shape, dtype=jnp.float32, shared=1):
+    """What tokens see, and the gradients by queries, keys and values of a readout of it.
+
+    Args:
+      shared: heads of queries for one of keys and values.
+    """
+    R, N, D, L = shape
+    random, of_keys = np.random.default_rng(1), (R, N // shared, D, L)
+    *given, readout = (random.normal(size=s).astype(np.float32) for s in (shape, of_keys, of_keys, shape))
 
     def loss(given):
         seen = attend(*(x.astype(dtype) for x in given)).astype(jnp.float32)
@@ -57,6 +64,38 @@ def test_kernels_give_what_plain_attention_gives(kernel, L):
     found = value_and_gradients(lambda q, k, v: fused_attention.attend(q, k, v, sees), shape)
     for wanted, one in zip(expected, found, strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-4)
+
+
+# Heads of queries, of keys and values, their size, length of a row, causal, and the tokens that a window reaches.
+SEEN = [
+    pytest.param(4, 2, 64, 150, True, None, id="Qwen3"),
+    pytest.param(2, 2, 64, 150, False, 40, id="ModernBERT's local layers"),
+    pytest.param(3, 1, 128, 150, False, 70, id="EmbeddingGemma's"),
+    pytest.param(2, 1, 24, 700, True, 300, id="Mistral's, of three blocks"),
+    pytest.param(1, 1, 16, 1000, False, 30, id="four blocks, of which a window touches two"),
+]
+
+
+@pytest.mark.parametrize("kernel", [INTERPRETED, WITHOUT_CUDNN])
+@pytest.mark.parametrize(("N", "K", "D", "L", "causal", "reach"), SEEN)
+def test_kernels_see_what_a_mask_lets_tokens_see(kernel, N, K, D, L, causal, reach):
+    """The mask is made here by the definition; keys are repeated for the heads that share them, in their order."""
+    segments, place = packed(L), np.arange(L)
+    mask = segments[:, :, None] == segments[:, None]
+    if causal:
+        mask &= place <= place[:, None]
+    if reach is not None:
+        mask &= abs(place - place[:, None]) <= reach
+
+    def plain(q, k, v):
+        return attention.plain(q, *(jnp.repeat(x, N // K, axis=1) for x in (k, v)), mask[:, None], 0.0, None)
+
+    sees = fused_attention.Segments(jnp.asarray(segments), kernel, causal, reach)
+    for dtype, atol in (jnp.float32, 1e-4), (jnp.bfloat16, 2e-2):
+        expected = value_and_gradients(plain, (3, N, D, L), shared=N // K)
+        found = value_and_gradients(lambda *given: fused_attention.attend(*given, sees), (3, N, D, L), dtype, N // K)
+        for wanted, one in zip(expected, found, strict=True):
+            np.testing.assert_allclose(one / abs(wanted).max(), wanted / abs(wanted).max(), rtol=0, atol=atol)
 
 
 def test_devices_attend_to_their_own_rows():
@@ -87,21 +126,47 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
     np.testing.assert_array_equal(hidden_states(auto), plain)  # a CPU has none
     calls = []
 
-    def kernel(*given):
+    def kernel(*given, **seen):
         calls.append(given)
-        return WITHOUT_CUDNN(*given)
+        return WITHOUT_CUDNN(*given, **seen)
 
     monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
     found = hidden_states(auto)
     assert calls[0][0].shape == (3, 2, 64, 128)
     calls.clear()
     assert np.abs(found - plain).max() < 0.2 and np.abs(found - plain).mean() < 0.01
-    for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 4}, {"attention": "plain"}):
+    for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 32}, {"attention": "plain"}):
         nnx.eval_shape(lambda: hidden_states(dataclasses.replace(auto, **other)))  # noqa: B023
     assert not calls
     encoding = dataclasses.replace(auto, attention_dropout=-1.0)
     nnx.eval_shape(lambda: hidden_states(encoding, key=None))  # nothing is dropped
     assert calls
+
+
+@pytest.mark.parametrize("family", ["qwen3", "modernbert", "gemma3_text", "t5", "mpnet"])
+def test_a_family_has_the_same_hidden_states_by_a_kernel(monkeypatch, family):
+    switches = {"kv_heads": 1} if family in ("qwen3", "gemma3_text") else {}
+    if FAMILIES[family].architecture.reach:
+        switches["reach"] = 5
+    architecture = FAMILIES[family].architecture.replaced(**switches)
+    config = dataclasses.replace(CONFIG, num_layers=7, dropout=0.0, architecture=architecture)
+    plain, seen = hidden_states(config), []
+
+    def kernel(*given, causal, reach):
+        seen.append((given[1].shape[1], causal, reach))
+        return WITHOUT_CUDNN(*given, causal=causal, reach=reach)
+
+    monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
+    found = hidden_states(dataclasses.replace(config, attention="auto"))
+    texts = [slice(None), slice(None, 5)]  # what stands behind a text is padding
+    for row, tokens in enumerate(texts):
+        np.testing.assert_allclose(found[row, tokens], plain[row, tokens], rtol=0, atol=0.03 * abs(plain).max())
+    expected = {
+        "qwen3": {(1, True, None)},
+        "modernbert": {(2, False, 5), (2, False, None)},
+        "gemma3_text": {(1, True, 5), (1, True, None)},
+    }
+    assert set(seen) == expected.get(family, set())  # no kernel knows the bias of the others
 
 
 @pytest.mark.parametrize(
@@ -129,6 +194,12 @@ def test_fused_attention_that_no_kernel_computes_is_refused():
     model = ict_bfs_wlp.get_config("local").model
     model.update({"attention": "fused", "dtype": "bfloat16", "dropout": 0.1})
     with pytest.raises(UserError, match=r"no dropout on attention, which is 0\.1: set .*attention_dropout=0"):
+        check_encoder(model)
+    model.update({"dropout": 0.0, "switches": ("head_size=36",)})
+    with pytest.raises(UserError, match=r"attention=fused: kernels take heads of a multiple of 8, and these have 36"):
+        check_encoder(model)
+    model.update({"family": "t5", "switches": ()})
+    with pytest.raises(UserError, match=r"attention=fused: kernels have no bias by the distance of tokens"):
         check_encoder(model)
 
 

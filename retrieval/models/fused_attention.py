@@ -1,10 +1,13 @@
 """Attention by a kernel of the chip, which keeps the scores in fast memory: they are never written out.
 
 On TPUs from v5e on it is JAX's splash attention (Pallas), on GPUs that of cuDNN. Values and gradients are those of
-`attention.plain` to within bfloat16. The kernels have no dropout on the weights.
+`attention.plain` to within bfloat16. The kernels have no dropout on the weights, and none has a bias by distance.
+
+Letters of shapes beside those of `attention`: K heads of keys and values, each of which N / K heads of queries share.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -13,37 +16,48 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
+from retrieval.models.text import seen_tokens
 from retrieval.runtime.arrays import traced_device
 
-# Queries, keys and values [R, N, D, L] and segments [R, L] to what each token sees [R, N, D, L].
-Kernel: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+# Queries [R, N, D, L], keys and values [R, K, D, L] and segments [R, L] to what each token sees [R, N, D, L]; it also
+# takes the `causal` and `reach` of `Segments`.
+Kernel: TypeAlias = Callable[..., jax.Array]
 
 FORMS = ("auto", "plain", "fused")
 _LANES = 128  # tokens: the kernels take rows of a multiple
 _BLOCKS = (512, 384, 256, 128)  # tokens that a kernel holds at a time: the most that divide a row
-_HEAD_SIZE = 64  # or a multiple
+_LOCAL_BLOCK = 256  # the most in a layer of windows, where the row has blocks to skip
+_HEAD_SIZE = 8  # or a multiple: cuDNN takes no others
 _OLDER_TPUS = ("TPU v2", "TPU v3", "TPU v4")
 _CUDNN_HEADS = ((9.0, 256), (8.0, 128))  # compute capability from which on, and the largest head that cuDNN takes
 
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Tokens of a row see those with the same number; and the kernel that attends so."""
+    """Tokens of a row see those with the same number; and the kernel that attends so.
+
+    Attributes:
+      causal: whether a token sees none behind it.
+      reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
+    """
 
     ids_RL: jax.Array
     kernel: Kernel
+    causal: bool = False
+    reach: int | None = None
 
 
-def check(form: str, dtype: str, head_size: int, rate: float) -> None:
+def check(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = False) -> None:
     """Checks that a kernel can compute attention that is to be fused.
 
     Args:
       rate: of dropout on attention's weights.
+      has_bias: whether scores have a bias by distance.
 
     Raises:
       UserError: it cannot.
     """
-    if form == "fused" and (reason := _refusal(dtype, head_size, rate)):
+    if form == "fused" and (reason := _refusal(dtype, head_size, rate, has_bias)):
         raise UserError(f"config.model.attention=fused: {reason}")
 
 
@@ -61,74 +75,91 @@ def check_device(form: str, device: Any, head_size: int) -> None:
         )
 
 
-def kernel_for(form: str, dtype: str, head_size: int, rate: float) -> Kernel | None:
+def kernel_for(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = False) -> Kernel | None:
     """The kernel of the devices that a program is traced for; None where attention is to be plain."""
-    if form == "plain" or _refusal(dtype, head_size, rate):
+    if form == "plain" or _refusal(dtype, head_size, rate, has_bias):
         return None
     return _kernel_of(traced_device(), head_size)
 
 
-def attend(query_RNDL: jax.Array, key_RNDL: jax.Array, value_RNDL: jax.Array, segments: Segments) -> jax.Array:
-    """What each token sees of its row, [R, N, D, L]."""
+def attend(query_RNDL: jax.Array, key_RKDL: jax.Array, value_RKDL: jax.Array, segments: Segments) -> jax.Array:
+    """What each token sees of its row, [R, N, D, L]; K divides N."""
     L = query_RNDL.shape[3]
     padding = -L % _LANES
 
     def padded(x: jax.Array, value: int = 0) -> jax.Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)], constant_values=value)
 
-    query_RNDL, key_RNDL, value_RNDL = map(padded, (query_RNDL, key_RNDL, value_RNDL))
+    query_RNDL, key_RKDL, value_RKDL = map(padded, (query_RNDL, key_RKDL, value_RKDL))
     # What fills a row up sees itself alone: no row of a softmax is empty.
     ids_RL = padded(segments.ids_RL, -1)
-    return _on_own_rows(segments.kernel)(query_RNDL, key_RNDL, value_RNDL, ids_RL)[..., :L]
+    kernel = functools.partial(segments.kernel, causal=segments.causal, reach=segments.reach)
+    return _on_own_rows(kernel)(query_RNDL, key_RKDL, value_RKDL, ids_RL)[..., :L]
 
 
 def splash(
     query_RNDL: jax.Array,
-    key_RNDL: jax.Array,
-    value_RNDL: jax.Array,
+    key_RKDL: jax.Array,
+    value_RKDL: jax.Array,
     segments_RL: jax.Array,
+    causal: bool = False,
+    reach: int | None = None,
     interpret: bool = False,
 ) -> jax.Array:
     """The kernel of TPUs; `interpret` runs it on a CPU, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as tpu
 
     _, N, D, L = query_RNDL.shape
-    block = next(size for size in _BLOCKS if L % size == 0)
+    is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
+    block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
+    # One backward kernel takes less time than two, but goes over the blocks that no window has, and keeps the gradient
+    # of queries once for every block of keys.
+    of_queries = block if is_local else None
     layout = tpu.QKVLayout.SEQ_MINOR  # as the heads are: nothing is transposed
     sizes = tpu.BlockSizes(
         block_q=block,
         block_kv=block,
         block_q_dkv=block,
         block_kv_dkv=block,
-        use_fused_bwd_kernel=True,
         q_layout=layout,
         k_layout=layout,
         v_layout=layout,
+        block_q_dq=of_queries,
+        block_kv_dq=of_queries,
+        use_fused_bwd_kernel=not is_local,
     )
-    mask = tpu.MultiHeadMask([tpu.FullMask((L, L))] * N)
-    row = tpu.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
+    mask: Any = tpu.CausalMask((L, L)) if causal else tpu.FullMask((L, L))
+    if reach is not None:
+        mask = tpu.LocalMask((L, L), (reach, 0 if causal else reach), 0)
+    row = tpu.make_splash_mha(
+        tpu.MultiHeadMask([mask] * N), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+    )
     scaled_RNDL = (query_RNDL.astype(jnp.float32) / D**0.5).astype(query_RNDL.dtype)
-    heads = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RNDL, value_RNDL))
+    heads = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RKDL, value_RKDL))
     seen_RNLD: Any = jax.vmap(row)(*heads, tpu.SegmentIds(segments_RL, segments_RL))
     return seen_RNLD.swapaxes(2, 3)
 
 
 def cudnn(
     query_RNDL: jax.Array,
-    key_RNDL: jax.Array,
-    value_RNDL: jax.Array,
+    key_RKDL: jax.Array,
+    value_RKDL: jax.Array,
     segments_RL: jax.Array,
+    causal: bool = False,
+    reach: int | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """The kernel of GPUs; `implementation="xla"` says the same without it."""
-    mask_R1LM = (segments_RL[:, :, None] == segments_RL[:, None])[:, None]
-    heads = (x.transpose(0, 3, 1, 2) for x in (query_RNDL, key_RNDL, value_RNDL))
+    mask_R1LM = seen_tokens(segments_RL, causal, reach)[:, None]
+    heads = (x.transpose(0, 3, 1, 2) for x in (query_RNDL, key_RKDL, value_RKDL))
     seen_RLND = jax.nn.dot_product_attention(*heads, mask=mask_R1LM, implementation=implementation)
     return seen_RLND.transpose(0, 2, 3, 1)
 
 
-def _refusal(dtype: str, head_size: int, rate: float) -> str:
+def _refusal(dtype: str, head_size: int, rate: float, has_bias: bool) -> str:
     """Why no kernel computes such attention; empty where one does."""
+    if has_bias:
+        return "kernels have no bias by the distance of tokens, which this family has: set it to auto"
     if rate:
         return f"kernels have no dropout on attention, which is {rate}: set config.model.attention_dropout=0 or auto"
     if dtype != "bfloat16":

@@ -99,7 +99,7 @@ def same_text(text: Text) -> jax.Array:
     return text.segments_RL[:, :, None] == text.segments_RL[:, None, :]
 
 
-def seen_tokens(text: Text, causal: bool = False, reach: int | None = None) -> jax.Array:
+def seen_tokens(segments_RL: jax.Array, causal: bool = False, reach: int | None = None) -> jax.Array:
     """Whether each token sees each other one of its row, bool [R, L, L]; every token sees itself.
 
     The texts of a packed row lie in one piece, so distances in the row are those in the text.
@@ -108,9 +108,9 @@ def seen_tokens(text: Text, causal: bool = False, reach: int | None = None) -> j
       causal: whether a token sees none behind it.
       reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
     """
-    place_L = jnp.arange(text.ids_RL.shape[1])
+    place_L = jnp.arange(segments_RL.shape[1])
     distance_LM = place_L - place_L[:, None]
-    seen_RLM = same_text(text)
+    seen_RLM = segments_RL[:, :, None] == segments_RL[:, None, :]
     if causal:
         seen_RLM &= distance_LM <= 0
     return seen_RLM if reach is None else seen_RLM & (jnp.abs(distance_LM) <= reach)

@@ -108,7 +108,8 @@ class TransformerConfig:
             raise unknown_name("remat", self.remat, REMAT)
         if self.attention not in FORMS:
             raise unknown_name("form of attention", self.attention, FORMS)
-        fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate)
+        has_bias = self.architecture.relative_bias
+        fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate, has_bias)
         if self.num_layers < 1 or self.unroll < 0:
             raise UserError(
                 f"transformer: num_layers {self.num_layers} must be at least 1, and unroll {self.unroll} at least 0"
@@ -215,11 +216,10 @@ class Transformer(nnx.Module):
 
     def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
         config, switches = self.config, self.config.architecture
-        kernel = fused_attention.kernel_for(config.attention, config.dtype, config.head_size, rate)
-        # The kernels know neither a bias nor whom a token of its own text does not see.
-        if kernel and not (switches.relative_bias or switches.causal or reach is not None or switches.kv_heads):
-            return Segments(text.segments_RL, kernel)
-        mask_R1LM = seen_tokens(text, switches.causal, reach)[:, None]
+        asked = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
+        if kernel := fused_attention.kernel_for(*asked):
+            return Segments(text.segments_RL, kernel, switches.causal, reach)
+        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach)[:, None]
         return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
 
 
@@ -314,15 +314,14 @@ class Attention(nnx.Module):
         return self.attend(x_RLH, *self.keys_and_values(x_RLH, turned), sees, dropout_key, turned)
 
     def keys_and_values(self, x_RMH: jax.Array, turned: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
-        """What tokens offer to those that attend to them, both [R, N, D, M], whatever number of heads shares them."""
-        key_RKDM = self._placed(self._heads(self.key, x_RMH), "key_norm", turned)
-        return self._for_every_head(key_RKDM), self._for_every_head(self._heads(self.value, x_RMH))
+        """What tokens offer to those that attend to them, both [R, K, D, M] of K heads, each of which N / K share."""
+        return self._placed(self._heads(self.key, x_RMH), "key_norm", turned), self._heads(self.value, x_RMH)
 
     def attend(
         self,
         x_RLH: jax.Array,
-        key_RNDM: jax.Array,
-        value_RNDM: jax.Array,
+        key_RKDM: jax.Array,
+        value_RKDM: jax.Array,
         sees: Sees,
         dropout_key: jax.Array | None,
         turned: Rotation | None = None,
@@ -330,9 +329,9 @@ class Attention(nnx.Module):
         """Attention of the tokens `x` to those with these keys and values."""
         config = self.config
         query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", turned))
-        given = query_RNDL, key_RNDM, value_RNDM
+        given = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
         if isinstance(sees, Segments):
-            seen_RNDL = fused_attention.attend(*given, sees)
+            seen_RNDL = fused_attention.attend(query_RNDL, key_RKDM, value_RKDM, sees)
         elif isinstance(sees, Biased):
             seen_RNDL = plain(*given, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
         elif config.dtype == "float32" and is_on_cpu():

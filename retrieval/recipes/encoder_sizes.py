@@ -66,6 +66,11 @@ def architecture_of(model: ConfigDict) -> Architecture:
     return architecture.with_switches(family.architecture, model.switches)
 
 
+def head_size(model: ConfigDict) -> int:
+    """The size of a head's vectors of the encoder that the group `model` of a config has."""
+    return architecture_of(model).head_size or model.hidden_size // model.num_heads
+
+
 def take_positions(model: nnx.Module, count: int) -> None:
     """Leaves of every table of positions of a model the first ones, as a model of shorter texts has them."""
     tables = {

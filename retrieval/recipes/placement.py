@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.models import fused_attention
 from retrieval.models.transformer import gathered
+from retrieval.recipes.encoder_sizes import head_size
 from retrieval.training import sharding
 
 
@@ -19,8 +20,7 @@ def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = No
       UserError: `mesh.fsdp` does not divide the devices, or they have no kernel for attention that is to be fused.
     """
     mesh = sharding.make_mesh(config.mesh.fsdp, devices)
-    model = config.model
-    fused_attention.check_device(model.attention, mesh.devices.flat[0], model.hidden_size // model.num_heads)
+    fused_attention.check_device(config.model.attention, mesh.devices.flat[0], head_size(config.model))
     return mesh
 
 

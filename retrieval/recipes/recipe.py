@@ -18,6 +18,7 @@ from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
 from retrieval.models.warm_start import copy_encoder
 from retrieval.pipeline.run import Run
+from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
@@ -293,13 +294,14 @@ def check_encoder(model: ConfigDict) -> None:
     """
     if model.encoder != "transformer":
         return
-    if model.hidden_size % model.num_heads:
+    architecture = architecture_of(model)
+    if model.hidden_size % model.num_heads and not architecture.head_size:
         raise UserError(
             f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
             f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
         )
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
-    fused_attention.check(model.attention, model.dtype, model.hidden_size // model.num_heads, rate)
+    fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
 
 
 def encoder_of(trained: Any) -> Any:

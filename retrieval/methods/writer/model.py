@@ -122,7 +122,7 @@ class EncoderDecoder(nnx.Module):
     def read(self, source: Text) -> Memory:
         """What `step` needs of the sources; without dropout."""
         read = self._read(source, None)
-        heads = self.config.num_heads, self.config.hidden_size // self.config.num_heads
+        heads = self.config.kv_heads, self.config.head_size
         zeros = _zeros(read.states_RMH, self.config.num_layers, *heads, read.ids_RM.shape[1])
 
         def call(layer: DecoderLayer, all_layers: KeysValues, number: jax.Array, _: None) -> KeysValues:
