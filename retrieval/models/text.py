@@ -5,6 +5,7 @@ Letters of shapes in this room: R rows, L tokens of a row, B texts, G groups of 
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,11 +59,29 @@ class Text:
 def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
     """Rows of a table, [..., H], sharded as `index` is; NaN for an index that is not in the table.
 
-    Under Explicit mesh axes a gather must be told its output sharding; without a mesh the sharding is empty.
+    A table whose columns are sharded stays so: each device looks up its own columns, for the rows of all devices that
+    have the others, and then they exchange what they found. That is as many values as tokens have, not the table's.
     """
     sharding = jax.typeof(index).sharding
+    columns = (*jax.typeof(table_VH).sharding.spec, None, None)[1]
+    # Under Explicit mesh axes a gather must be told its output sharding; without a mesh the sharding is empty.
     out = NamedSharding(sharding.mesh, P(*sharding.spec, None))
+    if columns is not None:
+        rows = [_without(axes, columns) for axes in sharding.spec]
+        index = jax.reshard(index, NamedSharding(sharding.mesh, P(*rows)))
+        found = _rows(table_VH, index, NamedSharding(sharding.mesh, P(*rows, columns)))
+        return jax.reshard(found, out)
+    return _rows(table_VH, index, out)
+
+
+def _rows(table_VH: jax.Array, index: jax.Array, out: NamedSharding) -> jax.Array:
     return table_VH.at[index].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False, out_sharding=out)
+
+
+def _without(axes: Any, others: Any) -> tuple[str, ...]:
+    """The axes of a mesh that a dimension is sharded over, without others."""
+    names, left_out = ((a,) if isinstance(a, str) else a or () for a in (axes, others))
+    return tuple(axis for axis in names if axis not in left_out)
 
 
 def token_vectors(table_VH: jax.Array, ids: jax.Array) -> jax.Array:

@@ -462,7 +462,7 @@ def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs
 
 def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:
     """The output layer that is the token embeddings once more: logits of all tokens, float32 [R, L, V]."""
-    table_VH = table_VH.astype(hidden_RLH.dtype)
+    table_VH = gathered(table_VH, hidden_RLH.dtype).astype(hidden_RLH.dtype)
     return jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
 
 
@@ -479,7 +479,7 @@ def norm(config: TransformerConfig, size: int, rngs: nnx.Rngs) -> LayerNorm | RM
     return LayerNorm(size, epsilon=epsilon, use_bias=kind == "layer", rngs=rngs)
 
 
-def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
+def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
     """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
 
     Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.

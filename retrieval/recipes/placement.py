@@ -42,6 +42,7 @@ def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> An
         rules=config.mesh.rules,
         replicate_below=config.mesh.replicate_below,
         is_stacked=is_stacked,
+        is_table=is_table,
     )
 
 
@@ -58,10 +59,23 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
 
 
 def gather(params: Any) -> Any:
-    """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
-    return jax.tree.map_with_path(lambda path, leaf: leaf if is_stacked(path) else gathered(leaf), params)
+    """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own.
+
+    A table of tokens whose columns are sharded stays so, too: it is the largest of all, and `text.lookup` takes it so.
+    """
+
+    def made_whole(path: tuple, leaf: jax.Array) -> jax.Array:
+        is_by_column = is_table(path) and not any(jax.typeof(leaf).sharding.spec[:1])
+        return leaf if is_stacked(path) or is_by_column else gathered(leaf)
+
+    return jax.tree.map_with_path(made_whole, params)
 
 
 def is_stacked(path: tuple) -> bool:
     """Whether the parameter at a path is one of the Transformer's layers, which have a leading axis."""
     return any(key.key == "layers" for key in path)
+
+
+def is_table(path: tuple) -> bool:
+    """Whether the parameter at a path is the embeddings of a vocabulary's tokens."""
+    return any(key.key == "token_embedding" for key in path)

@@ -73,6 +73,7 @@ def parameter_shardings(
     rules: Sequence[tuple[str, Sequence[str | None]]] = (),
     replicate_below: int = 0,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
+    is_table: Callable[[tuple], bool] = lambda path: False,
 ) -> Any:
     """A sharding for every parameter: that of the first rule whose regular expression is found in its path.
 
@@ -85,6 +86,8 @@ def parameter_shardings(
       replicate_below: parameters with fewer values are whole on every device, unless a rule says otherwise.
       is_stacked: whether the first axis of the parameter at a path is that of the layers. It is never sharded: a device
         that has other layers than its neighbour could only wait for it.
+      is_table: whether the parameter at a path is a table of which rows are looked up. Its columns are sharded where
+        they can be: then a row is looked up without the table of other devices.
 
     Raises:
       UserError: a rule is malformed, or does not fit the shape of a parameter.
@@ -97,7 +100,7 @@ def parameter_shardings(
             if pattern.search(name):
                 _check_fits(name, leaf.shape, spec, mesh, stacked)
                 return NamedSharding(mesh, P(*spec))
-        return NamedSharding(mesh, _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked))
+        return NamedSharding(mesh, _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked, is_table(path)))
 
     return jax.tree.map_with_path(choose, params)
 
@@ -116,12 +119,13 @@ def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) 
             raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; {hint}they are {listed(names)}")
 
 
-def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool) -> P:
+def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool, is_table: bool) -> P:
     fitting = [axis for axis in range(stacked, len(shape)) if shape[axis] % size == 0]
     if size == 1 or math.prod(shape) < replicate_below or not fitting:
         return P()
-    largest = max(fitting, key=lambda axis: shape[axis])
-    return P(*[FSDP if axis == largest else None for axis in range(len(shape))])
+    last = len(shape) - 1
+    chosen = last if is_table and last in fitting else max(fitting, key=lambda axis: shape[axis])
+    return P(*[FSDP if axis == chosen else None for axis in range(len(shape))])
 
 
 def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
