@@ -16,7 +16,8 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
-from retrieval.stages import plan
+from retrieval.recipes.placement import make_mesh
+from retrieval.stages import plan, training_time
 from retrieval.training import chips, step_plan, work
 from retrieval.training.chips import Chip
 
@@ -71,6 +72,28 @@ def test_operations_are_those_of_the_model(planned):
     # Backward takes twice the forward pass; remat computes each layer again and the loss its scores.
     assert 8 * planned.useful_flops == pytest.approx(3 * once, rel=0.02)
     assert 8 * planned.flops == pytest.approx(4 * once, rel=0.02)
+
+
+# Operations of a token in the forward pass: products with weights, then attention, as the sizes of the families give
+# them: two for each parameter but the embeddings', and 4 * heads * head size * visible tokens * layers.
+QWEN3 = dict(num_layers=28, hidden_size=1024, num_heads=16, mlp_size=3072, family="qwen3")
+QWEN3 |= dict(switches=("kv_heads=8", "head_size=128"))
+MODERNBERT = dict(num_layers=22, hidden_size=768, num_heads=12, mlp_size=1152, family="modernbert")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length", "expected"),
+    [
+        (QWEN3, 512, 0.881e9 + 4 * 16 * 128 * 256.5 * 28),  # causal: half of the text
+        (MODERNBERT, 2048, 0.221e9 + 4 * 768 * (8 * 2048 + 14 * 129)),  # 8 layers see all, 14 see 64 to each side
+    ],
+    ids=["Qwen3-0.6B", "ModernBERT-base"],
+)
+def test_useful_operations_are_those_of_shared_heads_gates_and_visible_tokens(sizes, length, expected):
+    config = make_config(**{"data.query_length": length, "data.document_length": length, "train.chunk_size": 8})
+    config.model.update(**sizes, embed_dim=0, tied=True)
+    operations = training_time.step_operations(config, 200, make_mesh(config))
+    assert operations / (32 * 2 * length) == pytest.approx(3 * expected, rel=0.01)
 
 
 def test_operations_are_what_xla_counts_without_loops():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.models.transformer import remat_for
+from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import artefacts
@@ -91,17 +93,37 @@ def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
 def useful_flops(
     config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any], step: Callable | None = None
 ) -> float:
-    """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes.
+    """Operations of a device in a step, if nothing were computed twice, and no score of a token that is not seen.
+
+    State and batch may be shapes. What other texts of a packed row have of the scores counts.
 
     Args:
       step: the config's own, if it is about to be run: where it computes nothing twice, it is traced once for both.
     """
     model = config.model
+    unseen = _unseen_flops(config, batch)
     if step and not config.train.chunk_size and remat_for(model.remat, model.num_layers, model.hidden_size) == "none":
-        return work.flops(step.trace(state, batch).jaxpr)
+        return work.flops(step.trace(state, batch).jaxpr) - unseen
     once = config.copy_and_resolve_references()
     once.model.remat, once.train.chunk_size = "none", 0
-    return work.flops(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr)
+    once.model.attention = "plain"  # a kernel fills rows up, and computes its scores again for the gradient
+    return work.flops(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr) - unseen
+
+
+def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
+    """Operations of a device on what an encoder's masks leave out, causality and windows: plain attention has them."""
+    model = config.model
+    if model.encoder != "transformer":
+        return 0.0
+    switches, total = architecture_of(model), 0.0
+    locality = switches.locality()
+    for field in recipe_of(config).kind.sides:
+        shape = batch[field].sharding.shard_shape(batch[field].shape)
+        for layer in range(model.num_layers):
+            reach = switches.reach if locality[layer % len(locality)] else None
+            total += math.prod(shape) * work.unseen(shape[-1], switches.causal, reach)
+    # Two products of two operations for a value of each head; the backward pass takes twice the forward pass.
+    return 3 * 2 * 2 * model.num_heads * head_size(model) * total
 
 
 def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:

@@ -54,7 +54,7 @@ class Plan:
       steps: of the run.
       step: what the compiler says, of a device.
       flops: operations of a device in a step.
-      useful_flops: the same, if nothing were computed twice.
+      useful_flops: the same, if nothing were computed twice, and no score of a token that is not seen.
       rate: operations per second of all devices together, at most.
     """
 
@@ -243,7 +243,7 @@ def _rows(planned: Plan) -> Iterator[tuple[str, Any]]:
     yield "a device: memory that a program may use", _gib(step.limit)
     yield "fits", {True: "yes", False: "no", None: None}[planned.fits]
     yield "operations of a step", f"{planned.devices * planned.flops:.4g}"
-    yield "of these computed a second time", f"{1 - planned.useful_flops / planned.flops:.1%}"
+    yield "of these computed a second time, or for nothing", f"{1 - planned.useful_flops / planned.flops:.1%}"
     yield "a step at the peak of matrix products", f"{planned.least:.3f} s"
     yield f"hours to step {steps}, at least", f"{planned.steps * planned.least / 3600:.1f}"
     if planned.estimate is None:

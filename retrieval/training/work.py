@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
@@ -17,6 +18,17 @@ def flops(program: ClosedJaxpr | Jaxpr) -> float:
     """
     jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     return sum(map(_flops, jaxpr.eqns))
+
+
+def unseen(length: int, causal: bool, reach: int | None) -> float:
+    """How many tokens of a row a token does not see, on average, because of causality and windows alone.
+
+    Args:
+      reach: how far before it a token sees, and behind it where it sees any; None: the whole row.
+    """
+    offset = np.arange(1 - length, length)  # of the token that is seen
+    is_seen = (abs(offset) <= (length if reach is None else reach)) & ((offset <= 0) | (not causal))
+    return length - (length - abs(offset))[is_seen].sum() / length
 
 
 def _flops(equation: Any) -> float:
