@@ -36,6 +36,7 @@ _SCRATCH = flags.DEFINE_string(
     "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
 )
 FOLDER = Path(configs.__path__[0])
+_FILE = "config_file"  # the module of the file that --config names
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
@@ -91,6 +92,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
             _add_plugins(_config)
         for override in overrides:
             set_field(_config, override)
+    if _config is not None and CONFIG.value is not None and _complete(_config, f"--config={CONFIG.value}"):
+        for override in overrides:  # which count more
+            set_field(_config, override)
     return rest
 
 
@@ -107,23 +111,38 @@ def load_config(value: str) -> ConfigDict:
         meant = [names[each] for each in near(path.stem, names)]
         hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
         raise UserError(f"{flag}: no such file; {hint}known: {listed(described())}")
-    loader = importlib.machinery.SourceFileLoader("config_file", name)
+    loader = importlib.machinery.SourceFileLoader(_FILE, name)
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec
     sys.modules[loader.name] = module = importlib.util.module_from_spec(spec)
-    try:
+    with _errors_of_a_file(flag):
         loader.exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
         made = module.get_config(*[argument] * bool(colon))
-    except UserError:
-        raise
-    except Exception as error:  # whatever a file raises
-        raise UserError(f"{flag}: {_where(error)}; mend that file, or take another") from error
     if not isinstance(made, ConfigDict) or not made:
         raise UserError(f"{flag}: get_config() returned {made!r:.50}; return a ConfigDict with all fields")
     made.lock()
     return made
+
+
+def _complete(config: ConfigDict, flag: str) -> bool:
+    """Calls the function `complete` of a config's file, for what depends on fields that the shell has set."""
+    complete = getattr(sys.modules[_FILE], "complete", None)
+    if complete is not None:
+        with _errors_of_a_file(flag):
+            complete(config)
+    return complete is not None
+
+
+@contextlib.contextmanager
+def _errors_of_a_file(flag: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever a file raises
+        raise UserError(f"{flag}: {_where(error)}; mend that file, or take another") from error
 
 
 def set_field(config: ConfigDict, override: re.Match[str]) -> None:
