@@ -1,4 +1,4 @@
-"""A published model as it is: nothing is trained. `sentence-transformers` loads such a folder.
+"""A published model as it is: nothing is trained. It is a folder that `sentence-transformers` loads.
 
     python -m retrieval.main --config=published:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/minilm \\
         --config.sets.beir=DATA/nfcorpus
@@ -25,7 +25,7 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
     """The stages that evaluate a model.
 
     Args:
-      model: a folder of sentence-transformers, or hf:NAME@REVISION.
+      model: a folder of sentence-transformers or of transformers, or hf:NAME@REVISION.
       name: of the experiment, for errors.
 
     Raises:
@@ -33,7 +33,6 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
     """
     config = defaults()
     config.stages = ("sets", "train", "encode", "index", "evaluate", "report")
-    config.vocab = config.train.init_from = model
     config.data.rates.pairs = 1.0
     config.data.update(held_out=0.0, lanes=8, titles="joined")
     config.train.update(steps=0, batch_size=16)
@@ -42,22 +41,32 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
     config.fuse.dense_weight = 0.5  # the default is for towers that are weaker than BM25
     config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)
     if model:
-        _set_sizes(model, config, name)
+        start_from(model, config, f"--config={name}:{model}")
     return config
 
 
-def _set_sizes(model: str, config: ConfigDict, name: str) -> None:
+def start_from(model: str, config: ConfigDict, flag: str) -> None:
+    """Gives a config a model's weights and vocabulary, with sizes, modules, prompts and lengths that are its own.
+
+    Args:
+      flag: what names it, for errors.
+
+    Raises:
+      UserError: it is no model, or a part of it is not understood here.
+    """
     from retrieval.errors import UserError, hub_hint
+    from retrieval.models.encoder_folder import is_encoder
     from retrieval.recipes import exported_towers
-    from retrieval.runtime import hub, model_folder
+    from retrieval.runtime import hub
 
     folder: Path = hub.path(model)
-    if not model_folder.has_modules(folder):
-        if not folder.exists():
-            raise UserError(f"--config={name}:{model}: no such folder{hub_hint(model)}")
+    if not folder.exists():
+        raise UserError(f"{flag}: no such folder{hub_hint(model)}")
+    if not is_encoder(folder):
         raise UserError(
-            f"--config={name}:{model}: no modules.json there, which says how a model pools its vectors; name a "
-            "folder that sentence-transformers saved, or train it: --config=dpr --config.train.init_from=FOLDER"
+            f"{flag}: no model there: neither a modules.json nor the config.json of an encoder; name a folder that "
+            "sentence-transformers or transformers saved, or hf:NAME"
         )
     exported_towers.set_sizes(folder, config)
+    config.vocab = config.train.init_from = model
     config.model.token_types = "texts"

@@ -77,7 +77,7 @@ def commands():
 def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
     """Also where the base has run every stage."""
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr(published, "_set_sizes", lambda *_: None)  # of a MODEL that is not there
+    monkeypatch.setattr(published, "start_from", lambda *_: None)  # of a MODEL that is not there
     base = ict_bfs_wlp.get_config()
     base.stages = tuple(STAGES)
     (tmp_path / "config.json").write_text(base.to_json())

@@ -238,11 +238,11 @@ def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
 def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
     for name, match in (
         ("", "starts from a model: write"),
-        (str(tmp_path), f"--config=fine_tune:{tmp_path}: no modules"),
+        (str(tmp_path), f"config.train.init_from={tmp_path}: no model there"),
     ):
         with pytest.raises(UserError, match=match):
             fine_tune.get_config(name)
-    with pytest.raises(UserError, match=r"no modules\.json there"):
+    with pytest.raises(UserError, match=r"neither a modules\.json nor the config\.json of an encoder"):
         published.get_config(str(tmp_path))
     with pytest.raises(UserError, match="it pools by max; one of cls, mean is needed"):
         published.get_config(str(with_older_pooling(model, mean_tokens=False, max_tokens=True)))

@@ -39,7 +39,7 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.runtime import artefacts, hub, model_folder
+from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Texts
@@ -54,11 +54,11 @@ _FEW = 32  # texts that are embedded as one batch
 
 
 def load(path: str | Path) -> "Model":
-    """The model of a finished run, or the towers of an export or of another model of sentence-transformers.
+    """The model of a finished run, or the towers of an export or of another published model.
 
     Args:
-      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` or
-        sentence-transformers wrote, or the name that it has on Hugging Face's hub, such as 'hf:me/towers'.
+      path: the work directory of a run, which may be on an object store; or the folder that the stage `export`,
+        sentence-transformers or transformers wrote, or its name on Hugging Face's hub, such as 'hf:me/towers'.
 
     Raises:
       UserError: there is none, or a part of it is not understood, or the training has not ended.
@@ -66,12 +66,12 @@ def load(path: str | Path) -> "Model":
     path = os.path.expanduser(path)
     copy = artefacts.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
-    if model_folder.has_modules(folder):
+    if is_encoder(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), path)
-    if not (folder / preflight.CONFIG).exists() or is_encoder(folder):
+    if not (folder / preflight.CONFIG).exists():
         raise UserError(
-            f"{path}: neither the work directory of a run nor an export of towers, which has a modules.json; name the "
-            f"--workdir of a run, or a folder that sentence-transformers saved{hub_hint(path)}"
+            f"{path}: neither the work directory of a run nor a model; name the --workdir of a run, or a folder that "
+            f"sentence-transformers or transformers saved{hub_hint(path)}"
         )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)

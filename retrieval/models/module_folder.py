@@ -5,6 +5,7 @@ Normalize and Dropout, which does nothing outside of training. Every setting of 
 """
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import known_keys, tensor_files, tower_head
+from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import POOLINGS
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES, Module
+
+_log = logging.getLogger(__name__)
 
 SETTINGS = "config_sentence_transformers.json"
 TITLES = "titles"  # ours, which the libraries pass over
@@ -121,6 +125,8 @@ class ModuleFolder:
           UserError: a file is missing or damaged, a module or one of its settings is not understood, or sizes differ.
         """
         model_folder.check_sums(path)
+        if not model_folder.has_modules(path):
+            return cls._of_encoder(path)
         modules = model_folder.modules(path)
         kinds = [module.kind for module in modules]
         if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dropout", *_LAYERS)]:
@@ -136,6 +142,17 @@ class ModuleFolder:
         kept = len(layers) - normalize
         chain = tuple(layers[:kept]), tuple(folders[:kept])
         return cls(path, bert, pooling, *chain, normalize, document, query)
+
+    @classmethod
+    def _of_encoder(cls, path: Path) -> "ModuleFolder":
+        """A folder without modules, pooled as sentence-transformers does: a decoder's last token, else the mean."""
+        bert = EncoderFolder.open(path)
+        if bert.classes:
+            raise UserError(f"{path}: it has a classifier, and makes no embeddings; rerankers are config.rerank.model")
+        pooling = "last" if bert.sizes.get("architecture", Architecture()).causal else "mean"
+        _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
+        query, document = _lengths(bert)
+        return cls(path, bert, pooling, (), (), False, document, query)
 
     def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the layers by the names of `tower_head.names`.
