@@ -69,7 +69,7 @@ def _published(model: str) -> ConfigDict:
 
 
 def _published_pairs(model: str) -> ConfigDict:
-    config = fine_tune.get_config(model, "own:pairs")
+    config = fine_tune.get_config(model)
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report", "export")
     config.split.update(set="pairs", shards=8)
     config.encode.corpus = True

@@ -18,7 +18,7 @@ from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.training.optimizer import linear_schedule
 
 # The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
-OF_MODELS = {"published", "fine_tune", "own"}
+OF_MODELS = {"published", "fine_tune", "embedding", "own"}
 
 
 NAMES = [Path(name).stem for name in cli.described() if "studies" not in name]

@@ -1,0 +1,194 @@
+"""`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import embedder_folders
+from support.command_flags import forget_flags
+
+import retrieval
+from configs.embedders import embedder
+from retrieval import cli, files
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, runner
+from retrieval.pipeline.run import Run
+
+MAKERS = {"qwen3": embedder_folders.qwen3, "modernbert": embedder_folders.modernbert}
+# A folder's name is that of a published model: whose prompts and rates are taken.
+NAMES = {"qwen3": "Qwen3-Embedding-0.6B", "modernbert": "modernbert-embed-base"}
+TASK = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+TEXTS = ["the fox 7 was seen", "Ünïcödé 東京 🦊", "the dog " * 20]
+
+
+@pytest.fixture(autouse=True)
+def _flags():
+    yield
+    forget_flags()
+
+
+def parsed(*flags, config="embedding:local"):
+    """The config that a command line makes."""
+    forget_flags()
+    cli.parse_flags(["main", f"--config={config}", *flags])
+    return cli.config()
+
+
+def start(model, *flags, **options):
+    return parsed(f"--config.train.init_from={model}", *flags, **options)
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family, tmp_path_factory):
+    return MAKERS[family](tmp_path_factory.mktemp("models") / NAMES[family])
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    """The run of one command line, all of whose stages and the export are done."""
+    place = tmp_path_factory.mktemp("runs")
+    pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n} was seen"]} for n in range(60)]
+    for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
+        files.write_text(place / f"{name}.jsonl", "".join(json.dumps(pair) + "\n" for pair in part))
+    config = start(
+        folder,
+        f"--config.pairs.files={place / 'pairs.jsonl'}",
+        f"--config.sets.labelled={place / 'test.jsonl'}",
+        "--config.train.steps=4",
+        "--config.train.minutes=0",
+        "--config.train.batch_size=8",
+        "--config.train.learning_rate=1e-3",
+        "--config.loop.validate_every=2",
+        "--config.loop.best=Success@1",
+        "--config.index.dense=exact",
+    )
+    run = Run(config, place / "run", REPOSITORY / "requirements.lock")
+    preflight.check(run, config.stages)
+    runner.open_run(run)
+    for stage in (*config.stages, "export"):
+        runner.run_stage(run, stage)
+    return run
+
+
+def test_one_line_trains_an_embedder_of_today(trained):
+    systems = {row["system"] for row in json.loads((trained.folder / "results.json").read_text())}
+    assert systems == {"bm25", "start", "dense", "hybrid"}
+    assert "\n| dense over start |" in (trained.folder / "report.md").read_text()
+
+
+def test_what_is_exported_is_the_model_of_the_run(trained, folder, family):
+    run, export = retrieval.load(trained.folder), retrieval.load(trained.folder / "export")
+    for encode in ("encode_queries", "encode_documents"):
+        ours, theirs, before = (getattr(model, encode)(TEXTS) for model in (run, export, retrieval.load(folder)))
+        assert np.allclose(ours, theirs, atol=1e-6) and not np.allclose(ours, before, atol=1e-3)
+    written, published = (
+        json.loads((place / "config.json").read_text()) for place in (trained.folder / "export", folder)
+    )
+    kept = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    assert [written[key] for key in kept] == [published[key] for key in kept]
+    settings = json.loads((trained.folder / "export" / "config_sentence_transformers.json").read_text())
+    assert settings["prompts"]["query"] == {"qwen3": TASK, "modernbert": "search_query: "}[family]
+
+
+def test_sizes_and_modules_are_those_of_the_folder(folder, family):
+    config = start(folder)
+    assert config.vocab == config.train.init_from == str(folder)
+    sizes = {"qwen3": ("qwen3", 2, "last"), "modernbert": ("modernbert", 3, "mean")}[family]
+    assert (config.model.family, config.model.num_layers, config.model.pooling) == sizes
+    assert config.model.hidden_size == 16 and config.model.normalize and config.model.tied
+    assert (config.data.query_length, config.data.document_length) == (64, 128)
+    longer = start(folder, config="embedding").data
+    assert (longer.query_length, longer.document_length) == (512, 512)
+
+
+def test_settings_are_recommended_by_name_and_flags_count_more(folder, family):
+    config = start(folder)
+    prompts = config.data.query_prefix, config.data.document_prefix
+    found = (*prompts, config.train.temperature, config.train.learning_rate)
+    expected = {"qwen3": (TASK, "", 0.01, 6e-6), "modernbert": ("search_query: ", "search_document: ", 0.02, 2e-5)}
+    assert found == expected[family]
+    flags = {"data.query_prefix": "ask: ", "train.temperature": 0.5, "data.document_length": 40, "model.pooling": "cls"}
+    config = start(folder, *(f"--config.{name}={value}" for name, value in flags.items()))
+    assert config.data.query_prefix == "ask: " and config.data.document_length == 40
+    assert (config.train.temperature, config.model.pooling) == (0.5, "cls")
+
+
+def test_the_model_as_argument_is_the_same(folder):
+    assert parsed(config=f"fine_tune:{folder}").to_dict() == start(folder, config="embedding").to_dict()
+
+
+def test_prompts_of_the_folder_come_first(tmp_path):
+    model = embedder_folders.modernbert(tmp_path / "modernbert-embed-base", {"query": "q: ", "document": "d: "})
+    config = start(model)
+    assert (config.data.query_prefix, config.data.document_prefix) == ("q: ", "d: ")
+
+
+@pytest.mark.parametrize(
+    ("model", "family", "expected"),
+    [
+        ("hf:Qwen/Qwen3-Embedding-0.6B@main", "qwen3", (TASK, "", 0.01, 6e-6, 1e-4)),
+        ("hf:Qwen/Qwen3-0.6B", "qwen3", ("", "", 0.01, 6e-6, 1e-4)),
+        ("google/embeddinggemma-300m", "gemma3_text", ("task: search result | query: ", "title: none | text: ")),
+        ("hf:intfloat/multilingual-e5-small", "bert", ("query: ", "passage: ", 0.01)),
+        ("hf:intfloat/e5-mistral-7b-instruct", "mistral", (f"{TASK} ", "", 0.02)),
+        ("hf:intfloat/multilingual-e5-large-instruct", "roberta", (f"{TASK} ", "", 0.01)),
+        ("hf:sentence-transformers/gtr-t5-base", "t5", ("", "", 0.01)),
+        ("hf:BAAI/bge-small-en-v1.5", "bert", ("Represent this sentence for searching relevant passages: ", "", 0.02)),
+        ("hf:BAAI/bge-m3", "roberta", ("", "", 0.02)),
+        ("DATA/qwen3-embedding/all-MiniLM-L6-v2", "bert", ("", "", 0.05, 5e-5)),
+        ("hf:me/e50-lamp5", "bert", ("", "", 0.05, 5e-5)),
+    ],
+)
+def test_names_of_published_models(model, family, expected):
+    assert embedder(model, family)[: len(expected)] == expected
+
+
+def test_a_folder_without_modules_is_pooled_by_its_kind(folder, family, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        bare = MAKERS[family](tmp_path / NAMES[family])
+        embedder_folders.without_modules(bare)
+        model, whole = retrieval.load(bare), retrieval.load(folder)
+    said = {"qwen3": "pooled by last, as a qwen3", "modernbert": "pooled by mean, as a modernbert"}
+    assert said[family] in caplog.text
+    assert np.allclose(model.encode_documents(TEXTS), whole.encode_documents(TEXTS), atol=1e-6)
+    assert start(bare).model.pooling == start(folder).model.pooling
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--config=embedding starts from a model: add --config.train.init_from="),
+        (["--config.train.init_from=no/model"], "no/model: no such folder; a model of .* is written hf:"),
+        (["--config.train.init_from={empty}"], "empty: no model there: neither a modules.json nor"),
+        (["--config.train.init_from={folder},{folder}"], "no such folder"),
+        (
+            ["--config.train.init_from={folder}", "--config.train.heat=1"],
+            "unknown field 'config.train.heat'",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=message) as refused:
+        parsed(*(flag.format(empty=tmp_path / "empty", folder=folder) for flag in flags))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_size_is_an_error():
+    with pytest.raises(UserError, match="unknown size of a config 'lokal': did you mean local"):
+        parsed(config="embedding:lokal")
+
+
+def test_a_cross_encoder_is_no_embedder(tmp_path):
+    model = embedder_folders.without_modules(embedder_folders.qwen3(tmp_path / "reranker"))
+    tensors = embedder_folders.load_file(model / "model.safetensors")
+    embedder_folders.save_file(tensors | {"score.weight": np.ones((1, 16), np.float32)}, model / "model.safetensors")
+    with pytest.raises(UserError, match="reranker: it has a classifier, and makes no embeddings"):
+        start(model)
