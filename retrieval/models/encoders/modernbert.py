@@ -92,11 +92,13 @@ FAMILIES.register(
         {
             **dict.fromkeys([*_THETAS, "norm_eps", "local_attention", _EVERY], ANY),
             **rotary.KEYS,
+            "rope_scaling": (),  # of all layers, which no published one has
             "norm_bias": (False,),
             "attention_bias": (False,),
             "mlp_bias": (False,),
             "hidden_activation": ("gelu",),
             "position_embedding_type": ANY,  # 'absolute' in published files, which have rotary positions
+            "layer_norm_eps": ANY,  # of no norm: theirs is `norm_eps`
         },
         _read,
         {
