@@ -149,7 +149,7 @@ def _register(name: str, usual: Architecture, theta: float, biases: tuple[bool, 
     )
 
 
-_register("qwen3", QWEN3, 1_000_000.0)
+_register("qwen3", QWEN3, 10_000.0)  # of configs that do not say
 _register("qwen2", QWEN2, 10_000.0, (False, True))  # which has its biases whatever the key says
 _register("llama", LLAMA, 10_000.0)
 _register("mistral", MISTRAL, 10_000.0)
