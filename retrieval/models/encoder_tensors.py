@@ -161,10 +161,20 @@ def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, 
 
 
 def _raise(faults: list[str], tensors: Mapping[str, np.ndarray], used: Collection[str], source: str) -> None:
-    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(tensors.keys() - set(used))]
+    left = tensors.keys() - set(used)
+    uneven = left & {name.partition(_PART)[0] for name in used if _PART in name}
+    faults = [fault for fault in faults if fault.partition(_PART)[0] not in uneven]
+    faults += [f"{name} {list(tensors[name].shape)} does not fall into equal parts" for name in sorted(uneven)]
+    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(left - uneven)]
+    faults = list(dict.fromkeys(map(_of_file, faults)))
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
         raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
+
+
+def _of_file(fault: str) -> str:
+    """A fault by the name that its tensor has in the file, which may hold several of ours."""
+    return re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault))
 
 
 def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
