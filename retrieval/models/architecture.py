@@ -43,7 +43,7 @@ class Architecture:
       score_size: scores are divided by its root; 0: the size of a head.
       rope_theta, local_theta: the base of the angles, and that of local layers; 0: the same.
       rope_scaling: '' or the scaling of long contexts: 'linear:FACTOR', which local layers have not, or
-        'llama3:FACTOR:LOW:HIGH:ORIGINAL', 'ntk:FACTOR'.
+        'llama3:FACTOR:LOW:HIGH:ORIGINAL'.
       reach: of local layers, how many tokens before its own a token sees, and behind it if the attention is not
         causal; 0: no layer is local.
       global_every: one layer in so many is not local; 0: all are.

@@ -225,7 +225,7 @@ class EncoderFolder:
                 f"of {len(layers)} layers: copy both again"
             )
         for path, axes in _SHAPES.items():
-            if path.rpartition("/")[0] not in family.modules:
+            if path.rpartition("/")[0] not in family.modules_of(self.sizes["architecture"]):
                 continue
             (name,) = names.of_parameter(path, 1)
             shape, wanted = shapes.get(name), tuple(self.sizes[size] for size in axes)

@@ -63,4 +63,4 @@ def shown(value: Any) -> str:
 
 
 def _listed(values: Collection[Any]) -> str:
-    return " or ".join(map(repr, values))
+    return " or ".join(map(repr, values)) or "null"

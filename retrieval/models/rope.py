@@ -52,9 +52,6 @@ def frequencies(head_size: int, theta: float, scaling: str = "") -> np.ndarray:
     kind, *numbers = scaling.split(":")
     try:
         given = list(map(float, numbers))
-        if kind == "ntk":
-            (factor,) = given
-            return (1 / (theta * factor) ** exponent / factor ** (2 / head_size)).astype(np.float32)
         frequency = (1 / np.float32(theta) ** exponent).astype(np.float32)
         if kind == "linear":
             (factor,) = given
@@ -64,7 +61,7 @@ def frequencies(head_size: int, theta: float, scaling: str = "") -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise UserError(f"rope_scaling {scaling!r} has not the numbers that its kind needs") from error
     if scaling:
-        raise UserError(f"rope_scaling {scaling!r} is none of linear:F, llama3:F:LOW:HIGH:ORIGINAL and ntk:F")
+        raise UserError(f"rope_scaling {scaling!r} is neither linear:F nor llama3:F:LOW:HIGH:ORIGINAL")
     return frequency
 
 

@@ -80,7 +80,8 @@ class Family:
 
     def modules_of(self, architecture: Architecture) -> dict[str, str]:
         """Our modules -> its own, of an encoder with such switches."""
-        return {**self.modules, **(self.gated_modules if architecture.gated else {})}
+        modules = {**self.modules, **(self.gated_modules if architecture.gated else {})}
+        return {ours: its for ours, its in modules.items() if ours != "type_embedding" or architecture.token_types}
 
     def name(self, tensor: str) -> str:
         """The name that `modules` has for a tensor of a folder."""

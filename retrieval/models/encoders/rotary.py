@@ -100,4 +100,8 @@ def _scaling(path: Path, group: Mapping[str, Any]) -> str:
         raise UserError(f"{path}: rope_type is {shown(kind)}; only default, linear and llama3 are built here")
     if other := set(group) - {"rope_type", "type", "rope_theta", *known}:
         raise UserError(f"{path}: {sorted(other)[0]} of its rope_parameters is not understood for rope_type {kind}")
-    return "" if kind == "default" else ":".join([kind, *(f"{positive(path, group, key, 0):g}" for key in known)])
+    return "" if kind == "default" else ":".join([kind, *(_exact(positive(path, group, key, 0)) for key in known)])
+
+
+def _exact(number: float) -> str:
+    return short if float(short := f"{number:g}") == number else repr(number)
