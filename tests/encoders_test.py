@@ -1,0 +1,227 @@
+"""Encoders of every family against what transformers made of the same folders (`golden/make_encoders.py`).
+
+`interop_encoders_test` compares all of it with the library itself; here are the numbers, and what needs no library.
+"""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from flax import nnx
+from support import encoder_folders, encoder_mistakes
+from support.encoder_folders import FAMILIES, H, V, write
+from support.encoder_models import gradient, hidden, load, packed, rows
+
+from retrieval.models import rope
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.text import Text
+
+GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "encoders.json").read_text())
+
+
+def difference(name, encoder):
+    """Of the golden values, relative to the largest of all."""
+    found = [states[[0, -1], :4].flatten() for states in hidden(encoder, rows(encoder_folders.texts(name)))]
+    wanted = np.array(GOLDEN[name])
+    return np.abs(np.array(found) - wanted).max() / np.abs(wanted).max()
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A function that loads a family's encoder of one period of layers, once."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            layers = "num_layers" if name.startswith("t5") else "num_hidden_layers"
+            made[name] = load(write(tmp_path_factory.mktemp(name), name, **{layers: 3}))
+        return made[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hidden_states_are_those_of_transformers(name, tmp_path):
+    assert difference(name, load(write(tmp_path, name))) < 1e-5
+
+
+@pytest.mark.parametrize(("name", "mistake"), encoder_mistakes.ALL)
+def test_a_mistake_is_noticed(name, mistake, tmp_path):
+    """What is done wrong in the folder would be the same mistake in the code."""
+    change = encoder_mistakes.MISTAKES[name][mistake]
+    assert difference(name, load(write(tmp_path, name, change))) > 1e-3
+
+
+@pytest.mark.parametrize(("name", "switch"), encoder_mistakes.ALL_SWITCHES, ids=str)
+def test_a_wrong_switch_is_noticed(name, switch, tmp_path):
+    assert difference(name, load(write(tmp_path, name), switch)) > 1e-4
+
+
+def three(name):
+    """Texts that are neighbours in a row, longer than a window on both sides of each border."""
+    window, rng = FAMILIES[name].window, np.random.default_rng(3)
+    return [rng.integers(4, V, length) for length in (window + 3, 2 * window + 1, window)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_packed_texts_are_as_texts_alone(name, encoder):
+    texts, model = three(name), encoder(name)
+    alone, together = hidden(model, rows(texts)), hidden(model, packed(texts))
+    for one, other in zip(alone, together):
+        np.testing.assert_allclose(other, one, rtol=0, atol=2e-6 * np.abs(one).max())
+
+
+@pytest.mark.parametrize("name", ["modernbert", "qwen3", "embedding_gemma", "t5", "gte"])
+def test_gradients_of_packed_texts_are_as_of_texts_alone(name, encoder):
+    texts, model = three(name), encoder(name)
+    direction_H = np.random.default_rng(5).standard_normal(H).astype(np.float32)
+    alone, together = (gradient(model, arrange(texts), direction_H) for arrange in (rows, packed))
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(alone))
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(other, one, rtol=0, atol=5e-6 * largest), alone, together
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_text_does_not_change_with_its_neighbours(name, encoder):
+    first, second, third = three(name)
+    others = [(ids - 4 + 1) % (V - 4) + 4 for ids in (first, third)]
+    before, after = (
+        hidden(encoder(name), packed(texts)) for texts in ([first, second, third], [others[0], second, others[1]])
+    )
+    np.testing.assert_array_equal(before[1], after[1])
+    assert np.abs(before[0] - after[0]).max() > 0.1
+
+
+# Of one layer: family, fields that make it local or global, how many tokens it sees before its own and behind.
+REACHES = {
+    "modernbert, local": ("modernbert", dict(layer_types=["sliding_attention"]), 4, 4),
+    "modernbert, global": ("modernbert", {}, 11, 11),
+    "gemma3, local": ("gemma3", {}, 5, 0),
+    "gemma3, global": ("gemma3", dict(sliding_window_pattern=1), 11, 0),
+    "embedding_gemma, local": ("embedding_gemma", {}, 4, 4),
+    "embedding_gemma, global": ("embedding_gemma", dict(sliding_window_pattern=1), 11, 11),
+    "mistral": ("mistral", {}, 5, 0),
+    "mistral, later": ("mistral", dict(sliding_window=None), 11, 0),
+    "qwen3": ("qwen3", {}, 11, 0),
+    "qwen3, both ways": ("qwen3_both_ways", {}, 11, 11),
+    "llama": ("llama", {}, 11, 0),
+    "t5": ("t5", {}, 11, 11),
+}
+
+
+@pytest.mark.parametrize("case", REACHES)
+def test_a_token_sees_what_it_may_and_nothing_else(case, tmp_path):
+    """By the gradient of each hidden state with respect to each token's embedding, in two packed texts."""
+    name, fields, before, behind = REACHES[case]
+    layers = "num_layers" if name == "t5" else "num_hidden_layers"
+    model = load(write(tmp_path, name, **fields, **{layers: 1}))
+    length = 12
+    ids = np.arange(4, 4 + 2 * length)
+    text = packed([ids[:length], ids[length:]], gap=0)
+    seen = _dependence(model, text, ids)
+    place, text_of = np.arange(2 * length) % length, np.arange(2 * length) // length
+    distance = place - place[:, None]
+    wanted = (text_of == text_of[:, None]) & (distance >= -before) & (distance <= behind)
+    np.testing.assert_array_equal(seen, wanted)
+
+
+def _dependence(model, text, ids):
+    """Whether each token's hidden state depends on each token's embedding, bool [L, L]."""
+    graphdef, params = nnx.split(model)
+    table_VH = params["token_embedding"]["embedding"]
+    direction_H = np.random.default_rng(1).standard_normal(H).astype(np.float32)
+
+    @jax.jit
+    def of_table(values_VH):
+        params["token_embedding"]["embedding"] = table_VH.replace(values_VH)
+        return nnx.merge(graphdef, params)(text, dropout_key=None)[0] @ direction_H
+
+    gradient_LVH = jax.jacrev(of_table)(table_VH[...])
+    return np.abs(gradient_LVH).max(axis=2)[:, ids] > 0
+
+
+def test_a_text_may_end_in_the_token_that_is_padding_elsewhere(encoder):
+    """Qwen3's embedders pool the token that batches are filled with."""
+    model = encoder("qwen3")
+    ids = np.array([[5, 6, 7, 3], [5, 6, 3, -1], [0, 6, -1, -1]], np.int32)
+    text = Text.from_ids(ids, np.zeros_like(ids))
+    states = hidden(model, text)
+    assert list(map(len, states)) == [4, 3, 2]
+    for row, state in zip(ids, states):
+        alone = hidden(model, rows([row[row >= 0]]))[0]
+        np.testing.assert_allclose(state, alone, rtol=0, atol=1e-6 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_half_precision_is_near(name, tmp_path):
+    text = rows(encoder_folders.texts(name))
+    pooled, halved = (
+        np.array([states.mean(axis=0) for states in hidden(model, text)])
+        for model in (load(write(tmp_path, name), dtype=dtype) for dtype in ("float32", "bfloat16"))
+    )
+    norms = np.linalg.norm(pooled, axis=1) * np.linalg.norm(halved, axis=1)
+    assert ((pooled * halved).sum(axis=1) / norms).min() > 0.999
+    assert np.abs(pooled - halved).max() > 1e-4
+
+
+def test_large_embeddings_are_finite_in_half_precision(tmp_path):
+    """Those of Gemma reach 8e5 within the layers, which float16 has no numbers for."""
+
+    def larger(_, tensors):
+        tensors["embed_tokens.weight"] *= 1000
+
+    folder = write(tmp_path, "embedding_gemma", larger)
+    for states in hidden(load(folder, dtype="bfloat16"), rows(encoder_folders.texts("embedding_gemma"))):
+        assert np.isfinite(states).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_of_16_bits_are_read_exactly(dtype, tmp_path):
+    def rounded(_, tensors):
+        for key, x in tensors.items():
+            tensors[key] = x.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float32)
+
+    texts = rows(encoder_folders.texts("qwen3"))
+    halves, wholes = write(tmp_path / "halves", "qwen3", dtype=dtype), write(tmp_path / "wholes", "qwen3", rounded)
+    for half, whole in zip(hidden(load(halves), texts), hidden(load(wholes), texts)):
+        np.testing.assert_array_equal(half, whole)
+
+
+def test_the_angles_of_gte_on_the_hub(tmp_path):
+    """Its own code scales the base by a factor f, and then divides by f ** (2 / head size), at every length."""
+    fields = dict(model_type="new", position_embedding_type="rope", rope_parameters=None, rope_theta=20000.0)
+    sizes = EncoderFolder.open(write(tmp_path, "gte", **fields, rope_scaling=dict(type="ntk", factor=8.0))).sizes
+    switches, size = sizes["architecture"], H // 4
+    found = rope.frequencies(size, switches.rope_theta, switches.rope_scaling)
+    wanted = [(20000 * 8) ** (-2 * i / size) / 8 ** (2 / size) for i in range(size // 2)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_gte_without_token_types(tmp_path):
+    def without(config, tensors):
+        config["type_vocab_size"] = 0
+        del tensors["embeddings.token_type_embeddings.weight"]
+
+    def zero(_, tensors):
+        tensors["embeddings.token_type_embeddings.weight"] *= 0
+
+    texts = rows(encoder_folders.texts("gte"))
+    changed = [hidden(load(write(tmp_path / f"{n}", "gte", each)), texts) for n, each in enumerate((without, zero))]
+    for one, other in zip(*changed):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_nomic_bert_in_the_spelling_of_its_authors(tmp_path):
+    theirs = dict(n_embd="hidden_size", n_layer="num_hidden_layers", n_head="num_attention_heads")
+    theirs |= dict(n_inner="intermediate_size", max_trained_positions="max_position_embeddings")
+    config = FAMILIES["nomic_bert"].config
+    fields = {own: config[key] for own, key in theirs.items()} | dict.fromkeys(theirs.values())
+    fields |= dict(layer_norm_epsilon=1e-12, layer_norm_eps=None, hidden_act=None, rope_parameters=None)
+    fields |= dict(activation_function="swiglu", rotary_emb_base=1000, rotary_emb_fraction=1.0, n_positions=8192)
+    fields |= dict(qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False, causal=False)
+    own = EncoderFolder.open(write(tmp_path / "own", "nomic_bert", **fields))
+    assert own.sizes == EncoderFolder.open(write(tmp_path / "native", "nomic_bert")).sizes

@@ -1,0 +1,230 @@
+"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it.
+
+Skipped where torch and transformers are missing; nothing is fetched. The models are tiny, with random parameters.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from safetensors.numpy import load_file
+from support import encoder_folders
+from support.encoder_folders import FAMILIES, H, write
+from support.encoder_models import gradient, hidden, load, rows
+
+from retrieval.errors import UserError
+from retrieval.models import encoder_tensors
+from retrieval.models.encoder_folder import EncoderFolder
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+
+from golden import make_encoders  # noqa: E402
+
+# Models that have a head beside the encoder, and save its tensors under other names.
+HEADS = {
+    "modernbert": ("ModernBertForMaskedLM",),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "llama": ("LlamaForCausalLM",),
+    "mistral": ("MistralForCausalLM",),
+    "gemma3": ("Gemma3ForCausalLM",),
+    "t5": ("T5Model", "T5ForConditionalGeneration"),
+    "t5_gated": ("T5ForConditionalGeneration",),
+    "mpnet": ("MPNetForMaskedLM",),
+    "nomic_bert": ("NomicBertForMaskedLM",),
+    "gte": ("GteForMaskedLM",),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def published(request, tmp_path_factory):
+    """A family's name, its folder, transformers' model of it and the hidden states of its texts."""
+    name = request.param
+    folder = write(tmp_path_factory.mktemp(name), name)
+    model = make_encoders.of_transformers(folder, name)
+    return name, folder, model, make_encoders.hidden(model, name)
+
+
+def assert_same(found, wanted, tolerance=1e-5):
+    assert len(found) == len(wanted)
+    largest = max(np.abs(states).max() for states in wanted)
+    for ours, theirs in zip(found, wanted):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * largest)
+
+
+def ours(folder, name):
+    return hidden(load(folder), rows(encoder_folders.texts(name)))
+
+
+def test_hidden_states_are_those_of_transformers(published):
+    name, folder, _, wanted = published
+    assert_same(ours(folder, name), wanted)
+    longest = encoder_folders.texts(name)[-1]
+    assert_same(hidden(load(folder), rows([longest])), wanted[-1:])
+
+
+def test_stored_values_are_those_of_transformers(published):
+    """What `encoders_test` compares with is made of these very folders."""
+    name, _, _, wanted = published
+    stored = json.loads((REPOSITORY / "tests" / "golden" / "encoders.json").read_text())[name]
+    assert_same([states[[0, -1], :4].flatten() for states in wanted], np.array(stored))
+
+
+def test_a_saved_folder_is_read_as_the_published_one(published, tmp_path):
+    """In version 5's spelling of configs, in one file or in several, with all tensors to the bit."""
+    name, folder, model, _ = published
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "several", max_shard_size="60KB")
+    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 2
+    texts = rows(encoder_folders.texts(name))
+    wanted = hidden(load(folder), texts)
+    for form in ("one", "several"):
+        assert EncoderFolder.open(tmp_path / form).sizes == {
+            **EncoderFolder.open(folder).sizes,
+            "max_length": EncoderFolder.open(tmp_path / form).sizes["max_length"],
+        }
+        for states, others in zip(hidden(load(tmp_path / form), texts), wanted):
+            np.testing.assert_array_equal(states, others)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_folders_of_16_bits(published, dtype, tmp_path):
+    """Both compute in float32 on weights as they are stored."""
+    name, _, model, _ = published
+    kind = getattr(torch, dtype)
+    half = type(model)(model.config).to(kind)
+    half.load_state_dict({key: value.to(kind) for key, value in model.state_dict().items()})
+    half.save_pretrained(tmp_path)
+    assert_same(ours(tmp_path, name), make_encoders.hidden(make_encoders.of_transformers(tmp_path, name), name))
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in HEADS.items() for kind in kinds])
+def test_the_encoder_of_a_model_with_a_head(name, kind, tmp_path):
+    """Its tensors have a prefix, and beside them are those of the head, or of a decoder."""
+    folder = write(tmp_path / "published", name)
+    model = make_encoders.of_transformers(folder, name, kind)
+    model.save_pretrained(tmp_path / "saved")
+    before, after = (set(load_file(path / "model.safetensors")) for path in (folder, tmp_path / "saved"))
+    assert after - before
+    assert_same(ours(tmp_path / "saved", name), make_encoders.hidden(make_encoders.of_transformers(folder, name), name))
+
+
+def test_gradients_are_those_of_transformers(published, tmp_path):
+    """Of a loss of pooled texts, with respect to every parameter, by the names of the family's tensors."""
+    name, folder, model, _ = published
+    direction_H = np.random.default_rng(1).standard_normal(H).astype(np.float32)
+    texts = encoder_folders.texts(name)
+    model.zero_grad()
+    for ids in texts:
+        states = model(input_ids=torch.from_numpy(ids[None])).last_hidden_state[0]
+        (states.mean(axis=0) @ torch.from_numpy(direction_H)).backward()
+    # As a folder, so that they have the names and the forms of published tensors.
+    gradients = type(model)(model.config).eval()
+    values = dict(model.named_parameters())
+    for key, parameter in gradients.named_parameters():
+        grad = values[key].grad
+        parameter.data = torch.zeros_like(parameter) if grad is None else grad.clone()
+    gradients.save_pretrained(tmp_path)
+    wanted = load_file(tmp_path / "model.safetensors")
+    names = EncoderFolder.open(folder).names
+    found = encoder_tensors.to_tensors(gradient(load(folder), rows(texts), direction_H), names)
+    wanted = {key: x for key, x in wanted.items() if not key.startswith("pooler.")}
+    assert found.keys() >= wanted.keys()
+    largest = max(np.abs(x).max() for x in wanted.values())
+    for key, x in wanted.items():
+        mine = found[key]
+        if key == "embeddings.position_embeddings.weight":  # without those that no text has
+            mine = np.concatenate([np.zeros((len(x) - len(mine), H)), mine])
+        # A bias of keys adds the same to all scores of a query, unless keys are turned.
+        assert (name == "mpnet" and key.endswith(".k.bias")) or np.abs(x).max() > 1e-6 * largest, key
+        tolerance = 1e-4 * max(np.abs(x).max(), 1e-3 * largest)
+        np.testing.assert_allclose(mine, x, rtol=0, atol=tolerance, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen3_both_ways", "mistral", "gemma3", "embedding_gemma", "modernbert", "t5"]
+)
+def test_padding_on_the_left_changes_nothing(name, tmp_path):
+    """Theirs has it there, ours on the right; a text may end in the id that is padding elsewhere."""
+    folder = write(tmp_path, name)
+    model, texts = make_encoders.of_transformers(folder, name), encoder_folders.texts(name)[:5]
+    texts = [np.append(ids, 3) for ids in texts]
+    length = max(map(len, texts)) + 2
+    ids = np.full((len(texts), length), 3)
+    for row, text in zip(ids, texts):
+        row[length - len(text) :] = text
+    real = np.arange(length) >= length - np.array([len(text) for text in texts])[:, None]
+    with torch.no_grad():
+        given = dict(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(real.astype(np.int64)))
+        wanted = model(**given).last_hidden_state.numpy()
+    assert_same(hidden(load(folder), rows(texts)), [states[here] for states, here in zip(wanted, real)])
+
+
+def _others(value):
+    """Values that stand in the place of one, of the same kind."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, 2 * value]
+        case float():
+            return [value * 2]
+        case str():
+            return (
+                ["relu", "silu", "gelu_new"] if value in ("gelu", "silu", "gelu_pytorch_tanh") else [f"other {value}"]
+            )
+        case list():
+            return [value[::-1]]
+        case _:
+            return []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_field_of_a_config_is_misread(name, tmp_path):
+    """With another value or none a folder is refused, or gives what transformers gives."""
+    config, texts = FAMILIES[name].config, rows(encoder_folders.texts(name))
+    published = write(tmp_path / "published", name)
+    wanted, sizes = make_encoders.hidden(make_encoders.of_transformers(published, name), name), _sizes(published)
+    wrong, compared = [], 0
+    changes = [(key, other) for key, value in config.items() for other in ["gone", *_others(value)]]
+    for number, (key, other) in enumerate(changes):
+        if key in ("model_type", "num_hidden_layers", "num_layers"):
+            continue
+        folder = write(tmp_path / str(number), name, **{key: None if other == "gone" else other})
+        try:
+            theirs = make_encoders.hidden(make_encoders.of_transformers(folder, name), name)
+        except Exception:  # whatever it says of such a config
+            continue
+        try:
+            changed = _sizes(folder)
+        except UserError as error:
+            assert str(folder) in str(error)
+            continue
+        compared += 1
+        found = wanted if changed == sizes else hidden(load(folder), texts)
+        if any(np.abs(a - b).max() > 2e-5 * np.abs(b).max() for a, b in zip(found, theirs)):
+            wrong.append(f"{key}={other}")
+    assert not wrong and compared > 5
+
+
+def _sizes(folder):
+    """What a folder is read as, without what bounds the length of texts alone."""
+    return {key: value for key, value in EncoderFolder.open(folder).sizes.items() if key != "max_length"}
+
+
+def test_token_types_are_looked_up_in_nomic_bert(tmp_path):
+    folder = write(tmp_path, "nomic_bert")
+    ids = encoder_folders.texts("nomic_bert")[-1]
+    types = (np.arange(len(ids)) > 5).astype(np.int64)
+    model = make_encoders.of_transformers(folder, "nomic_bert")
+    with torch.no_grad():
+        states = model(input_ids=torch.from_numpy(ids[None]), token_type_ids=torch.from_numpy(types[None]))
+    text = rows([ids])
+    text = type(text)(text.ids_RL, text.types_RL + types.astype(np.int32), text.segments_RL, text.positions_RL)
+    assert_same(hidden(load(folder), text), [states.last_hidden_state[0].numpy()])
