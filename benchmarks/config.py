@@ -11,7 +11,17 @@ from configs import ict_bfs_wlp
 MODELS = {
     "L4 H256": dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024),
     "L12 H768": dict(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072),
-}
+    # The shapes of today's families: the MLP's size and the heads of keys stand to the hidden size as in those of 22
+    # and of 28 layers. They have no dropout.
+    "ModernBERT L6 H256": dict(
+        family="modernbert", num_layers=6, hidden_size=256, num_heads=4, mlp_size=384, layer_norm_epsilon=1e-5,
+        dropout=0.0,
+    ),
+    "Qwen3 L4 H256": dict(
+        family="qwen3", switches=("kv_heads=2", "head_size=128"), num_layers=4, hidden_size=256, num_heads=4,
+        mlp_size=768, layer_norm_epsilon=1e-6, dropout=0.0,
+    ),
+}  # fmt: skip
 
 
 def get_config() -> ConfigDict:

@@ -17,9 +17,12 @@ from benchmarks.ours import resume, training
 from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
+from retrieval.models.encoder_folder import written_config
+from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
+from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.recipe import recipe_of
 
 _TORCH = "sentence-transformers"
@@ -62,6 +65,16 @@ def train_small(run: Run, sizes: Sizes) -> Work:
 def train_base(run: Run, sizes: Sizes) -> Work:
     """The train step, L12 H768."""
     return _train(run, _BASE, batch=16, batches=1, pack=dict(query=0.6, document=0.7))
+
+
+def train_modernbert(run: Run, sizes: Sizes) -> Work:
+    """The train step of a small ModernBERT."""
+    return _train(run, "ModernBERT L6 H256", batch=64, batches=1, pack=dict(query=0.56, document=0.62))
+
+
+def train_qwen3(run: Run, sizes: Sizes) -> Work:
+    """The train step of a small Qwen3."""
+    return _train(run, "Qwen3 L4 H256", batch=64, batches=1, pack=dict(query=0.56, document=0.62))
 
 
 def large_batch(run: Run, sizes: Sizes) -> Work:
@@ -221,6 +234,8 @@ def learning(run: Run, sizes: Sizes) -> Work:
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-small": train_small,
     "train-base": train_base,
+    "train-modernbert": train_modernbert,
+    "train-qwen3": train_qwen3,
     "large-batch": large_batch,
     "accelerator": accelerator,
     "accelerator-fused": accelerator_fused,
@@ -277,6 +292,7 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
     ]
     for dtype in ("float32", "bfloat16"):
         theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype=dtype, chunk=0)
+        theirs["encoder"] = _published(run, theirs["config"])
         systems.append(System(f"{_TORCH}, {dtype}", _PEER_STEP, given | theirs))
     targets = Target("tokens/s", systems[-2].name, 1.5), Target("tokens/s", systems[-1].name, 1.0)
     return Work(f"train step, {model}, batch {batch}", systems, targets)
@@ -366,6 +382,13 @@ def _config(run: Run, model: str, **train: Any) -> dict[str, Any]:
     config.model.update(benchmark.MODELS[model])
     config.train.update(train)
     return json.loads(config.to_json())
+
+
+def _published(run: Run, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The config.json with which the family's class of transformers is the same encoder; None of a plain BERT."""
+    if config["model"]["family"] == "bert":
+        return None
+    return written_config(TransformerConfig(**encoder_sizes(ConfigDict(config), _vocab_size(run))))
 
 
 def _vocabulary(run: Run) -> str:

@@ -1,4 +1,7 @@
-"""sentence-transformers in the sizes of our towers: BERT, the mean of the tokens, a linear layer; random parameters."""
+"""sentence-transformers in the sizes of our towers: an encoder, the mean of the tokens, a linear layer.
+
+The encoder is a BERT, or of any family that transformers knows; parameters are random.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel, BertTokenizerFast
 
 
 def build(
@@ -17,19 +20,34 @@ def build(
     folder: Path,
     device: str = "cpu",
     seed: int = 0,
+    encoder: Mapping[str, Any] | None = None,
     **backend: Any,
 ) -> SentenceTransformer:
     """A model of our `config.model`, whose tokeniser has our vocabulary.
 
     Args:
       folder: gets the files of the model, which sentence-transformers wants to read it from.
+      encoder: its config.json; None for a BERT of these sizes.
       backend: further arguments of the Transformer module, such as its backend.
     """
     torch.manual_seed(seed)
     # By its place: the argument has another name from transformers 5 on.
     tokenizer = BertTokenizerFast(str(vocabulary), do_lower_case=True, model_max_length=length)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
+    if encoder is None:
+        model = BertModel(_bert(sizes, len(tokenizer), length), add_pooling_layer=False)
+    else:
+        model = AutoModel.from_config(AutoConfig.for_model(**encoder))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    transformer = modules.Transformer(str(folder), max_seq_length=length, **backend)
+    pooling = modules.Pooling(sizes["hidden_size"], pooling_mode="mean")
+    dense = modules.Dense(sizes["hidden_size"], sizes["embed_dim"], activation_function=torch.nn.Identity())
+    return SentenceTransformer(modules=[transformer, pooling, dense], device=device)
+
+
+def _bert(sizes: Mapping[str, Any], vocab_size: int, length: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=vocab_size,
         num_hidden_layers=sizes["num_layers"],
         hidden_size=sizes["hidden_size"],
         num_attention_heads=sizes["num_heads"],
@@ -40,9 +58,3 @@ def build(
         if sizes["attention_dropout"] == -1
         else sizes["attention_dropout"],
     )
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    transformer = modules.Transformer(str(folder), max_seq_length=length, **backend)
-    pooling = modules.Pooling(sizes["hidden_size"], pooling_mode="mean")
-    dense = modules.Dense(sizes["hidden_size"], sizes["embed_dim"], activation_function=torch.nn.Identity())
-    return SentenceTransformer(modules=[transformer, pooling, dense], device=device)

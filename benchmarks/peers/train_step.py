@@ -15,7 +15,7 @@ from benchmarks.measure import timed
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     """Settings: config, pairs, batch, batches, vocabulary, dtype; chunk for the loss that caches gradients, or 0;
-    accelerator where it is one's work.
+    encoder (config.json) where it is no plain BERT, accelerator where it is one's work.
     """
     import numpy as np
     import torch
@@ -31,7 +31,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         # PyTorch's fused attention is what transformers takes by itself; here it says so, or fails.
         attention = dict(model_kwargs=dict(attn_implementation="sdpa"))
         model = towers.build(
-            config["model"], Path(settings["vocabulary"]), length, Path(folder), device, **attention
+            config["model"],
+            Path(settings["vocabulary"]),
+            length,
+            Path(folder),
+            device,
+            encoder=settings.get("encoder"),
+            **attention,
         ).train()
     dtype = getattr(torch, settings["dtype"])
     autocast = functools.partial(torch.autocast, device, dtype, enabled=dtype != torch.float32)
