@@ -9,14 +9,16 @@ import os
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from flax import nnx
 from safetensors.numpy import load_file
 from support import encoder_folders
 from support.encoder_folders import FAMILIES, H, write
 from support.encoder_models import gradient, hidden, load, rows
 
 from retrieval.errors import UserError
-from retrieval.models import encoder_tensors
-from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.files import write_json
+from retrieval.models import encoder_tensors, export_files
+from retrieval.models.encoder_folder import EncoderFolder, written_config
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -112,6 +114,22 @@ def test_the_encoder_of_a_model_with_a_head(name, kind, tmp_path):
     before, after = (set(load_file(path / "model.safetensors")) for path in (folder, tmp_path / "saved"))
     assert after - before
     assert_same(ours(tmp_path / "saved", name), make_encoders.hidden(make_encoders.of_transformers(folder, name), name))
+
+
+def test_a_written_folder_is_read_by_transformers(published, tmp_path):
+    """Under the family's own names, without one that is missing or left over."""
+    name, folder, _, wanted = published
+    encoder = load(folder)
+    params = nnx.to_pure_dict(nnx.state(encoder, nnx.Param))
+    names = EncoderFolder.open(folder).names
+    export_files.write_tensors(tmp_path, encoder_tensors.to_tensors(params, names))
+    write_json(tmp_path / "config.json", written_config(encoder.config))
+    kind = getattr(transformers, FAMILIES[name].of_torch)
+    model, report = kind.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
+    missing = {key for key in report["missing_keys"] if not key.startswith("pooler.")}
+    assert not missing and not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert_same(make_encoders.hidden(model.eval(), name), wanted, 1e-6)
+    assert EncoderFolder.open(tmp_path).sizes == EncoderFolder.open(folder).sizes
 
 
 def test_gradients_are_those_of_transformers(published, tmp_path):

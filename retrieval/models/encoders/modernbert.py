@@ -19,6 +19,7 @@ _SIZES = dict(
     mlp_size="intermediate_size",
     max_length="max_position_embeddings",
 )
+_PAD_ID = 50283  # of the published vocabulary
 _EVERY = "global_attn_every_n_layers"
 _THETAS = ("global_rope_theta", "local_rope_theta")
 
@@ -80,6 +81,8 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
             "full_attention": rotary.written_theta(theta, switches.rope_scaling),
             "sliding_attention": rotary.written_theta(local, ""),
         },
+        # Its class has an id by default, and refuses one that the vocabulary does not have.
+        "pad_token_id": _PAD_ID if config.vocab_size > _PAD_ID else None,
         "dtype": "float32",
     }
 
