@@ -61,12 +61,27 @@ def test_methods_stand_on_the_trunk_alone():
     assert not joins
 
 
-def test_nothing_imports_itself_by_way_of_others():
-    """Imports within functions count as well: `prepare` raises what lies in a circle."""
+def graph():
+    """The modules of the package that each of them imports, within functions too."""
     files = {path: path.relative_to(REPOSITORY) for path in (REPOSITORY / "retrieval").rglob("*.py")}
     modules = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): path for path, file in files.items()}
-    graph = {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
-    graphlib.TopologicalSorter(graph).prepare()
+    return {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
+
+
+def test_nothing_imports_itself_by_way_of_others():
+    """`prepare` raises what lies in a circle."""
+    graphlib.TopologicalSorter(graph()).prepare()
+
+
+def test_training_meets_no_stage_that_comes_before_it():
+    """What `train` reads and refuses is in `train_stage.py`."""
+    modules = graph()
+    reached, new = set(), {"retrieval.stages.train"}
+    while new:
+        reached |= new
+        new = set().union(*map(modules.__getitem__, new)) - reached
+    others = {f"retrieval.stages.{name}" for name in ("mine", "pairs", "prepare", "sets", "labelled_groups")}
+    assert others < modules.keys() and not others & reached
 
 
 def test_the_shared_files_stand_on_no_room():
