@@ -12,6 +12,7 @@ from support.command_flags import forget_flags
 import retrieval
 from configs.embedders import embedder
 from retrieval import cli, files
+from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
@@ -104,8 +105,11 @@ def test_sizes_and_modules_are_those_of_the_folder(folder, family):
     assert (config.model.family, config.model.num_layers, config.model.pooling) == sizes
     assert config.model.hidden_size == 16 and config.model.normalize and config.model.tied
     assert (config.data.query_length, config.data.document_length) == (64, 128)
-    longer = start(folder, config="embedding").data
-    assert (longer.query_length, longer.document_length) == (512, 512)
+    longer = start(folder, config="embedding")
+    assert (longer.data.query_length, longer.data.document_length) == (512, 512)
+    for checked in (config, longer):
+        experiment.check(checked)
+        preflight.check_settings(checked, checked.stages)
 
 
 def test_settings_are_recommended_by_name_and_flags_count_more(folder, family):

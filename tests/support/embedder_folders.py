@@ -3,7 +3,6 @@
 import numpy as np
 from safetensors.numpy import load_file as load_file
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer
 
 from retrieval.files import write_json
 from support.tokenizer_kinds import write
@@ -15,11 +14,12 @@ _POOLING = {"word_embedding_dimension": _H, "include_prompt": True}
 def qwen3(folder, prompts=None):
     """As Qwen3-Embedding: the last token, tensors without a prefix, two heads of queries for one of keys."""
     rng, heads, size = np.random.default_rng(0), 2, 12
-    tokens = _tokenizer(folder, "Qwen3-Embedding")
+    tokens, padding = _tokenizer(folder, "Qwen3-Embedding", "<|endoftext|>")
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": tokens,
+        "pad_token_id": padding,
         "hidden_size": _H,
         "num_hidden_layers": _LAYERS,
         "num_attention_heads": heads,
@@ -48,11 +48,12 @@ def qwen3(folder, prompts=None):
 def modernbert(folder, prompts=None):
     """As modernbert-embed: the mean, a layer that sees all, then two that see their neighbours."""
     rng, layers = np.random.default_rng(1), _LAYERS + 1
-    tokens = _tokenizer(folder, "ModernBERT")
+    tokens, padding = _tokenizer(folder, "ModernBERT", "[PAD]")
     config = {
         "architectures": ["ModernBertModel"],
         "model_type": "modernbert",
         "vocab_size": tokens,
+        "pad_token_id": padding,
         "hidden_size": _H,
         "num_hidden_layers": layers,
         "num_attention_heads": 2,
@@ -80,11 +81,11 @@ def without_modules(folder):
     return folder
 
 
-def _tokenizer(folder, kind):
-    """Writes it, and returns its number of tokens."""
+def _tokenizer(folder, kind, padding):
+    """Writes it, and returns its number of tokens and the id of one."""
     folder.mkdir(parents=True)
-    write(folder, kind)
-    return Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+    tokenizer = write(folder, kind)
+    return tokenizer.get_vocab_size(), tokenizer.token_to_id(padding)
 
 
 def _written(folder, config, shapes, rng, pooling, prompts):
