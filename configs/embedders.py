@@ -2,7 +2,8 @@
 
 Sources: the model cards and papers of Qwen3-Embedding, EmbeddingGemma, E5 (Wang et al. 2022, 2024), GTE (Li et al.
 2023), GTR (Ni et al. 2022), BGE, nomic-embed and RepLLaMA; SWIFT's guide for Qwen3-Embedding, FlagEmbedding's and
-Tevatron's examples. `USUAL` was chosen on NFCorpus's dev queries (docs/results/fine-tuning.md).
+Tevatron's examples; for adapters of other encoders Hu et al. 2021. `USUAL` was chosen on NFCorpus's dev queries
+(docs/results/fine-tuning.md).
 """
 
 import re
@@ -24,7 +25,7 @@ class Embedder(NamedTuple):
     lora_rate: float = 5e-4
 
 
-USUAL = Embedder()
+USUAL = Embedder(lora_rate=1e-3)
 _TASK = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 _PASSAGES = "Represent this sentence for searching relevant passages: "
 _DECODER = Embedder(temperature=0.01, rate=6e-6, lora_rate=1e-4)
