@@ -458,6 +458,11 @@ declare(
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
+    parameters=Field(
+        "float32",
+        one_of("number format of parameters", ("float32", "bfloat16")),
+        "bfloat16: so are matrices of layers and their gradients, and the optimizer keeps them in float32 besides",
+    ),
     # Of one recipe or loss each.
     hinges=Field(
         "max",

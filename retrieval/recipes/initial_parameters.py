@@ -241,7 +241,11 @@ def initial_state(
         init_from(model, config, vocab_size)
     begin(model)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    params = jax.tree.map(lambda leaf, to: sharding.place(np.asarray(leaf), to), parameters_of(model), shardings.params)
+    params = jax.tree.map(
+        lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding),
+        parameters_of(model),
+        like.params,
+    )
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
     return jax.jit(create, out_shardings=shardings)(params)
 

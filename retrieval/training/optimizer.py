@@ -142,6 +142,36 @@ def accumulated(
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
+class _Masters(NamedTuple):
+    """The state of `with_masters`: the parameters in float32, and the optimizer's own state."""
+
+    params: Any
+    inner: Any
+
+
+def with_masters(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same for parameters of which some are in bfloat16: it keeps, and changes, all of them in float32.
+
+    An update takes each parameter to its rounded value: a small one is not lost, but adds up until it shows.
+    """
+
+    def init(params: Any) -> _Masters:
+        masters = _in_float32(params)
+        return _Masters(masters, optimizer.init(masters))
+
+    def update(gradient: Any, state: _Masters, params: Any = None) -> tuple[Any, _Masters]:
+        updates, inner = optimizer.update(_in_float32(gradient), state.inner, state.params)
+        masters = optax.apply_updates(state.params, updates)
+        # The difference is exact, for both are near each other, and `optax.apply_updates` rounds the sum.
+        return jax.tree.map(lambda new, old: new - old.astype(jnp.float32), masters, params), _Masters(masters, inner)
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
+
+
+def _in_float32(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+
+
 def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> optax.Schedule:
     """From 0 at update 0 up to `learning_rate` at update `warmup_ratio * steps`, and down to 0 at update `steps`.
 
