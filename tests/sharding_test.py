@@ -10,7 +10,7 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer
 
@@ -153,6 +153,20 @@ def compiled(fsdp, **changes):
     batch = {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows) for n, x in make_batch(config, 0).items()}
     with jax.set_mesh(mesh):
         return train_state.make_step(config, model).lower(state, batch).compile()
+
+
+def test_a_model_is_whole_in_the_hosts_memory_alone(monkeypatch):
+    """One of 4 billion parameters fits no chip of 16 GiB whole."""
+    places = []
+
+    def build(*given):
+        places.append(jax.config.jax_default_device)
+        return build_model(*given)
+
+    monkeypatch.setattr(initial_parameters, "build_model", build)
+    _, state = begin(make_config(8))
+    assert [place.platform for place in places] == ["cpu"] and jax.config.jax_default_device is None
+    assert_shared(state.params, 8)
 
 
 def test_a_sharded_step_takes_fewer_bytes():

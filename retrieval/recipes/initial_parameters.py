@@ -26,6 +26,7 @@ from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
 from retrieval.runtime import artefacts
+from retrieval.runtime.arrays import on_host
 from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
 
@@ -231,15 +232,17 @@ def initial_state(
 ) -> TrainState:
     """The state before the first step, where `like` has it.
 
-    To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
+    To be called without a mesh: then the parameters are whole in the host's memory before they are spread, and nowhere
+    else.
 
     Args:
       begin: gives a model further parameters to start from, as `Recipe.begin` does.
     """
-    model = build_model(config, vocab_size)
-    if config.train.init_from:
-        init_from(model, config, vocab_size)
-    begin(model)
+    with on_host():
+        model = build_model(config, vocab_size)
+        if config.train.init_from:
+            init_from(model, config, vocab_size)
+        begin(model)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
     params = jax.tree.map(
         lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding),

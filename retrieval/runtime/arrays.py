@@ -1,5 +1,6 @@
 """What every room does to arrays that are spread over devices."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -16,6 +17,14 @@ def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     """
     sharding = jax.typeof(x).sharding
     return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))
+
+
+def on_host() -> contextlib.AbstractContextManager:
+    """Within it arrays are made in the host's memory, not on its first accelerator, which has less."""
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # where JAX_PLATFORMS leaves the CPU out
+        return contextlib.nullcontext()
 
 
 def traced_device() -> Any:
