@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.models import encoder_tensors, tensor_files
+from retrieval.models import encoder_tensors, lora, peft_folder, tensor_files
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders import family as families
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.known_keys import shown
+from retrieval.models.peft_folder import Matrix
 from retrieval.models.transformer import TransformerConfig
 from retrieval.runtime import model_folder
 
@@ -41,6 +43,8 @@ _UNUSED_POOLER = re.compile(r"^(roberta\.)?pooler\.")
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderFolder:
     """A folder that has been looked at; its weights are read when they are asked for, once.
+
+    An adapter is merged into the model that it stands on.
 
     Attributes:
       path: as it was named.
@@ -73,7 +77,15 @@ class EncoderFolder:
     @property
     def files(self) -> list[Path]:
         """Its config, and the files that its weights are read from."""
-        return [families.config_of(self.place), *tensor_files.find(self.place)]
+        base = model_folder.base_of(self.place)
+        adapter = [self.place / name for name in (model_folder.ADAPTER, model_folder.ADAPTER_WEIGHTS)] if base else []
+        return [families.config_of(self.place), *tensor_files.find(base or self.place), *adapter]
+
+    @property
+    def stored_type(self) -> np.dtype:
+        """The smallest type that holds its weights exactly: one of 16 bits, or float32."""
+        types = {tensor.dtype for tensor in self._shapes.values() if tensor.size}
+        return types.pop() if len(types) == 1 and min(types).itemsize == 2 else np.dtype(np.float32)
 
     @property
     def has_head(self) -> bool:
@@ -167,6 +179,24 @@ class EncoderFolder:
         head = _of_tokens(head, self.names, len(like["bias"]))
         return encoder_tensors.to_parameters(head, like, self.names, str(self.path))
 
+    @property
+    def matrices(self) -> list[Matrix]:
+        """The matrices that an adapter may stand on, as an `AutoModel` names them."""
+        family, found = FAMILIES[self.family], defaultdict(list)
+        for path in family.modules_of(self.sizes["architecture"]):
+            if path.startswith("layers/") and path.rpartition("/")[2] in lora.MODULES:
+                for number in range(self.sizes["num_layers"]):
+                    whole, _, part = self.names.module(path, number).partition("#")
+                    found[whole].append((part, f"{number}/{path}"))
+        place = model_folder.base_of(self.place) or self.place
+        published = {family.name(name): name for name in tensor_files.read(place, values=False)}
+
+        def named(name: str) -> str:
+            theirs = published[f"{name}.weight"].removesuffix(".weight")
+            return name if theirs.endswith(name) else theirs.removeprefix(f"{self.family}.")
+
+        return [Matrix(named(name), [part for _, part in sorted(parts)]) for name, parts in found.items()]
+
     def _of_heads(self, tensors: Mapping[str, np.ndarray], *heads: str) -> dict[str, np.ndarray]:
         """The tensors of some heads, as `Family.heads` has them; '' is the encoder."""
         prefixes = FAMILIES[self.family].heads
@@ -187,7 +217,10 @@ class EncoderFolder:
     def _read(self, values: bool) -> dict[str, np.ndarray]:
         """The weights under the names of the family, without those that have no place in a model of ours."""
         family, tensors, unused = FAMILIES[self.family], {}, []
-        published = tensor_files.read(self.place, values)
+        base = model_folder.base_of(self.place)
+        published = tensor_files.read(base or self.place, values)
+        if base and values:
+            published = peft_folder.read(self.place).merged(published)
         has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
             # TensorFlow's matrices are [in, out].
@@ -201,7 +234,8 @@ class EncoderFolder:
         if unused and values:
             _log.info("%s: not used: %s", self.path, ", ".join(sorted(unused)))
         if self.family == "distilbert":
-            zeros = np.broadcast_to(np.float32(0), (1, self.sizes["hidden_size"]))
+            of_type = next(iter(tensors.values())).dtype if tensors else np.float32
+            zeros = np.broadcast_to(np.zeros((), of_type), (1, self.sizes["hidden_size"]))
             tensors["embeddings.token_type_embeddings.weight"] = zeros
         positions = family.modules.get("position_embedding", "") + ".weight"
         if positions in tensors and tensors[positions].ndim:
@@ -216,7 +250,7 @@ class EncoderFolder:
         """
         family, names = FAMILIES[self.family], self.names
         shapes = {name: array.shape for name, array in names.split(self._shapes).items()}
-        weights = tensor_files.find(self.place)[0]
+        weights = tensor_files.find(model_folder.base_of(self.place) or self.place)[0]
         layer = re.escape(names.module("layers/mlp_out", 0)).replace("0", r"(\d{1,9})", 1)
         layers = {int(match[1]) for name in shapes if (match := re.match(layer, name))}
         if layers != set(range(min(self.sizes["num_layers"], len(layers) + 1))):

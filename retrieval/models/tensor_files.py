@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
+import ml_dtypes  # NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -15,6 +15,7 @@ from retrieval.errors import UserError, first_line
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"
+_HALVES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
 # Before it, a file could get round `weights_only` (CVE-2025-32434, CVE-2026-24747).
 _OLDEST_TORCH = (2, 10)
 _CONVERT = "save it as model.safetensors, as model.save_pretrained(FOLDER) of transformers does"
@@ -48,9 +49,18 @@ def read(folder: Path, values: bool = True) -> dict[str, np.ndarray]:
     return _READERS[first.name](first, values)
 
 
-def _shaped(shape: Sequence[int]) -> np.ndarray:
-    """A tensor without its values."""
-    return np.broadcast_to(np.float32(0), tuple(shape))
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of one file.
+
+    Raises:
+      UserError: it is missing, damaged, or not what its name says.
+    """
+    return _read_safetensors(path, values=True)
+
+
+def _shaped(shape: Sequence[int], dtype: str = "F32") -> np.ndarray:
+    """A tensor without its values; of a type of 16 bits, as safetensors calls it, or of float32."""
+    return np.broadcast_to(np.zeros((), _HALVES.get(dtype, np.float32)), tuple(shape))
 
 
 def _parts(path: Path) -> list[Path]:
@@ -95,7 +105,8 @@ def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
         with safe_open(path, "np") as tensors:
             names = tensors.keys()
             if not values:
-                return {name: _shaped(tensors.get_slice(name).get_shape()) for name in names}
+                parts = {name: tensors.get_slice(name) for name in names}
+                return {name: _shaped(part.get_shape(), part.get_dtype()) for name, part in parts.items()}
             return {name: tensors.get_tensor(name) for name in names}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error

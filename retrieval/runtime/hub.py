@@ -17,7 +17,8 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "hf:"
 # Configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
-_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/*", "query/*", "document/*"]
+_WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
+_FILES = ["*.json", "*.txt", "*.model", *_WEIGHTS, "[0-9]_*/*", "query/*", "document/*"]
 _OLDER_WEIGHTS = ["pytorch_model*.bin"]
 
 
@@ -52,7 +53,7 @@ def local(value: str) -> Path:
     )
     with _told(value):
         folder = Path(download(allow_patterns=_FILES))
-        if not list(folder.glob("model*.safetensors")):
+        if not any(list(folder.glob(name)) for name in _WEIGHTS):
             folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
     _log.info("%s: commit %s, in %s", value, folder.name, folder)
     return folder

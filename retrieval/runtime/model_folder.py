@@ -2,7 +2,8 @@
 
 A folder of sentence-transformers has a `modules.json`, whose first module is the encoder, in the folder itself or
 below it. Above the two towers that the stage `export` writes there is no encoder, but one in `query` and one in
-`document`. What that stage writes has the SHA-256 of its files beside them.
+`document`. What that stage writes has the SHA-256 of its files beside them. A folder of PEFT has an adapter that stands
+on another model, its base.
 """
 
 import functools
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import hub
 
 MODULES = "modules.json"
 SUMS = "checksums.json"
 QUERY, DOCUMENT = "query", "document"
 CARD = "README.md"  # which people edit
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _ENTRY = {"idx", "name", "path", "type"}
 # No path leads out of the folder.
@@ -74,6 +77,30 @@ def encoder_folder(folder: Path) -> Path:
         return encoder_folder(folder / DOCUMENT)
     kind, place = modules(folder)[0]
     return place if kind == "Transformer" else folder
+
+
+def base_of(folder: Path) -> Path | None:
+    """The folder of the model that a folder's adapter stands on, of the hub or of the disk; None without an adapter.
+
+    Raises:
+      UserError: there is no such model.
+    """
+    path = folder / ADAPTER
+    if not path.is_file():
+        return None
+    record = files.read_json(path)
+    record = record if isinstance(record, dict) else {}
+    name, revision = record.get("base_model_name_or_path"), record.get("revision")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{path}: no base_model_name_or_path, the model that the adapter stands on; copy it again")
+    places = [place for place in (Path(name), folder / name) if place.is_dir()]
+    base = places[0] if places else None
+    if not base and (name.startswith((".", "/", "~")) or name.count("/") != 1):
+        raise UserError(f"{path}: the adapter stands on {name!r}, and there is no such folder: write there where it is")
+    base = base or hub.local(f"{hub.PREFIX}{name}" + (f"@{revision}" if isinstance(revision, str) else ""))
+    if (base / ADAPTER).is_file():
+        raise UserError(f"{path}: it stands on another adapter, {base}; take one that stands on a whole model")
+    return encoder_folder(base)
 
 
 def module_files(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ ALL_FILES = (*FILES, "tokenizer_config.json")  # of a vocabulary in the corpus o
 def find(place: Path) -> Path | None:
     """The file of a vocabulary: `place` itself, or the first of its kind in that folder. None where there is none.
 
-    Of a folder of sentence-transformers it is where its encoder lies.
+    Of a folder of sentence-transformers it is where its encoder lies. An adapter that has none has that of its base.
 
     Raises:
       UserError: a folder's `modules.json` is damaged.
@@ -29,7 +29,9 @@ def find(place: Path) -> Path | None:
     if place.is_file():
         return place
     folder = model_folder.encoder_folder(place)
-    return next((folder / name for name in FILES if (folder / name).is_file()), None)
+    found = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    base = None if found else model_folder.base_of(folder)
+    return find(base) if base else found
 
 
 def named(value: str) -> Path | None:

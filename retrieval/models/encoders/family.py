@@ -16,6 +16,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer import TransformerConfig
 from retrieval.registry import Table
+from retrieval.runtime import model_folder
 
 CONFIGS = ("config.json", "bert_config.json")
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis
@@ -95,14 +96,15 @@ FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders")
 
 
 def config_of(folder: Path) -> Path:
-    """The config of a folder of weights.
+    """The config of a folder of weights, or of what an adapter stands on.
 
     Raises:
       UserError: there is none.
     """
+    place = model_folder.base_of(folder) or folder
     for name in CONFIGS:
-        if (folder / name).is_file():
-            return folder / name
+        if (place / name).is_file():
+            return place / name
     raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of an encoder's weights has")
 
 

@@ -1,0 +1,243 @@
+"""Folders of PEFT: `adapter_config.json` and `adapter_model.safetensors`, an adapter that stands on another model.
+
+A tensor is called `base_model.model.PATH.lora_A.weight`, [r, in], or `lora_B`, [out, r]. PATH is that of a matrix in
+the class that was wrapped: `layers.0.self_attn.q_proj` in an `AutoModel`, `model.layers.0...` in a language model.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from safetensors.numpy import save
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.models import known_keys, tensor_files
+from retrieval.models.known_keys import ANY, shown
+from retrieval.models.lora import A, B
+from retrieval.runtime.model_folder import ADAPTER, ADAPTER_WEIGHTS
+
+_NONE = ({}, [], "", False)
+_KNOWN = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian"),  # others change the base
+    **dict.fromkeys(("fan_in_fan_out", "use_dora", "lora_bias", "use_qalora", "ensure_weight_tying"), (False,)),
+    **dict.fromkeys(("target_parameters", "loftq_config", "layer_replication"), _NONE),
+    "use_rslora": (True, False),
+    **dict.fromkeys(
+        """
+        r lora_alpha rank_pattern alpha_pattern modules_to_save base_model_name_or_path revision task_type auto_mapping
+        target_modules exclude_modules layers_to_transform layers_pattern lora_dropout inference_mode peft_version
+        megatron_core qalora_group_size
+        """.split(),
+        ANY,
+    ),
+}
+_WRAPPED = "base_model.model."
+_TENSOR = re.compile(r"(.+)\.lora_([AB])\.weight")
+# Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
+_NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
+
+
+Named = TypeVar("Named")
+
+
+class Matrix(NamedTuple):
+    """A matrix of a family's encoder, or several of ours in one.
+
+    Attributes:
+      name: of its module, as the family's tensors have it.
+      parts: our modules, with the layer's number as '0/layers/mlp_in', whose rows are in it, in equal parts.
+    """
+
+    name: str
+    parts: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter that has been read.
+
+    Attributes:
+      matrices: the module of each matrix, without the wrapped class's prefix -> A [r, in], B [out, r] and the scale.
+      saved: other tensors that it has in place of the base's.
+    """
+
+    path: Path
+    matrices: Mapping[str, tuple[np.ndarray, np.ndarray, float]]
+    saved: Mapping[str, np.ndarray]
+
+    def merged(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The base's tensors, with W + s B A in place of each matrix, float32.
+
+        Raises:
+          UserError: the adapter is of another model.
+        """
+        names = _with_ends({name: name for name in tensors})
+        found = {**tensors}
+        for module, (a_RI, b_OR, scale) in self.matrices.items():
+            name = self._of(f"{module}.weight", names)
+            if (shape := (len(b_OR), a_RI.shape[1])) != tensors[name].shape:
+                raise UserError(
+                    f"{self.path}: the adapter of {module} is of {list(shape)}, and {name} of its base is "
+                    f"{list(tensors[name].shape)}: name the model that it was trained on"
+                )
+            found[name] = tensors[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
+        for name, tensor in self.saved.items():
+            found[names.get(name, name)] = tensor
+        return found
+
+    def parts(self, matrices: Sequence[Matrix]) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
+        """The adapter of each of our modules by some matrices: A^T [in, r], B^T [r, out] and the scale.
+
+        Raises:
+          UserError: the adapter has a matrix that is none of them.
+        """
+        names, parts = _with_ends({matrix.name: matrix for matrix in matrices}), {}
+        for module, (a_RI, b_OR, scale) in self.matrices.items():
+            matrix = self._of(module, names)
+            rows = np.split(b_OR, len(matrix.parts))
+            parts |= {part: (a_RI.T, b.T, scale) for part, b in zip(matrix.parts, rows)}
+        return parts
+
+    def _of(self, name: str, names: Mapping[str, Named]) -> Named:
+        for given in (name, name.partition(".")[2]):  # without a prefix that the base has not
+            if given in names:
+                return names[given]
+        raise UserError(
+            f"{self.path}: its adapter has {name}, and the model that it stands on has no such matrix: name the model "
+            "that it was trained on"
+        )
+
+
+def read(folder: Path) -> Adapter:
+    """The adapter of a folder.
+
+    Raises:
+      UserError: a file is missing or damaged, or it does what is not understood here.
+    """
+    path, place = folder / ADAPTER, folder / ADAPTER_WEIGHTS
+    config = known_keys.read(path, _KNOWN)
+    if "peft_type" not in config:
+        raise UserError(f"{path}: no peft_type, which an adapter of PEFT has; copy the file again")
+    rank_of, alpha_of = (
+        _by_module(path, config, *names) for names in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
+    )
+    kept = [name for name in config.get("modules_to_save") or [] if isinstance(name, str)]
+    sides: dict[str, dict[str, np.ndarray]] = {}
+    saved = {}
+    for name, tensor in tensor_files.read_safetensors(place).items():
+        match = _TENSOR.fullmatch(name)
+        module = name.removeprefix(_WRAPPED)
+        if match and tensor.ndim == 2:
+            sides.setdefault(match[1].removeprefix(_WRAPPED), {})[match[2]] = tensor.astype(np.float32)
+        elif set(kept) & set(module.split(".")) and not match:
+            saved[module] = tensor
+        else:
+            raise UserError(f"{place}: {name} is no part of an adapter of a matrix; take another adapter")
+    matrices = {}
+    for module, found in sides.items():
+        rank = rank_of(module)
+        if {*found} != {"A", "B"} or len(found["A"]) != rank or found["B"].shape[1] != rank:
+            raise UserError(f"{place}: {module} is no pair of lora_A and lora_B of rank {rank}, as {path.name} has it")
+        matrices[module] = found["A"], found["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
+    if not matrices:
+        raise UserError(f"{place}: no adapter there; copy it again")
+    return Adapter(folder, matrices, saved)
+
+
+def write(
+    folder: Path,
+    adapters: Mapping[str, np.ndarray],
+    matrices: Sequence[Matrix],
+    *,
+    base: str,
+    revision: str | None,
+    alpha: float,
+    rslora: bool,
+    dropout: float,
+) -> None:
+    """Writes an adapter into a folder that is there, as PEFT reads it onto an `AutoModel`.
+
+    Args:
+      adapters: 'PART/lora_a' [in, r] and 'PART/lora_b' [r, out], of parts as `Matrix` has them.
+      matrices: those of the base, with its modules.
+      base: the folder or the name of the model that the adapter stands on.
+    """
+    tensors, ranks, alphas = {}, {}, {}
+    for matrix in matrices:
+        given = [part for part in matrix.parts if f"{part}/{A}" in adapters]
+        if not given:
+            continue
+        # The product of several is one of the sum of their ranks. The scale, over that rank, stays what it was.
+        rank, count = adapters[f"{given[0]}/{A}"].shape[1], len(given)
+        a_RI = np.concatenate([adapters[f"{part}/{A}"].T for part in given])
+        size = adapters[f"{given[0]}/{B}"].shape[1]
+        b_POCR = np.zeros((len(matrix.parts), size, count, rank), np.float32)
+        for place, part in enumerate(given):
+            b_POCR[matrix.parts.index(part), :, place] = adapters[f"{part}/{B}"].T * (count**0.5 if rslora else 1)
+        b_OR = b_POCR.reshape(-1, count * rank)
+        tensors |= {f"{_WRAPPED}{matrix.name}.lora_A.weight": a_RI, f"{_WRAPPED}{matrix.name}.lora_B.weight": b_OR}
+        ranks[matrix.name], alphas[matrix.name] = rank * count, alpha if rslora else alpha * count
+    rank, of_all = min(ranks.values()), min(alphas.values())
+    config = {
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION",
+        "base_model_name_or_path": base,
+        "revision": revision,
+        "r": rank,
+        "lora_alpha": _whole(of_all),
+        "rank_pattern": {_escaped(name): value for name, value in ranks.items() if value != rank},
+        "alpha_pattern": {_escaped(name): _whole(value) for name, value in alphas.items() if value != of_all},
+        "target_modules": _targets(ranks, [matrix.name for matrix in matrices]),
+        "use_rslora": rslora,
+        "lora_dropout": dropout,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+    }
+    files.write_json(folder / ADAPTER, config)
+    ordered = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    (folder / ADAPTER_WEIGHTS).write_bytes(save(ordered, metadata={"format": "pt"}))
+
+
+def _with_ends(names: Mapping[str, Named]) -> dict[str, Named]:
+    """The names, also without a prefix that the adapter may not have."""
+    return {name.partition(".")[2]: value for name, value in names.items()} | dict(names)
+
+
+def _targets(adapted: Mapping[str, Any], every: Sequence[str]) -> list[str]:
+    """The ends of the names of modules by which PEFT finds them and no others; else their whole names."""
+    ends = sorted({re.sub(r"^.*\.\d+\.", "", name) for name in adapted})
+    meant = [name for name in every if any(f".{name}".endswith(f".{end}") for end in ends)]
+    return ends if set(meant) == set(adapted) else sorted(adapted)
+
+
+def _by_module(path: Path, config: Mapping[str, Any], key: str, pattern: str) -> Callable[[str], float]:
+    """The value of a setting for a module, which may have one of its own, as PEFT looks for it."""
+    usual, own = config.get(key, 8), config.get(pattern) or {}
+    values: list[Any] = [usual, *own.values()] if isinstance(own, dict) else [None]
+    if not all(type(value) in (int, float) and value > 0 for value in values):
+        raise UserError(f"{path}: {key} is {shown(usual)} and {pattern} {shown(own)}; numbers above 0 are needed")
+    if unknown := [name for name in own if not _NAME.fullmatch(name)]:
+        raise UserError(f"{path}: {pattern} has {shown(unknown[0])}, and names of modules alone are understood here")
+
+    def of(module: str) -> float:
+        found = (value for name, value in own.items() if re.match(rf"(.*\.)?({name})$", module))
+        return next(found, usual)
+
+    return of
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", r"\.")
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
