@@ -63,12 +63,8 @@ def complete(config: ConfigDict) -> None:
         data.query_prefix, data.document_prefix = found.query, found.document
     # Inner products of any length need no scale.
     config.train.temperature = found.temperature if config.model.normalize else 1.0
-    config.train.learning_rate = found.lora_rate if _has_adapters(config) else found.rate
+    config.train.learning_rate = found.lora_rate if config.train.lora.rank else found.rate
     config.model.update(remat="auto", dtype=dtype if config.model.family in embedders.BY_FAMILY else "float32")
-
-
-def _has_adapters(config: ConfigDict) -> bool:
-    return "lora" in config.train and config.train.lora.rank > 0
 
 
 def _full() -> ConfigDict:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import exported, toy_hub
+from support.tuned import tuned
 
 import retrieval
 from configs import fine_tune, mlm, own, published
@@ -101,21 +102,6 @@ def write_set(folder, parts):
         rows = "".join(f"q{n}\td{n}\t1\n" for n in asked)
         files.write_text(folder / "qrels" / f"{name}.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
     return folder
-
-
-def tuned(model, folder, **changes):
-    """A run of `fine_tune` of a few steps; all its stages are done."""
-    config = fine_tune.get_config(str(model))
-    config.index.dense = "exact"
-    config.train.update(steps=4, batch_size=8, learning_rate=1e-3)
-    config.loop.update(validate_every=2, checkpoint_every=2)
-    config.update_from_flattened_dict(changes)
-    run = Run(config, folder, REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
 
 
 def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):

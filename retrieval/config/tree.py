@@ -69,6 +69,7 @@ _ORIGINS = tuple_of(
     "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
     lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
 )
+_TARGETS = "retrieval.models.lora.are_targets"
 
 # The run.
 declare(
@@ -484,6 +485,23 @@ declare(
     early=Field(False, SWITCH, "whether a reader's question tower is trained too, on the first spans.early candidates"),
 )
 declare(
+    "train.lora",
+    rank=Field(0, whole(0), "rank of the adapters that are trained in place of the encoder (LoRA); 0: none"),
+    alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank"),
+    targets=Field(
+        ("query", "value"),
+        checked_by("a tuple of some of query, key, value, output, mlp_in, mlp_gate, mlp_out, or of all", _TARGETS),
+        "matrices with an adapter, also by the names of a family, such as q_proj; ('all',): every one of a layer",
+    ),
+    rslora=Field(False, SWITCH, "whether alpha is divided by the root of the rank (rsLoRA)"),
+    dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter"),
+    base=Field(
+        "stored",
+        one_of("type", ("stored", "bfloat16", "float32")),
+        "type that the frozen parameters are kept in: stored (that of their files, if it has 16 bits), or this one",
+    ),
+)
+declare(
     "loop",
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
@@ -768,6 +786,7 @@ declare(
         matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
         "license that the model card names, such as apache-2.0; '': none was given",
     ),
+    adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
     hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
     hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),
 )

@@ -21,8 +21,9 @@ class LayerNorm(nnx.LayerNorm):
     def __call__(self, x: jax.Array) -> jax.Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[..., H] to float32 [..., H]."""
         assert self.scale is not None, "every one here has a scale"
-        bias_H = jnp.zeros_like(self.scale[...]) if self.bias is None else self.bias[...]
-        return _normed(x, self.scale[...], bias_H, self.epsilon)
+        scale_H = self.scale[...].astype(jnp.float32)
+        bias_H = jnp.zeros_like(scale_H) if self.bias is None else self.bias[...].astype(jnp.float32)
+        return _normed(x, scale_H, bias_H, self.epsilon)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

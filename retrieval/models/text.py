@@ -57,7 +57,7 @@ class Text:
 
 
 def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
-    """Rows of a table, [..., H], sharded as `index` is; NaN for an index that is not in the table.
+    """Rows of a table, float32 [..., H], sharded as `index` is; NaN for an index that is not in the table.
 
     A table whose columns are sharded stays so: each device looks up its own columns, for the rows of all devices that
     have the others, and then they exchange what they found. That is as many values as tokens have, not the table's.
@@ -70,8 +70,8 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
         rows = [_without(axes, columns) for axes in sharding.spec]
         index = jax.reshard(index, NamedSharding(sharding.mesh, P(*rows)))
         found = _rows(table_VH, index, NamedSharding(sharding.mesh, P(*rows, columns)))
-        return jax.reshard(found, out)
-    return _rows(table_VH, index, out)
+        return jax.reshard(found, out).astype(jnp.float32)
+    return _rows(table_VH, index, out).astype(jnp.float32)
 
 
 def _rows(table_VH: jax.Array, index: jax.Array, out: NamedSharding) -> jax.Array:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError, multiples, unknown_name
-from retrieval.models import cpu_attention, fused_attention, rope
+from retrieval.models import cpu_attention, fused_attention, lora, rope
 from retrieval.models.architecture import BERT, Architecture
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
@@ -68,6 +68,8 @@ class TransformerConfig:
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
         computes again, for more would keep more, and up to four elsewhere.
+      lora_scale: what the product of an adapter is multiplied by, where there are adapters.
+      lora_dropout: rate on what goes into adapters.
     """
 
     vocab_size: int
@@ -86,6 +88,8 @@ class TransformerConfig:
     remat: str = "none"
     unroll: int = 1
     architecture: Architecture = BERT
+    lora_scale: float = 0.0
+    lora_dropout: float = 0.0
 
     def __post_init__(self):
         if self.hidden_size % self.num_heads and not self.architecture.head_size:
@@ -399,7 +403,9 @@ def through_layers(
         def through_layer(x_RLH: Any, given: tuple) -> Any:
             params, number, key = given
             params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
-            return call(nnx.merge(graphdef, params), x_RLH, number, key)
+            layer = nnx.merge(graphdef, params)
+            lora.set_dropout(layer, config.lora_dropout, key)
+            return call(layer, x_RLH, number, key)
 
         # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
         return jax.checkpoint(through_layer, policy=_kept(config.remat), prevent_cse=False)
@@ -438,6 +444,8 @@ class Linear(nnx.Linear):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`."""
         y = times(x, self.kernel[...], self.config.dtype, self.config.products)
+        if hasattr(self, lora.A):
+            y = y.astype(jnp.float32) + lora.branch(self, x)
         if self.bias is None:
             return y.astype(self.dtype)
         # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
@@ -446,6 +454,8 @@ class Linear(nnx.Linear):
     def columns(self, x_RLI: jax.Array) -> jax.Array:
         """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
         y_ROL = columns(x_RLI, self.kernel[...], self.config.dtype, self.config.products)
+        if hasattr(self, lora.A):
+            y_ROL = y_ROL.astype(jnp.float32) + lora.branch(self, x_RLI, columns)
         if self.bias is None:
             return y_ROL.astype(self.dtype)
         return (y_ROL.astype(jnp.float32) + self.bias[...][:, None]).astype(self.dtype)

@@ -53,7 +53,15 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         products=model.products,
         remat=remat_for(model.remat, model.num_layers, model.hidden_size),
         unroll=model.unroll,
+        lora_scale=adapter_scale(config),
+        lora_dropout=config.train.lora.dropout,
     )
+
+
+def adapter_scale(config: ConfigDict) -> float:
+    """What the product of an adapter is multiplied by."""
+    fields = config.train.lora
+    return fields.alpha / (fields.rank**0.5 if fields.rslora else fields.rank) if fields.rank else 0.0
 
 
 def architecture_of(model: ConfigDict) -> Architecture:

@@ -20,7 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
-from retrieval.recipes import bert_weights, train_state
+from retrieval.recipes import adapters, bert_weights, train_state
 from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
@@ -246,7 +246,7 @@ def initial_state(
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
     params = jax.tree.map(
         lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding),
-        parameters_of(model),
+        adapters.filled(config, parameters_of(model), like.params),
         like.params,
     )
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
@@ -254,24 +254,33 @@ def initial_state(
 
 
 def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0) -> tuple[ConfigDict, Any]:
-    """The trained model of a work directory, and its config.
+    """The trained model of a work directory, and its config; adapters are merged into what they stand on.
 
     Args:
       mesh: how this host's devices share the parameters, whatever the mesh that they were trained on.
       step: the checkpoint; 0 for the one that its record names: its best validated step, or its last one.
 
     Raises:
-      UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
+      UserError: there is no finished checkpoint, it is of a model with another vocabulary, or its adapters were trained
+        on another one than `train.init_from` names now.
     """
+    config, params = load_adapted(folder, vocab_size, mesh, step)
+    return config, bind(abstract_model(config, vocab_size))(adapters.merged(config, params))
+
+
+def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0) -> tuple[ConfigDict, Any]:
+    """As `load_parameters`, the parameters themselves, with adapters beside what these stand on."""
     config = kept_config(folder)
-    record = records.read_own_record(Run(config, folder, Path()), "train") or {}
+    run = Run(config, folder, Path())
+    record = records.read_own_record(run, "train") or {}
     step = step or (record.get("details") or {}).get("step", 0)
     config.mesh = mesh
-    model = abstract_model(config, vocab_size)
-    like = train_state.abstract_state(config, model, local_mesh(config))
+    like = train_state.abstract_state(config, abstract_model(config, vocab_size), local_mesh(config))
+    if config.train.lora.rank:
+        adapters.check_base(record, list(train_inputs(run)), folder)
+        like = initial_state(config, vocab_size, like)
     with contextlib.closing(train_state.read_checkpoints(folder, config)) as checkpointer:
-        trained = checkpointer.restore(like, step=step or checkpointer.best_step()).params
-    return config, bind(model)(trained)
+        return config, like.restored(checkpointer, step=step or checkpointer.best_step()).params
 
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:

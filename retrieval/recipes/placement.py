@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.models import fused_attention
+from retrieval.models import fused_attention, lora
 from retrieval.models.transformer import gathered
 from retrieval.recipes.encoder_sizes import head_size
 from retrieval.training import sharding
@@ -47,13 +47,18 @@ def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> An
 
 
 def bind(model: nnx.Module) -> Callable[[Any], Any]:
-    """A pure function from parameters (as `parameters_of` gives them) to the model that has them."""
+    """A pure function from parameters (as `parameters_of` gives them) to the model that has them.
+
+    Those of adapters make layers with adapters.
+    """
     graphdef, state = nnx.split(model, nnx.Param)
 
     def with_parameters(params: Any) -> nnx.Module:
-        bound = jax.tree.map(lambda leaf: leaf, state)
-        nnx.replace_by_pure_dict(bound, params)
-        return nnx.merge(graphdef, bound)
+        bound, (others, adapters) = jax.tree.map(lambda leaf: leaf, state), lora.divide(params)
+        nnx.replace_by_pure_dict(bound, others)
+        made = nnx.merge(graphdef, bound)
+        lora.attach(made, adapters)
+        return made
 
     return with_parameters
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.models.transformer import remat_for
+from retrieval.recipes import adapters
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
@@ -130,7 +131,7 @@ def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
 
 def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
-    params = parameters_of(model)
+    params = adapters.with_shapes(config, parameters_of(model))
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
     if config.train.parameters == "bfloat16":
         params = jax.tree.map_with_path(_in_bfloat16, params)

@@ -19,8 +19,8 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import examples
-from retrieval.recipes.initial_parameters import check_towers, load_towers
+from retrieval.recipes import adapters, examples
+from retrieval.recipes.initial_parameters import check_towers, load_adapted, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.runtime import hosts, hub, model_folder
@@ -52,6 +52,7 @@ def export(run: Run) -> dict[str, Any]:
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
             titles=config.data.titles,
+            instead=_adapters_of(run) if run.config.export.adapter else None,
         )
         kind = {"tied": config.model.tied}
 
@@ -80,6 +81,12 @@ def export(run: Run) -> dict[str, Any]:
         pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name, private))}
         _log.info("export: pushed to %s", pushed["commit"])
     return kind | {"step": step} | pushed
+
+
+def _adapters_of(run: Run) -> Callable[[str, Path], None]:
+    """What writes the adapters of a tower in place of the encoder in its folder."""
+    config, params = load_adapted(run.holder("train").folder, run.vocab_size, run.config.mesh)
+    return functools.partial(adapters.write, config, params)
 
 
 def _check_towers(towers: TwoTower, recipe: str) -> None:
@@ -115,6 +122,8 @@ def check(run: Run) -> None:
             f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers; only "
             "config.model.encoder=transformer can be exported (embeddings/ has this model's vectors as .npy)"
         )
+    if run.config.export.adapter:
+        adapters.check_export(config)
 
 
 def check_hub(run: Run) -> None:
@@ -160,6 +169,7 @@ def _write_towers(
     document_length: int,
     prompts: Mapping[str, str],
     titles: str,
+    instead: Callable[[str, Path], None] | None,
 ) -> None:
     alike = {"normalize": towers.normalize, "prompts": prompts, "titles": titles}
     write = functools.partial(folders.write_tower, **alike)
@@ -167,6 +177,8 @@ def _write_towers(
     if not hasattr(towers, "document_tower"):  # they are tied
         write(folder, query_tower, length=document_length, query_length=query_length)
         _write_tokenizer(folder, query_tower, vocabulary, document_length)
+        if instead:
+            instead("query_tower", folder)
         return
     document_tower: Any = towers.document_tower
     both = (
@@ -177,6 +189,8 @@ def _write_towers(
         (folder / name).mkdir()
         write(folder / name, tower, length=length, default_prompt=name)
         _write_tokenizer(folder / name, tower, vocabulary, length)
+        if instead:
+            instead(f"{name}_tower", folder / name)
     folders.write_router(folder, prompts, titles)
 
 

@@ -30,7 +30,7 @@ from retrieval.stages import (
 )
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
-from retrieval.training import chips, loop, sharding
+from retrieval.training import chips, frozen, loop, sharding
 from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.collapse import Collapse
 
@@ -60,8 +60,9 @@ def train(run: Run) -> dict[str, Any]:
     model = abstract_model(config, len(vocabulary))
     like = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
-    size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
-    _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
+    size, fixed = (sum(leaf.size for leaf in jax.tree.leaves(p)) for p in (like.params, frozen.split(like.params)[1]))
+    trained = f", {(size - fixed) / 1e6:.2f} million of them trained" if fixed else ""
+    _log.info("model: %.1f million parameters%s on %d devices", size / 1e6, trained, mesh.size)
     platforms.tell_of_bits(jax.default_backend())
     drop_damaged(artefacts.checkpoints(run.folder))
     with _bad_batches_put(run):
@@ -75,12 +76,13 @@ def train(run: Run) -> dict[str, Any]:
             hosts.on_first(lambda: data_warnings.warn_of_corpus(run, vocabulary, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = functools.partial(recipe_of(config).begin, run)
-        state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
+        is_whole = resumed and not config.train.lora.rank  # else checkpoints have no base of adapters
+        state = like if is_whole else initial_parameters.initial_state(config, len(vocabulary), like, begin)
         with jax.set_mesh(mesh):
             validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None
             progress = loop.Progress(batches)
             if resumed:
-                state = checkpointer.restore(like, progress)
+                state = state.restored(checkpointer, progress)
             step_fn = train_state.make_step(config, model)
             begins = int(state.step) if resumed else -1  # the line of step 0 is written again
             writer = metric_writers.Writer(run.folder / "metrics", begins)

@@ -7,7 +7,7 @@ from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage
-from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import adapters, bert_weights, initial_parameters
 from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
@@ -80,11 +80,12 @@ def check_model(run: Run) -> None:
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
     if config.mesh.rules:
-        params = parameters_of(abstract_model(config, run.vocab_size))
+        params = adapters.with_shapes(config, parameters_of(abstract_model(config, run.vocab_size)))
         shardings_of(params, config, mesh)
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)
+    adapters.check_start(config)
     if not config.train.epochs:  # else the steps are known when the data is
         training_time.warn_of_days(config, lambda: run.vocab_size, mesh)
 
@@ -123,6 +124,7 @@ STAGES.register(
             check_recipe,
             of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
             initial_parameters.check_step,
+            adapters.check,
             refresh.check,
             check_validation,
         ),

@@ -64,7 +64,7 @@ class Turn:
             return state
         best = self._checkpoints.best_step()
         assert best is not None, "the validations before have left one"
-        params = self._checkpoints.restore(state, step=best).params
+        params = state.restored(self._checkpoints, step=best).params
         self.step = step
         _log.info(
             "step %d: %s has not risen for %d validations; from here on with the parameters of step %d, a new "

@@ -19,6 +19,7 @@ from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.signals import PreemptedError
+from retrieval.training import frozen
 from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,10 @@ class Progress:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class TrainState:
-    """Everything that a step changes. `step` counts batches, `skipped` the updates in a row that were not finite."""
+    """Everything that a step changes. `step` counts batches, `skipped` the updates in a row that were not finite.
+
+    The optimizer knows, and checkpoints have, the parameters that are trained, by `frozen.split`.
+    """
 
     step: jax.Array
     skipped: jax.Array
@@ -85,7 +89,19 @@ class TrainState:
     @classmethod
     def create(cls, params: Any, optimizer: optax.GradientTransformation) -> "TrainState":
         """The state before the first step."""
-        return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        trained, _ = frozen.split(params)
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), params, optimizer.init(trained))
+
+    def saved(self) -> "TrainState":
+        """What a checkpoint has of it."""
+        return dataclasses.replace(self, params=frozen.split(self.params)[0])
+
+    def restored(
+        self, checkpointer: Checkpointer, data: Resumable | None = None, step: int | None = None
+    ) -> "TrainState":
+        """The state of a checkpoint, as `Checkpointer.restore` reads it; what that lacks is this one's."""
+        state = checkpointer.restore(self.saved(), data, step)
+        return dataclasses.replace(state, params=frozen.join(state.params, frozen.split(self.params)[1]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,23 +149,26 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
     gradient norm is not finite is not applied.
     """
 
-    def loss(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
-        values, metrics = objective(params, batch, key)
+    def loss(
+        trained: Any, others: Any, batch: Mapping[str, jax.Array], key: jax.Array
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        values, metrics = objective(frozen.join(trained, others), batch, key)
         return values.mean(), {name: metric.mean() for name, metric in metrics.items()} | {"examples": len(values)}
 
     def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
+        trained, others = frozen.split(state.params)
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(trained, others, batch, key)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(value) & jnp.isfinite(norm)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+        params = optax.apply_updates(trained, updates)
         params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (trained, state.opt_state)
         )
         skipped = jnp.where(finite, 0, state.skipped + 1)
         metrics = {"loss": value, "gradient_norm": norm, "skipped": skipped, **metrics}
-        return TrainState(state.step + 1, skipped, params, opt_state), metrics
+        return TrainState(state.step + 1, skipped, frozen.join(params, others), opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)
 
@@ -195,7 +214,7 @@ def train(
         scores = validate(state.params) if validate else None
         if scores:
             write_metrics(0, {f"validation/{name}": value for name, value in scores.items()})
-        checkpointer.save(0, state, progress, scores)
+        checkpointer.save(0, state.saved(), progress, scores)
     steps, last = range(first + 1, settings.steps + 1), settings.steps
     for step in terminal.progress(steps, desc="train", initial=first, total=last):
         if step == trace_from:
@@ -230,14 +249,14 @@ def train(
             state = turn(step, state, scores) if turn else state
         is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
         if scores or is_due or step in settings.keep_steps or step == settings.steps:
-            checkpointer.save(step, state, progress, scores)
+            checkpointer.save(step, state.saved(), progress, scores)
         if stops_at(step) and step < settings.steps:
             _stop(step, state, progress, checkpointer)
     return state
 
 
 def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpointer) -> NoReturn:
-    checkpointer.save(step, state, progress)
+    checkpointer.save(step, state.saved(), progress)
     checkpointer.wait()
     raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
 

@@ -79,7 +79,10 @@ def work_directory(folder, shift=0.1, vocabulary=VOCABULARY, **changes):
     ]
     checkpointer = train_state.open_checkpoints(folder, config)
     checkpointer.save(
-        1, dataclasses.replace(state, params=jax.tree.unflatten(tree, leaves)), NoData(), {config.loop.best: 1.0}
+        1,
+        dataclasses.replace(state, params=jax.tree.unflatten(tree, leaves)).saved(),
+        NoData(),
+        {config.loop.best: 1.0},
     )
     checkpointer.close()
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}

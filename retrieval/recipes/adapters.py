@@ -1,0 +1,210 @@
+"""Training of adapters alone (LoRA), as `train.lora` has it: what they stand on, and what that must still be."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import declared, values_of
+from retrieval.errors import UserError
+from retrieval.models import lora, peft_folder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.recipes import bert_weights
+from retrieval.recipes.encoder_sizes import adapter_scale
+from retrieval.recipes.recipe import recipe_of
+from retrieval.runtime import hub, model_folder
+from retrieval.training import frozen
+
+_GROUP = "train.lora"
+_STORED = "stored"
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the fields of adapters.
+
+    Raises:
+      UserError: they would change nothing, or there is nothing for adapters to stand on.
+    """
+    fields, train = config.train.lora, config.train
+    if not fields.rank:
+        names = [name for name in declared() if name.startswith(f"{_GROUP}.")]
+        for name, value in values_of(config, names).items():
+            if value != declared()[name].default:
+                raise UserError(f"config.{name}={value} is of adapters, and there are none: set config.{_GROUP}.rank")
+        return
+    if config.model.encoder != "transformer":
+        raise UserError(
+            f"config.{_GROUP}.rank={fields.rank}: config.model.encoder={config.model.encoder} takes no adapters: set 0"
+        )
+    if not all(train.init_from.split(",")):
+        raise UserError(
+            f"config.{_GROUP}.rank={fields.rank}: adapters stand on trained parameters, of every tower: set "
+            "config.train.init_from"
+        )
+    if train.parameters != "float32":
+        raise UserError(
+            f"config.train.parameters={train.parameters} is of parameters that are trained: for frozen ones set "
+            f"config.{_GROUP}.base, and config.train.parameters=float32"
+        )
+    if train.early:
+        raise UserError(f"config.train.early=True trains a tower whole: set config.{_GROUP}.rank=0, or train it alone")
+
+
+def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
+    """The shapes of a model's parameters with those of its adapters, and what is frozen in the type that it is kept in.
+
+    Raises:
+      UserError: no matrix of the model is one of the targets.
+    """
+    fields = config.train.lora
+    if not fields.rank:
+        return params
+    trained, others = frozen.split(lora.with_shapes(params, fields.rank, fields.targets))
+    if not others:
+        raise UserError(f"config.{_GROUP}.targets={tuple(fields.targets)}: no matrix of the encoder is one of them")
+    dtype = _frozen_type(config)
+    return frozen.join(trained, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), others))
+
+
+def filled(config: ConfigDict, params: Mapping[str, Any], like: Mapping[str, Any]) -> Any:
+    """The parameters of a model with the adapters that training begins with.
+
+    Args:
+      like: the shapes, as `with_shapes` gives them.
+    """
+    if not config.train.lora.rank:
+        return params
+    leaves = traverse_util.flatten_dict(lora.together(params, lora.initial(like, config.seed)))
+    for tower, folder in bert_weights.folders(config).items():
+        of_tower = (tower, "encoder") if tower in params else ("encoder",)
+        if of_tower[0] in params and (base := model_folder.base_of(folder.place)):
+            encoder: Any = functools.reduce(lambda tree, name: tree[name], of_tower, params)
+            unmerged = EncoderFolder.open(base).encoder(encoder)
+            found = traverse_util.flatten_dict(unmerged, sep="/") | _continued(config, folder)
+            leaves |= {(*of_tower, *path.split("/")): leaf for path, leaf in found.items()}
+    return traverse_util.unflatten_dict(leaves)
+
+
+def check_start(config: ConfigDict) -> None:
+    """Checks that training can go on with an adapter that `train.init_from` names.
+
+    Raises:
+      UserError: it has another rank or scale, or adapters of other matrices, than the config.
+    """
+    if config.train.lora.rank:
+        for folder in dict.fromkeys(bert_weights.folders(config).values()):
+            if model_folder.base_of(folder.place):
+                _continued(config, folder)
+
+
+def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarray]:
+    """The adapters of a folder as parameters of an encoder, by their paths."""
+    fields, matrices = config.train.lora, folder.matrices
+    parts, layers = peft_folder.read(folder.place).parts(matrices), range(folder.sizes["num_layers"])
+    modules = {part.partition("/")[2] for part in parts}
+    ranks, scales = {a_IR.shape[1] for a_IR, _, _ in parts.values()}, {scale for _, _, scale in parts.values()}
+    if len(parts) < len(modules) * len(layers) or len(ranks) > 1 or len(scales) > 1:
+        raise UserError(
+            f"{folder.path}: its adapter is not the same in all layers and matrices, and cannot be trained further: "
+            f"set config.{_GROUP}.rank=0 to train the merged model"
+        )
+    (rank,), (theirs,) = ranks, scales
+    named = {module.rpartition("/")[2] for module in modules}
+    known = {part.rpartition("/")[2] for matrix in matrices for part in matrix.parts}
+    are_ours = (rank, named) == (fields.rank, known & lora.modules(fields.targets))
+    if not are_ours or abs(theirs / adapter_scale(config) - 1) > 1e-6:
+        alpha = theirs * (rank**0.5 if fields.rslora else rank)
+        raise UserError(
+            f"{folder.path}: an adapter of other sizes; set\n  --config.{_GROUP}.rank={rank} "
+            f"--config.{_GROUP}.alpha={alpha:g} --config.{_GROUP}.targets={','.join(sorted(named))}\n"
+            f"or config.{_GROUP}.rank=0 to train the merged model"
+        )
+    return {
+        f"{module}/{name}": np.stack([parts[f"{number}/{module}"][side] for number in layers])
+        for module in modules
+        for side, name in enumerate((lora.A, lora.B))
+    }
+
+
+def check_export(config: ConfigDict) -> None:
+    """Checks that a run's adapters can be written apart from what they stand on.
+
+    Raises:
+      UserError: it has none, or they stand on a model that others do not load.
+    """
+    if not config.train.lora.rank:
+        raise UserError(
+            "config.export.adapter=True: no adapter was trained, config.train.lora.rank was 0: set "
+            "config.export.adapter=False"
+        )
+    if not bert_weights.folders(config) or not recipe_of(config).has_towers:
+        raise UserError(
+            f"config.export.adapter=True: the adapters are not of towers, or stand on {config.train.init_from}, which "
+            "is no published model: set config.export.adapter=False, which merges them"
+        )
+
+
+def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path) -> None:
+    """Writes the adapters of a tower into its exported folder, in place of the encoder that is there.
+
+    Args:
+      params: those of the run, as `initial_parameters.load_adapted` gives them.
+    """
+    folder, fields = bert_weights.folders(config)[tower], config.train.lora
+    leaves: dict[str, Any] = dict(traverse_util.flatten_dict(lora.divide(params[tower]["encoder"])[1], sep="/"))
+    parts = {f"{n}/{path}": np.asarray(part) for path, leaf in leaves.items() for n, part in enumerate(leaf)}
+    name, revision = config.train.init_from.split(",")[-1 if tower == "document_tower" else 0], None
+    if model_folder.base_of(folder.place):
+        record = files.read_json(folder.place / model_folder.ADAPTER)
+        name, revision = record["base_model_name_or_path"], record.get("revision")
+    elif hub.is_name(name):
+        name, _, revision = name.removeprefix(hub.PREFIX).partition("@")
+    else:
+        name = str(folder.place.absolute())
+    for file in ("config.json", "model.safetensors"):
+        (place / file).unlink()
+    options = {"alpha": fields.alpha, "rslora": fields.rslora, "dropout": fields.dropout}
+    peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, **options)
+
+
+def merged(config: ConfigDict, params: Any) -> Any:
+    """The parameters without adapters, whose products are added to what they stand beside, in float32."""
+    return lora.merged(params, adapter_scale(config)) if config.train.lora.rank else params
+
+
+def check_base(record: Mapping[str, Any], base: list[Path], folder: Path) -> None:
+    """Checks that what a run's adapters stand on is what they were trained on.
+
+    Args:
+      record: of its stage `train`.
+      base: the files.
+      folder: the work directory, for the error.
+
+    Raises:
+      UserError: it is not.
+    """
+    known = record.get("files", [])
+    sums = {file["sum"] for file in known}
+    if not known:
+        return
+    for path in base:
+        if changed := [file for file in files.describe(path, known) if file["sum"] not in sums]:
+            raise UserError(
+                f"{changed[0]['path']}: the adapters of {folder} were trained on another file of that name: put that "
+                "one back, or train them again"
+            )
+
+
+def _frozen_type(config: ConfigDict) -> Any:
+    """The type of parameters that are not trained: that of their files where it has 16 bits, unless a field has one."""
+    if config.train.lora.base != _STORED:
+        return jnp.dtype(config.train.lora.base)
+    types = {folder.stored_type for folder in bert_weights.folders(config).values()}
+    return functools.reduce(jnp.promote_types, types) if types else jnp.dtype("float32")

@@ -1,0 +1,32 @@
+"""Which parameters are trained: all; or where an encoder has adapters (LoRA), these and what is no part of it.
+
+Parameters are nested dicts. An adapter's names begin with `lora_`, and its encoder is what has its `layers`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import traverse_util
+
+_ADAPTER, _LAYERS = "lora_", "layers"
+
+
+def split(params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The parameters that are trained, and those that stay as they are, which are none without adapters."""
+    leaves: dict[tuple, Any] = traverse_util.flatten_dict(params)
+    encoders = {path[: path.index(_LAYERS)] for path in leaves if path[-1].startswith(_ADAPTER)}
+    if not encoders:
+        return params, {}
+
+    def stays(path: tuple) -> bool:
+        return not path[-1].startswith(_ADAPTER) and any(path[: len(encoder)] == encoder for encoder in encoders)
+
+    trained, frozen = ({path: leaf for path, leaf in leaves.items() if stays(path) == part} for part in (False, True))
+    return traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
+
+
+def join(trained: Any, frozen: Mapping[str, Any]) -> Any:
+    """What `split` split."""
+    if not frozen:
+        return trained
+    return traverse_util.unflatten_dict(traverse_util.flatten_dict(trained) | traverse_util.flatten_dict(frozen))

@@ -1,0 +1,22 @@
+"""Runs that fine-tune a published model in a few steps."""
+
+from conftest import REPOSITORY
+
+from configs import fine_tune
+from retrieval.pipeline import preflight, runner
+from retrieval.pipeline.run import Run
+
+
+def tuned(model, folder, **changes):
+    """A run of `fine_tune` of a few steps; all its stages are done."""
+    config = fine_tune.get_config(str(model))
+    config.index.dense = "exact"
+    config.train.update(steps=4, batch_size=8, learning_rate=1e-3)
+    config.loop.update(validate_every=2, checkpoint_every=2)
+    config.update_from_flattened_dict(changes)
+    run = Run(config, folder, REPOSITORY / "requirements.lock")
+    preflight.check(run, config.stages)
+    runner.open_run(run)
+    for stage in config.stages:
+        runner.run_stage(run, stage)
+    return run
