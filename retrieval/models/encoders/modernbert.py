@@ -19,7 +19,8 @@ _SIZES = dict(
     mlp_size="intermediate_size",
     max_length="max_position_embeddings",
 )
-_PAD_ID = 50283  # of the published vocabulary
+# Of the published vocabulary; its class has them by default, and refuses a padding that the vocabulary does not have.
+_IDS = dict(bos_token_id=50281, cls_token_id=50281, eos_token_id=50282, sep_token_id=50282, pad_token_id=50283)
 _EVERY = "global_attn_every_n_layers"
 _THETAS = ("global_rope_theta", "local_rope_theta")
 
@@ -81,8 +82,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
             "full_attention": rotary.written_theta(theta, switches.rope_scaling),
             "sliding_attention": rotary.written_theta(local, ""),
         },
-        # Its class has an id by default, and refuses one that the vocabulary does not have.
-        "pad_token_id": _PAD_ID if config.vocab_size > _PAD_ID else None,
+        **{key: number if number < config.vocab_size else None for key, number in _IDS.items()},
         "dtype": "float32",
     }
 
