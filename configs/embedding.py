@@ -8,7 +8,7 @@ pooling, normalisation, prompts, titles and lengths are its own; texts have 512 
 lacks, temperature and learning rate are those that `embedders.py` has for its name or its family, and flags count more.
 A folder without a modules.json is pooled as sentence-transformers would pool it: a decoder's last token, else the mean.
 
-`embedding:local` is for two CPU cores: texts of 64 and 128 tokens, 100 steps of 32 pairs, ten minutes at most. A tenth
+`embedding:local` is for two CPU cores: texts of 64 and 128 tokens, 300 steps of 32 pairs, ten minutes at most. A tenth
 of the pairs is held out, and the step that is best on them is the result: step 0, the model as it came, where none is
 better. The other documents of a batch are the wrong ones, so pairs need no negatives. The first five positives of a
 query are trained on: more of them, of low grades, cost NFCorpus three points (--config.pairs.positives=0 takes all).
@@ -83,6 +83,6 @@ def _local() -> ConfigDict:
     config = _full()
     config.data.update(query_length=64, document_length=128)
     config.model.dtype = "float32"
-    config.train.update(steps=100, minutes=10, batch_size=32)
-    config.loop.update(checkpoint_every=25, validate_every=25, validate_queries=200, validate_candidates=1000)
+    config.train.update(steps=300, minutes=10, batch_size=32)
+    config.loop.update(checkpoint_every=50, validate_every=50, validate_queries=200, validate_candidates=1000)
     return config
