@@ -15,7 +15,8 @@ from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 from retrieval.data.tokenizers import vocabularies
 from retrieval.methods.mlm.model import NextSentenceModel
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.models.text import Text, mean
+from retrieval.models.pooling import mean
+from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")

@@ -19,7 +19,8 @@ from retrieval.models import encoder_tensors
 from retrieval.models.architecture import BERT
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
-from retrieval.models.text import Text, first, mean
+from retrieval.models.pooling import first, mean
+from retrieval.models.text import Text
 from retrieval.runtime.filler import FILLER
 
 GOLDEN = REPOSITORY / "tests" / "golden"

@@ -101,3 +101,20 @@ def test_a_pretrained_encoder_is_copied_to_both_towers():
     towers[0].encoder.token_embedding.embedding[...] += 1
     assert not same_parameters(nnx.state(towers[0].encoder), nnx.state(encoder))
     jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(nnx.state(model))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_an_embedding_is_truncated_before_it_is_normalised(normalize):
+    model = two_tower.create(dataclasses.replace(CONFIG, normalize=normalize), seed=0)
+    whole, model.truncate_dim = np.asarray(documents(model, text())), 4
+    beginning = whole[:, :4] / (np.linalg.norm(whole[:, :4], axis=1, keepdims=True) if normalize else 1)
+    np.testing.assert_allclose(documents(model, text()), beginning, atol=1e-6)
+
+
+def test_each_side_is_pooled_from_its_own_place():
+    whole = two_tower.create(dataclasses.replace(CONFIG, embed_dim=0, tied=True), seed=0)
+    parts = two_tower.create(dataclasses.replace(CONFIG, embed_dim=0, tied=True, pool_from=(1, 0)), seed=0)
+    assert whole.is_one and not parts.is_one
+    hidden = whole.query_tower.encoder(text(), dropout_key=None)
+    np.testing.assert_allclose(parts.encode_queries(text(), None), hidden[:, 1], atol=1e-6)
+    np.testing.assert_allclose(parts.encode_documents(text(), None), hidden[:, 0], atol=1e-6)

@@ -16,7 +16,6 @@ REMOVED: dict[str, str] = {
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
     "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
-    "model.pool_from": "All tokens of a text are pooled, those of its prefix too; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",

@@ -328,8 +328,13 @@ declare(
     # Embeddings.
     pooling=Field(
         "cls",
-        one_of("pooling", "retrieval.models.two_tower.POOLINGS"),
-        "what an embedding is made of: [CLS], or the tokens' mean",
+        one_of("pooling", "retrieval.models.pooling.POOLINGS"),
+        "what an embedding is made of: the first token ([CLS]), the last, or the tokens' mean or maximum",
+    ),
+    pool_from=Field(
+        (0, 0),
+        whole_numbers("two whole numbers, such as (3, 3)", 0),
+        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
     ),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
     embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
@@ -342,7 +347,8 @@ declare(
         ),
         "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
     ),
-    normalize=Field(False, SWITCH, "whether embeddings have length 1"),
+    truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
+    normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     token_types=Field(
         "texts",

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 from flax import nnx
 
-from retrieval.models.text import Text, mean, token_vectors
+from retrieval.models.pooling import mean
+from retrieval.models.text import Text, token_vectors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,24 +89,6 @@ def token_vectors(table_VH: jax.Array, ids: jax.Array) -> jax.Array:
     return lookup(table_VH, jnp.where(ids == FILLER, 0, ids))
 
 
-def first(x_RLH: jax.Array, text: Text) -> jax.Array:
-    """The vector of each text's first token, [CLS], [B, H]."""
-    if text.starts_GC is None:
-        return x_RLH[:, 0]
-    x_GCH = jnp.take_along_axis(by_group(x_RLH, len(text.starts_GC)), text.starts_GC[:, :, None], axis=1)
-    return reshape_rows(x_GCH, -1, x_RLH.shape[-1])
-
-
-def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
-    """The mean over each text's tokens, [CLS] and [SEP] among them. It is float32 [B, H], zero for a row of padding."""
-    G, C = (len(x_RLH), 1) if text.starts_GC is None else text.starts_GC.shape
-    segments_GT = by_group(text.segments_RL, G)
-    # A product with the matrix of memberships: no scatter, and C products for a value of `x` are few.
-    weight_GCT = (segments_GT[:, None] == jnp.arange(1, C + 1)[:, None]).astype(jnp.float32)
-    total_GCH = jnp.einsum("gct,gth->gch", weight_GCT, by_group(x_RLH.astype(jnp.float32), G))
-    return reshape_rows(total_GCH / jnp.maximum(weight_GCT.sum(axis=2), 1)[:, :, None], G * C, -1)
-
-
 def by_group(x_RL: jax.Array, groups: int) -> jax.Array:
     """[R, L, ...] to [G, T, ...]: the tokens of a group's rows, one row after the other."""
     R, L, *rest = x_RL.shape

@@ -11,13 +11,12 @@ from flax import nnx
 from retrieval.errors import UserError, unknown_name
 from retrieval.models import tower_head
 from retrieval.models.bow import BowConfig, BowMlp
+from retrieval.models.pooling import POOLINGS
 from retrieval.models.rngs import Rngs
-from retrieval.models.text import Text, first, mean
+from retrieval.models.text import Text
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.models.warm_start import copy_encoder
-
-POOLINGS = {"cls": first, "mean": mean}
 
 # What BERT's token types tell apart: the title (0) from the text (1) of a document, or queries (0) from documents (1).
 TOKEN_TYPES = ("texts", "sides")
@@ -33,10 +32,12 @@ class TowerConfig:
       embed_dim: dimension of the embeddings; 0 for no projection: they are a Transformer's pooled hidden states.
       embed_norm: whether a LayerNorm follows a Transformer's projection (Lee et al. 2019; Xiong et al. 2021).
       head: what follows a Transformer's pooling in the place of these two, as `tower_head` has it.
-      pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
+      pooling: in `POOLINGS`, what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
       token_types: in `TOKEN_TYPES`.
+      pool_from: the first token of a query, and of a document, that the pooling takes.
+      truncate_dim: how many dimensions of an embedding are kept, the first ones; 0 for all.
     """
 
     encoder: str
@@ -48,6 +49,8 @@ class TowerConfig:
     normalize: bool = False
     tied: bool = False
     token_types: str = "texts"
+    pool_from: Sequence[int] = (0, 0)
+    truncate_dim: int = 0
 
 
 class Tower(nnx.Module):
@@ -82,10 +85,14 @@ class Tower(nnx.Module):
         layers = list(map(tower_head.layer_of, self.head))
         return list(zip(layers, tower_head.names(layers)))
 
-    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
-        """Embeddings, float32 [B, E]."""
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None, pool_from: int = 0) -> jax.Array:
+        """Embeddings, float32 [B, E].
+
+        Args:
+          pool_from: the first token of a text that the pooling takes.
+        """
         hidden_RLH = self.encoder(text, dropout_key=dropout_key)
-        embedding_BE = POOLINGS[self.pooling](hidden_RLH, text).astype(jnp.float32)
+        embedding_BE = POOLINGS[self.pooling](hidden_RLH, text, pool_from).astype(jnp.float32)
         for layer, name in self.layers():
             embedding_BE = tower_head.apply(layer, getattr(self, name) if name else None, embedding_BE)
         return embedding_BE
@@ -103,11 +110,15 @@ class TwoTower(nnx.Module):
         document_tower: Tower | BowMlp | None,
         normalize: bool,
         token_types: str = "texts",
+        pool_from: Sequence[int] = (0, 0),
+        truncate_dim: int = 0,
     ):
         if token_types not in TOKEN_TYPES:
             raise unknown_name("use of token types", token_types, TOKEN_TYPES)
         self.normalize = normalize
         self.token_types = token_types
+        self.pool_from = tuple(pool_from)
+        self.truncate_dim = truncate_dim
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
@@ -116,21 +127,24 @@ class TwoTower(nnx.Module):
     def is_one(self) -> bool:
         """Whether queries and documents are embedded alike, by one tower."""
         is_tied = not hasattr(self, "document_tower")
-        return is_tied and self.token_types == "texts"
+        return is_tied and self.token_types == "texts" and len(set(self.pool_from)) == 1
 
     def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
-        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0))
+        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0), self.pool_from[0])
 
     def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
         if self.token_types == "sides":
             text = dataclasses.replace(text, types_RL=jnp.ones_like(text.types_RL))
         tower = getattr(self, "document_tower", self.query_tower)
-        return self._encode(tower, text, _fold_in(dropout_key, 1))
+        return self._encode(tower, text, _fold_in(dropout_key, 1), self.pool_from[1])
 
-    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None) -> jax.Array:
-        embedding_BE = tower(text, dropout_key=dropout_key)
+    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
+        options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
+        embedding_BE = tower(text, dropout_key=dropout_key, **options)
+        if self.truncate_dim:  # before the normalisation: of a vector of length 1 the beginning is shorter
+            embedding_BE = embedding_BE[:, : self.truncate_dim]
         return tower_head.apply(Layer(NORMALIZE), None, embedding_BE) if self.normalize else embedding_BE
 
 
@@ -145,13 +159,20 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
     rngs = Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
     second = None if config.tied else towers[1]
-    return TwoTower(towers[0], second, config.normalize, config.token_types)
+    options = (config.normalize, config.token_types, config.pool_from, config.truncate_dim)
+    return TwoTower(towers[0], second, *options)
 
 
 def head_of(embed_dim: int, embed_norm: bool, head: Sequence[str]) -> list[Layer]:
     """The layers between the pooling of a Transformer and `normalize`, as the fields of a config have them."""
     projection = [Layer(DENSE, embed_dim)] if embed_dim else []
     return list(map(tower_head.layer_of, head)) or projection + ([Layer(LAYER_NORM)] if embed_norm else [])
+
+
+def full_size(embed_dim: int, head: Sequence[str], hidden_size: int) -> int:
+    """The size of embeddings before they are truncated: that of the last dense layer, or a hidden state's."""
+    dense = [layer.size for layer in head_of(embed_dim, False, head) if layer.size]
+    return (dense or [hidden_size])[-1]
 
 
 def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:

@@ -1,5 +1,6 @@
 """Two towers of a config: how they are built, and how they embed texts."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     sizes = encoder_sizes(config, vocab_size)
     if model.encoder == "bow_mlp":
         sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
-    names = ("embed_dim", "embed_norm", "pooling", "normalize", "tied", "token_types", "head")
+    names = [field.name for field in dataclasses.fields(TowerConfig) if field.name not in ("encoder", "sizes")]
     of_towers = {name: model[name] for name in names}
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 

@@ -47,6 +47,7 @@ class TwoTowerRecipe(PairRecipe):
         """As `Recipe.check`; also the sizes of embeddings and of batches."""
         super().check()
         _check_embeddings(self.config.model)
+        _check_pooled(self.config)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
         if self.loss and self.loss.of_cosines and not self.config.model.normalize:
@@ -155,6 +156,15 @@ def _check_counted(rates: ConfigDict) -> None:
         )
 
 
+def _check_pooled(config: ConfigDict) -> None:
+    lengths, starts = (config.data.query_length, config.data.document_length), tuple(config.model.pool_from)
+    if len(starts) != 2 or any(start > length - 2 for start, length in zip(starts, lengths)):
+        raise UserError(
+            f"config.model.pool_from={starts}: the places in queries of {lengths[0]} tokens and documents of "
+            f"{lengths[1]} from which on they are pooled: two numbers below these are needed, such as (0, 0)"
+        )
+
+
 def _check_embeddings(model: Any) -> None:
     has_types = model.encoder == "transformer" and architecture_of(model).token_types
     if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
@@ -167,9 +177,15 @@ def _check_embeddings(model: Any) -> None:
             f"config.model.head={tuple(model.head)} is all that follows the pooling: set config.model.embed_dim=0 and "
             "config.model.embed_norm=False"
         )
-    if model.encoder == "bow_mlp" and model.head:
+    size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    if model.truncate_dim > size:
         raise UserError(
-            "config.model.head is of transformers, and config.model.encoder is 'bow_mlp': set config.model.head=()"
+            f"config.model.truncate_dim={model.truncate_dim}: embeddings have {size} dimensions: take that or less"
+        )
+    if model.encoder == "bow_mlp" and (model.head or any(model.pool_from)):
+        raise UserError(
+            "config.model.head and config.model.pool_from are of transformers, and config.model.encoder is 'bow_mlp': "
+            "set config.model.head=() and config.model.pool_from=0,0"
         )
     if model.encoder == "bow_mlp" and not model.embed_dim:
         raise UserError(

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.text import Text, first
+from retrieval.models.pooling import first
+from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, TransformerConfig
 
 

@@ -26,7 +26,8 @@ from flax import nnx
 
 from retrieval.errors import UserError
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.text import Text, first
+from retrieval.models.pooling import first
+from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
 from retrieval.models.two_tower import TwoTower
 from retrieval.runtime.arrays import reshape_rows

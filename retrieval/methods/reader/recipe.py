@@ -21,7 +21,7 @@ from retrieval.methods.reader.model_and_loss import SPAN_PAIRS, SPANS, ReaderLos
 from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.two_tower import TwoTower
+from retrieval.models.two_tower import TwoTower, full_size
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.batch_fields import text_of, token_count
@@ -40,7 +40,7 @@ _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
 _WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
 _EARLY, _START = "config.train.early=True", "config.train.init_from"
-_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types")
+_HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types", "pool_from", "truncate_dim")
 
 
 class ReaderRecipe(Recipe):
@@ -161,7 +161,8 @@ class ReaderRecipe(Recipe):
     def tables(self) -> dict[str, tuple[str, int]]:
         """The embeddings of candidates."""
         model = self.config.model
-        return {"embedding": (_CANDIDATES, model.embed_dim or model.hidden_size)} if self.retrieves else {}
+        size = model.truncate_dim or full_size(model.embed_dim, model.head, model.hidden_size)
+        return {"embedding": (_CANDIDATES, size)} if self.retrieves else {}
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""

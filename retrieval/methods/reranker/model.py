@@ -25,8 +25,9 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.known_keys import ANY
 from retrieval.models.module_folder import SETTINGS
+from retrieval.models.pooling import first
 from retrieval.models.rngs import Rngs
-from retrieval.models.text import Text, first
+from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.

@@ -19,7 +19,8 @@ from flax import nnx
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.text import Text, by_group, first, lookup, same_text, token_vectors
+from retrieval.models.pooling import first
+from retrieval.models.text import Text, by_group, lookup, same_text, token_vectors
 from retrieval.models.transformer import (
     INIT,
     Attention,
