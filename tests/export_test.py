@@ -131,7 +131,9 @@ def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
         np.testing.assert_array_equal(dense["linear.weight"].T, params["projection"]["kernel"])
         np.testing.assert_array_equal(dense["linear.bias"], params["projection"]["bias"])
         (tmp_path / route).mkdir()
-        folders.write_tower(tmp_path / route, bind(tower)(params | {"encoder": back}), normalize=True, length=40)
+        folders.write_tower(
+            tmp_path / route, bind(tower)(params | {"encoder": back}), folders.Use(normalize=True), length=40
+        )
         for name in ("model.safetensors", "config.json", "2_Dense/model.safetensors"):
             assert (tmp_path / route / name).read_bytes() == (folder / route / name).read_bytes()
 

@@ -3,6 +3,7 @@
 Skipped where these are not installed; nothing is fetched.
 """
 
+import json
 import os
 
 import numpy as np
@@ -25,6 +26,17 @@ MODELS = {
     "norm": {"model.tied": True, "model.normalize": True, "model.embed_norm": True},
     "long queries": {"model.tied": True, "data.query_length": 40, "data.document_length": 16},
     "prefixes": {"model.tied": True, "data.query_prefix": "the fox: ", "data.document_prefix": "a dog: "},
+    "last, truncated": {"model.tied": True, "model.pooling": "last", "model.truncate_dim": 5, "model.normalize": True},
+    "two, truncated": {"model.tied": False, "model.pooling": "max", "model.truncate_dim": 5, "model.normalize": False},
+    "behind prefixes": {
+        "model.tied": True,
+        "model.pooling": "weighted_mean",
+        "model.pool_from": (4, 4),
+        "model.head": ("normalize", "dense:12:tanh:no_bias", "layer_norm", "dense:6:no_bias"),
+        "model.embed_dim": 0,
+        "data.query_prefix": "the fox: ",
+        "data.document_prefix": "a dog: ",
+    },
     "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
 }
 
@@ -51,14 +63,18 @@ def assert_same(theirs, ours):
     assert np.abs(theirs - ours).max() < 1e-5 * max(1, np.abs(ours).max())
 
 
-def encode(model):
-    """Without a word about lengths."""
-    return model.encode_query(exported.QUERIES), model.encode_document(as_pairs(exported.DOCUMENTS))
+def encode(model, run):
+    """Without a word about lengths; truncated embeddings have length 1 there if one asks for it."""
+    options = {"normalize_embeddings": run.config.model.normalize}
+    return (
+        model.encode_query(exported.QUERIES, **options),
+        model.encode_document(as_pairs(exported.DOCUMENTS), **options),
+    )
 
 
 def test_sentence_transformers_embeds_and_ranks_the_same(run, ours):
     model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
-    queries, documents = encode(model)
+    queries, documents = encode(model, run)
     assert_same(queries, ours[0])
     assert_same(documents, ours[1])
     scores = model.similarity(queries, documents).numpy()
@@ -75,9 +91,10 @@ def test_queries_and_documents_are_cut_to_own_lengths(run):
     queries, documents = exported.embed(
         run, texts, [exported.Candidate(str(i), "", text) for i, text in enumerate(texts)]
     )
-    assert_same(model.encode_query(texts), queries)
-    assert_same(model.encode_document(texts), documents)
-    assert_same(np.stack([model.encode_query(text) for text in texts[-3:]]), queries[-3:])
+    unit = {"normalize_embeddings": run.config.model.normalize}
+    assert_same(model.encode_query(texts, **unit), queries)
+    assert_same(model.encode_document(texts, **unit), documents)
+    assert_same(np.stack([model.encode_query(text, **unit) for text in texts[-3:]]), queries[-3:])
     cut = [model.preprocess(texts, task=task)["input_ids"].shape[1] for task in ("query", "document")]
     assert cut == list(lengths)
 
@@ -92,18 +109,38 @@ def test_transformers_gives_the_same_hidden_states(run, ours):
         batch = tokenizer([text], truncation=True, return_tensors="pt")
         with torch.no_grad():
             hidden = model(**batch).last_hidden_state[0]
-        pooled = hidden[0] if run.config.model.pooling == "cls" else hidden.mean(axis=0)
-        assert_same(project(path, pooled.numpy(), run.config.model.normalize), embedding)
+        assert_same(project(path, pool(hidden.numpy(), run.config.model), run.config.model), embedding)
 
 
-def project(path, pooled, normalize):
-    """What the modules behind the BertModel do, by hand."""
+def pool(hidden, model):
+    """By hand."""
+    hidden, places = hidden[model.pool_from[1] :], np.arange(len(hidden))[model.pool_from[1] :, None] + 1.0
+    return {
+        "cls": hidden[0],
+        "last": hidden[-1],
+        "mean": hidden.mean(axis=0),
+        "max": hidden.max(axis=0),
+        "weighted_mean": (hidden * places).sum(axis=0) / places.sum(),
+    }[model.pooling]
+
+
+def project(path, x, model):
+    """What the modules behind the pooling do, by hand, and what we do with a truncated embedding."""
     from safetensors.numpy import load_file
 
-    if (path / "2_Dense").exists():
-        dense = load_file(path / "2_Dense" / "model.safetensors")
-        pooled = dense["linear.weight"] @ pooled + dense["linear.bias"]
-    if (path / "3_LayerNorm").exists():
-        norm = load_file(path / "3_LayerNorm" / "model.safetensors")
-        pooled = (pooled - pooled.mean()) / np.sqrt(pooled.var() + 1e-5) * norm["norm.weight"] + norm["norm.bias"]
-    return pooled / np.linalg.norm(pooled) if normalize else pooled
+    for module in json.loads((path / "modules.json").read_text())[2:]:
+        folder, kind = path / module["path"], module["type"].rpartition(".")[2]
+        tensors = {} if kind == "Normalize" else load_file(folder / "model.safetensors")
+        if kind == "Dense":
+            x = tensors["linear.weight"] @ x + tensors.get("linear.bias", 0)
+            x = (
+                np.tanh(x)
+                if json.loads((folder / "config.json").read_text())["activation_function"][-4:] == "Tanh"
+                else x
+            )
+        elif kind == "LayerNorm":
+            x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * tensors["norm.weight"] + tensors["norm.bias"]
+        else:
+            x = x / np.linalg.norm(x)
+    x = x[: model.truncate_dim or None]
+    return x / np.linalg.norm(x) if model.normalize else x

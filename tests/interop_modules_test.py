@@ -48,23 +48,31 @@ def chain(number):
         {"similarity_fn_name": "cosine"},
         {"similarity_fn_name": "dot"},
         {"prompts": PROMPTS},
-        {"prompts": PROMPTS, "pooling_mode": "cls"},
+        {"prompts": PROMPTS, "pooling_mode": "cls", "include_prompt": False},
+        {"prompts": PROMPTS, "pooling_mode": "mean", "include_prompt": False},
+        {"prompts": {"query": "the fox: "}, "pooling_mode": "lasttoken", "truncate_dim": 4},
+        {"pooling_mode": "max", "truncate_dim": 3, "similarity_fn_name": "dot"},
+        {"prompts": PROMPTS, "pooling_mode": "mean_sqrt_len_tokens", "include_prompt": False},
+        {"prompts": PROMPTS, "pooling_mode": "weightedmean", "include_prompt": False},
     ],
-    ids=["cosine", "dot", "prompts", "cls"],
+    ids=lambda options: " ".join(map(str, options.values())),
 )
 def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     torch.manual_seed(number)
     transformer = modules.Transformer(encoder)
-    pooling = modules.Pooling(16, **{name: options[name] for name in ("pooling_mode",) if name in options})
-    rest = {name: options[name] for name in ("prompts", "similarity_fn_name") if name in options}
+    pooling = {name: options[name] for name in ("pooling_mode", "include_prompt") if name in options}
+    pooling = modules.Pooling(16, **pooling)
+    rest = {name: options[name] for name in ("prompts", "similarity_fn_name", "truncate_dim") if name in options}
     model = sentence_transformers.SentenceTransformer(
         modules=[transformer, pooling, *chain(number)], device="cpu", **rest
     )
     model.save(str(tmp_path / "model"))
     ours = retrieval.load(tmp_path / "model")
-    queries, documents = model.encode_query(TEXTS), model.encode_document(TEXTS)
-    if options.get("similarity_fn_name") != "dot":
-        queries, documents = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, documents))
+    # Ours have length 1 where scores are cosines, and where theirs have it before they are truncated.
+    unit = options.get("similarity_fn_name") != "dot" or isinstance(model[-1], modules.Normalize)
+    queries, documents = (
+        encode(TEXTS, normalize_embeddings=unit) for encode in (model.encode_query, model.encode_document)
+    )
     ours = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
     scale = max(1, np.abs(documents).max())
     np.testing.assert_allclose(ours[0], queries, atol=1e-5 * scale)

@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import save_file
-from support import exported
+from support import bert_folders, exported
 
 import retrieval
 from configs import published
 from retrieval.errors import UserError
+from retrieval.models.text import Text
+from retrieval.pipeline.work_directory import kept_config
+from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.runtime import model_folder
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
@@ -29,6 +33,9 @@ SCALE, SHIFT = RANDOM.normal(size=(2, 12))
 
 
 TORCH = "torch.nn.modules"
+
+
+POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,20 @@ def older(folder):
     return folder, lambda x: x
 
 
-CHAINS = [tanh_by_default, everything, cosine_by_default, older]
+def newer(folder):
+    """As version 6 writes it, of a model whose tokenizer has a template of chats."""
+    text = {"method": "forward", "method_output_name": "last_hidden_state"}
+    modalities = {"text": text, "message": {**text, "format": "flat"}}
+    written = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+    (folder / "sentence_bert_config.json").write_text(json.dumps({**written, "modality_config": modalities}))
+    modules = json.loads((folder / "modules.json").read_text())
+    for module, name in zip(modules, ("base.modules.transformer", "sentence_transformer.modules.pooling")):
+        module["type"] = f"sentence_transformers.{name}.{module['type'].rpartition('.')[2]}"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return dense(folder, W1, B1, module_input_name="sentence_embedding"), lambda x: x @ W1.T + B1
+
+
+CHAINS = [tanh_by_default, everything, cosine_by_default, older, newer]
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -130,29 +150,105 @@ def test_modules_are_applied_in_their_order(base, folder, chain):
     np.testing.assert_allclose(scores, np.sort(queries @ expected(pooled).T)[0, ::-1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("chain", [everything, older])
+def partly(folder):
+    """The last token of what is behind the prompt, some dimensions of it, with length 1."""
+    prompted(add(folder, "Normalize"), include_prompt=False, pooling_mode="lasttoken")
+    set_keys(folder / SETTINGS, truncate_dim=10)
+    return folder, None
+
+
+@pytest.mark.parametrize("chain", [everything, older, partly])
 def test_a_run_starts_from_all_of_them_and_exports_them(folder, tmp_path, chain):
     folder, _ = chain(folder)
     config = published.get_config(str(folder))
     model = {f"model.{name}": value for name, value in config.model.items() if not hasattr(value, "items")}
     start = {"train.init_from": str(folder), "vocab": str(folder)} | model
-    run = exported.work_directory(tmp_path / "run", shift=0, **start, **{"data.titles": "joined"})
-    theirs = retrieval.load(folder).encode_documents(TEXTS)
-    np.testing.assert_allclose(retrieval.load(run.folder).encode_documents(TEXTS), theirs, atol=1e-6)
-    again = exported.export(run)
-    np.testing.assert_allclose(retrieval.load(again).encode_documents(TEXTS), theirs, atol=1e-6)
+    texts = {f"data.{name}": config.data[name] for name in ("titles", "query_prefix", "document_prefix")}
+    run = exported.work_directory(tmp_path / "run", shift=0, **start, **texts)
+    theirs = retrieval.load(folder)
+    for model in (retrieval.load(run.folder), retrieval.load(exported.export(run))):
+        np.testing.assert_allclose(model.encode_documents(TEXTS), theirs.encode_documents(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(model.encode_queries(TEXTS), theirs.encode_queries(TEXTS), atol=1e-6)
 
 
-POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+def prompted(folder, **pooling):
+    prompts = {"query": "the fox: ", "document": "", "clustering": "a dog: "}
+    set_keys(folder / "config_sentence_transformers.json", prompts=prompts)
+    set_keys(folder / "1_Pooling" / "config.json", **pooling)
+    return folder
+
+
+def hidden_states(folder, text):
+    """Of the encoder alone, [L, H]."""
+    vocabulary, encoder = exported.VOCABULARY, bert_folders.load(folder).encoder
+    ids = np.array([vocabulary.single(vocabulary.encode(text), 40)], np.int32)
+    batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
+    return np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0]
+
+
+@pytest.mark.parametrize(
+    ("way", "pooled"),
+    [
+        ("mean", lambda x: x.mean(axis=0)),
+        ("cls", lambda x: x[0]),
+        ("lasttoken", lambda x: x[-1]),
+        ("max", lambda x: x.max(axis=0)),
+        ("mean_sqrt_len_tokens", lambda x: x.sum(axis=0) / len(x) ** 0.5),
+    ],
+)
+def test_a_prompt_may_be_no_part_of_the_pool(folder, way, pooled):
+    """[CLS] goes with it; a side without a prompt is pooled whole."""
+    model = retrieval.load(prompted(folder, include_prompt=False, pooling_mode=way))
+    behind = hidden_states(folder, "the fox: a dog")[1 + len(exported.VOCABULARY.encode("the fox:")) :]
+    np.testing.assert_allclose(model.encode_queries(["a dog"])[0], pooled(behind), atol=1e-5)
+    np.testing.assert_allclose(model.encode_documents(["dog"])[0], pooled(hidden_states(folder, "dog")), atol=1e-5)
+
+
+def test_a_prompt_is_chosen_by_its_name(folder, caplog):
+    caplog.set_level("INFO")
+    usual = retrieval.load(prompted(folder))
+    assert "its prompts clustering stand before no text" in caplog.text
+    chosen = retrieval.load(folder, query_prompt="clustering", document_prompt="query")
+    for model, text in ((chosen, "a dog: fox"), (usual, "the fox: fox")):
+        expected = hidden_states(folder, text).mean(axis=0)
+        np.testing.assert_allclose(model.encode_queries(["fox"])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(chosen.encode_documents(["fox"]), usual.encode_queries(["fox"]), atol=1e-6)
+    with pytest.raises(UserError, match=r"unknown prompt of .* 'classify': known: clustering, document, query"):
+        retrieval.load(folder, query_prompt="classify")
+    set_keys(folder / SETTINGS, default_prompt_name="clustering")
+    with pytest.raises(UserError, match="default_prompt_name is 'clustering', of neither queries nor documents"):
+        retrieval.load(folder)
+    retrieval.load(folder, query_prompt="clustering")
+
+
+def test_embeddings_are_truncated_and_then_normalised(folder):
+    whole = retrieval.load(folder).encode_documents(TEXTS)
+    set_keys(folder / SETTINGS, truncate_dim=10)
+    np.testing.assert_allclose(retrieval.load(folder).encode_documents(TEXTS), whole[:, :10], atol=1e-6)
+    add(folder, "Normalize")
+    model = retrieval.load(folder)
+    np.testing.assert_allclose(model.encode_documents(TEXTS), unit(whole[:, :10]), atol=1e-6)
+    assert model.index(TEXTS).search(TEXTS[0], k=1)[0].score == pytest.approx(1, abs=1e-5)
+    for given, kept in ((4, 4), (16, 16)):
+        model = retrieval.load(folder, truncate_dim=given)
+        np.testing.assert_allclose(model.encode_documents(TEXTS), unit(whole[:, :kept]), atol=1e-6)
+    with pytest.raises(UserError, match=r"config\.model\.truncate_dim=17: embeddings have 16 dimensions"):
+        retrieval.load(folder, truncate_dim=17)
+    set_keys(folder / SETTINGS, truncate_dim=99)  # which cuts nothing there
+    np.testing.assert_allclose(retrieval.load(folder).encode_documents(TEXTS), unit(whole), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("file", "key", "value", "message"),
     [
         (SETTINGS, "similarity_fn_name", "euclidean", "similarity_fn_name is 'euclidean'; only 'cosine' or 'dot'"),
-        (SETTINGS, "truncate_dim", 8, "truncate_dim is 8, and whether that changes a result is not known here"),
+        (SETTINGS, "truncate_dim", 0, "truncate_dim is 0; a whole number from 1"),
+        (SETTINGS, "prompts", {"query": 7}, "prompts is {'query': 7}, and a text for each name"),
         (POOLING, "pooling_mode", ["cls", "mean"], "it pools by cls and mean; one of cls, mean"),
-        (POOLING, "include_prompt", False, "include_prompt is False; only True"),
+        (POOLING, "include_prompt", "no", "include_prompt is 'no'; only True or False"),
+        (LENGTHS, "transformer_task", "text-generation", "transformer_task is 'text-generation'; only"),
+        (LENGTHS, "modality_config", {"image": {}}, "modality_config of a text is None; only"),
+        (LENGTHS, "query_expansion", {"length": 32}, "query_expansion is {'length': 32}, and whether"),
         (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32, and what comes before it has 16"),
         (LENGTHS, "max_seq_length", -5, "max_seq_length is -5; a whole number of at least 3"),
         ("config.json", "hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
@@ -174,6 +270,7 @@ def test_what_is_not_understood_is_refused_by_name(folder, file, key, value, mes
     ("kind", "package", "message"),
     [
         ("Router", "sentence_transformers.models", "it has a module Router"),
+        ("LogitScore", "sentence_transformers.cross_encoder.modules.logit_score", "it has a module LogitScore"),
         ("Pooling", "sentence_transformers.models", "not one Transformer with one Pooling"),
         ("Normalize", "custom_st", "'custom_st.Normalize' is code of the model's own"),
     ],
@@ -196,3 +293,22 @@ def test_sizes_are_compared_before_they_are_made(folder, key):
             retrieval.load(folder)
         assert len(str(caught.value)) < 400
     assert time.perf_counter() - began < 5
+
+
+def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_path):
+    changes = {"model.tied": True, "model.pooling": "mean", "model.embed_dim": 0, "data.titles": "joined"}
+    start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
+    run = exported.work_directory(tmp_path / "run", shift=0, **changes, **start)
+    initial_parameters.check_sizes(run.config, kept_config(base.parent))
+    expected = retrieval.load(base).encode_documents(TEXTS)[:, :6]
+    np.testing.assert_allclose(retrieval.load(run.folder).encode_documents(TEXTS), expected, atol=1e-6)
+
+
+def test_what_a_config_lacks_of_a_folder_is_said_with_its_flags(folder):
+    config = published.get_config(str(partly(folder)[0]))
+    bert_weights.check(config, folder / "vocab.txt")
+    config.model.update(pool_from=(0, 0), truncate_dim=0, pooling="mean")
+    with pytest.raises(UserError) as caught:
+        bert_weights.check(config, folder / "vocab.txt")
+    flags = "--config.model.pooling=last --config.model.truncate_dim=10 --config.model.pool_from='(4, 0)'"
+    assert f"this config lacks what its modules do; set\n  {flags}\n" in str(caught.value)

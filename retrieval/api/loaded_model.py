@@ -34,7 +34,7 @@ from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, initial_parameters, towers
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.exported_towers import ExportedTowers
+from retrieval.recipes.exported_towers import Chosen, ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
@@ -53,25 +53,34 @@ _RERANKER = "config.rerank.model"
 _FEW = 32  # texts that are embedded as one batch
 
 
-def load(path: str | Path) -> "Model":
+def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", truncate_dim: int = 0) -> "Model":
     """The model of a finished run, or the towers of an export or of another published model.
 
     Args:
       path: the work directory of a run, which may be on an object store; or the folder that the stage `export`,
         sentence-transformers or transformers wrote, or its name on Hugging Face's hub, such as 'hf:me/towers'.
+      query_prompt, document_prompt: names of two of the prompts of a published model, where it has several; by default
+        those of queries and of documents.
+      truncate_dim: how many dimensions its embeddings keep, the first ones; by default as many as it says.
 
     Raises:
       UserError: there is none, or a part of it is not understood, or the training has not ended.
     """
+    chosen = Chosen(query_prompt, document_prompt, truncate_dim)
     path = os.path.expanduser(path)
     copy = artefacts.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
     if is_encoder(folder):
-        return Model(exported_towers.read(folder, experiment.defaults()), path)
+        return Model(exported_towers.read(folder, experiment.defaults(), chosen), path)
     if not (folder / preflight.CONFIG).exists():
         raise UserError(
             f"{path}: neither the work directory of a run nor a model; name the --workdir of a run, or a folder that "
             f"sentence-transformers or transformers saved{hub_hint(path)}"
+        )
+    if any(chosen):
+        raise UserError(
+            f"{path}: a run has the prefixes and the dimensions that it was trained with, config.data.query_prefix, "
+            "config.data.document_prefix and config.model.truncate_dim: leave them out"
         )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)

@@ -1,9 +1,9 @@
 """Towers as folders that Hugging Face's `transformers` and `sentence-transformers` load.
 
-    config.json, model.safetensors    a BertModel, whose pooler is of zeros: `AutoModel`
+    config.json, model.safetensors    the encoder, as its family has it, any pooler of zeros: `AutoModel`
     modules.json                      what sentence-transformers does one after the other:
-    sentence_bert_config.json           the BertModel, of at most so many tokens
-    1_Pooling/                          the vector of [CLS], or the mean
+    sentence_bert_config.json           the encoder, of at most so many tokens
+    1_Pooling/                          one vector of those of the tokens, such as [CLS]'s, or their mean
     2_Dense/                            the projection, where there is one
     3_LayerNorm/                        a LayerNorm of the embedding, where there is one; or whatever layers there are
     4_Normalize/                        length 1, where the model has it
@@ -13,6 +13,7 @@ either: it sends queries through one and documents through the other. One tower 
 queries (`query_length`). sentence-transformers knows it from version 6 on, and loads the rest from 5.7 on.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,63 +26,97 @@ from retrieval import files
 from retrieval.models import encoder_folder, encoder_tensors
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.module_folder import ACTIVATIONS, MODEL, SETTINGS, TITLES
+from retrieval.models.module_folder import ACTIVATIONS, MODEL, POOLINGS, SETTINGS, TITLES, TRUNCATED
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.two_tower import Tower
 from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
-# The scores of a search are inner products, of normalised embeddings too.
-_MODEL = {"model_type": MODEL, "similarity_fn_name": "dot"}
 _MODULES = "sentence_transformers.sentence_transformer.modules"
 ROUTER = "router_config.json"
+WITH_POOLER = ("bert", "mpnet")
 _KINDS = {DENSE: "Dense", LAYER_NORM: "LayerNorm", NORMALIZE: "Normalize"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """How towers are used, both alike.
+
+    Attributes:
+      normalize: whether embeddings are given length 1.
+      truncate_dim: how many dimensions of them are kept; 0 for all.
+      prompts: what stands before queries and before documents, where there is something.
+      include_prompt: whether the pooling takes the tokens of these.
+      titles: how the title of a document was read, `data.titles`; our own loader looks for it.
+    """
+
+    normalize: bool
+    truncate_dim: int = 0
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    include_prompt: bool = True
+    titles: str = ""
+
+    def settings(self, default_prompt: str) -> dict[str, Any]:
+        """What `config_sentence_transformers.json` says.
+
+        The scores of a search are inner products, of normalised embeddings too. Of truncated ones the length is no
+        longer 1 there, but their cosines are our scores.
+        """
+        by_cosine = self.normalize and self.truncate_dim
+        default = default_prompt if default_prompt in self.prompts else None
+        return {
+            "model_type": MODEL,
+            "similarity_fn_name": "cosine" if by_cosine else "dot",
+            "prompts": dict(self.prompts),
+            "default_prompt_name": default,
+            **({TRUNCATED: self.truncate_dim} if self.truncate_dim else {}),
+            **({TITLES: self.titles} if self.titles else {}),
+        }
 
 
 def write_tower(
     folder: Path,
     tower: Tower,
+    use: Use,
     *,
-    normalize: bool,
     length: int,
     query_length: int | None = None,
-    prompts: Mapping[str, str] = {},
     default_prompt: str = DOCUMENT,
-    titles: str = "",
+    pad_id: int = -1,
 ) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
 
     Args:
-      prompts: what stands before queries and before documents, where there is something.
       default_prompt: that of a text of which nobody says what it is.
-      titles: how the title of a document was read, `data.titles`; our own loader looks for it.
-      normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
+      pad_id: the token of padding, -1 where there is none.
       query_length: tokens that a query is cut to, where that is another number.
     """
     hidden_size = tower.encoder.config.hidden_size
     names = TensorNames.of(tower.encoder.config.architecture)
     tensors = encoder_tensors.to_tensors(_parameters(tower.encoder), names)
-    write_tensors(folder, tensors | (_no_pooler(hidden_size) if names.family == "bert" else {}))
-    files.write_json(folder / "config.json", encoder_folder.written_config(tower.encoder.config))
+    write_tensors(folder, tensors | (_no_pooler(hidden_size) if names.family in WITH_POOLER else {}))
+    config = encoder_folder.written_config(tower.encoder.config)
+    if config.get("pad_token_id") is None:  # in a family whose vocabularies have it in many places
+        config["pad_token_id"] = pad_id if pad_id >= 0 else None
+    files.write_json(folder / "config.json", config)
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
-    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
+    way = next(name for name, ours in POOLINGS.items() if ours == tower.pooling)
+    pooling = {"embedding_dimension": hidden_size, "pooling_mode": way, "include_prompt": use.include_prompt}
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", pooling)
     kinds = ["Transformer", "Pooling"]
-    for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if normalize else [])]:
+    for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
         kinds.append(_KINDS[layer.kind])
         _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
-    _write_modules(folder, kinds, prompts, default_prompt, titles)
+    _write_modules(folder, kinds)
+    files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
-def write_router(folder: Path, prompts: Mapping[str, str] = {}, titles: str = "") -> None:
-    """Writes what makes one model of the towers in the folders `query` and `document` below `folder`.
-
-    Args:
-      prompts, titles: as `write_tower` has them.
-    """
+def write_router(folder: Path, use: Use) -> None:
+    """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
     files.write_json(folder / ROUTER, router(folder))
-    _write_modules(folder, ["Router"], prompts, DOCUMENT, titles)
+    _write_modules(folder, ["Router"])
+    files.write_json(folder / SETTINGS, use.settings(DOCUMENT))
 
 
 def router(folder: Path) -> dict[str, Any]:
@@ -101,7 +136,7 @@ def _lengths(length: int, query_length: int | None) -> dict[str, int]:
 
 
 def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:
-    """BERT's pooler, of zeros: where it is missing, one is drawn at random, with a warning at every loading."""
+    """The pooler of their classes, of zeros: where it is missing, one is drawn at random, with a warning."""
     shape = (hidden_size, hidden_size)
     return {"pooler.dense.weight": np.zeros(shape, np.float32), "pooler.dense.bias": np.zeros(hidden_size, np.float32)}
 
@@ -141,18 +176,13 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
-def _write_modules(
-    folder: Path, kinds: Sequence[str], prompts: Mapping[str, str], default_prompt: str, titles: str
-) -> None:
-    """`modules.json`, and the prompts: the first module lies in the folder itself, others in a folder of their own."""
+def _write_modules(folder: Path, kinds: Sequence[str]) -> None:
+    """`modules.json`: the first module lies in the folder itself, others in a folder of their own."""
     modules = [
         {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     files.write_json(folder / MODULES, modules)
-    default = default_prompt if default_prompt in prompts else None
-    own = {TITLES: titles} if titles else {}
-    files.write_json(folder / SETTINGS, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default, **own})
 
 
 def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:

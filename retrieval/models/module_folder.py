@@ -19,7 +19,6 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
-from retrieval.models.two_tower import POOLINGS
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES, Module
 
@@ -27,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 SETTINGS = "config_sentence_transformers.json"
 TITLES = "titles"  # ours, which the libraries pass over
+TRUNCATED = "truncate_dim"
 MODEL = "SentenceTransformer"
 DOT, COSINE = ("dot", "dot_product"), ("cosine",)
 # The torch classes of activations.
@@ -38,7 +38,17 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "torch.nn.modules.activation.SiLU": "silu",
 }
+# Its ways of pooling.
+POOLINGS = {
+    "cls": "cls",
+    "mean": "mean",
+    "lasttoken": "last",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+}
 
+_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 _LENGTHS = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta")]
 _SWITCHES = (True, False)
 _CONFIG = "config.json"
@@ -51,14 +61,14 @@ _POOLING_SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING = {
     "word_embedding_dimension": ANY,
     "embedding_dimension": ANY,
-    "include_prompt": (True,),  # the tokens of a prompt are pooled like others
+    "include_prompt": _SWITCHES,
     "pooling_mode": ANY,
     **dict.fromkeys(_POOLING_SWITCHES, _SWITCHES),
 }
@@ -76,8 +86,8 @@ _TRANSFORMER = {
     "query_length": ANY,
     "document_length": ANY,
     "do_lower_case": _SWITCHES,  # the tokenizer's
-    "transformer_task": ("feature-extraction",),
-    "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
+    "transformer_task": ("feature-extraction",),  # others are a reranker's, or a masked language model's
+    "modality_config": ANY,
     "module_output_name": ("token_embeddings",),
     "processing_kwargs": ({},),
     "unpad_inputs": _SWITCHES,
@@ -94,6 +104,7 @@ _SETTINGS = {
     "similarity_fn_name": (*COSINE, *DOT),
     "prompts": ANY,
     "default_prompt_name": ANY,
+    TRUNCATED: ANY,
     TITLES: ANY,
 }
 
@@ -103,6 +114,8 @@ class ModuleFolder:
     """One tower's folder.
 
     Attributes:
+      pooling: one of `pooling.POOLINGS`.
+      include_prompt: whether the pooling takes the tokens of a prompt.
       layers: what follows the pooling, but for a last normalisation; in `folders` those of their weights.
       normalize: whether the last module gives embeddings length 1.
       length, query_length: the tokens that documents and queries are cut to.
@@ -111,6 +124,7 @@ class ModuleFolder:
     path: Path
     bert: EncoderFolder
     pooling: str
+    include_prompt: bool
     layers: tuple[Layer, ...]
     folders: tuple[Path, ...]
     normalize: bool
@@ -135,13 +149,13 @@ class ModuleFolder:
             raise UserError(f"{path / MODULES}: not one Transformer with one Pooling behind it, as our towers are")
         bert = EncoderFolder.open(path)
         size = bert.sizes["hidden_size"]
-        pooling = _pooling(modules[1].folder / _CONFIG, size)
+        pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
         layers, folders = map(list, zip(*_layers(modules[2:], size), strict=True)) if modules[2:] else ([], [])
         normalize = layers[-1:] == [Layer(NORMALIZE)]
         query, document = _lengths(bert)
         kept = len(layers) - normalize
         chain = tuple(layers[:kept]), tuple(folders[:kept])
-        return cls(path, bert, pooling, *chain, normalize, document, query)
+        return cls(path, bert, pooling, include_prompt, *chain, normalize, document, query)
 
     @classmethod
     def _of_encoder(cls, path: Path) -> "ModuleFolder":
@@ -152,7 +166,7 @@ class ModuleFolder:
         pooling = "last" if bert.sizes.get("architecture", Architecture()).causal else "mean"
         _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
         query, document = _lengths(bert)
-        return cls(path, bert, pooling, (), (), False, document, query)
+        return cls(path, bert, pooling, True, (), (), False, document, query)
 
     def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the layers by the names of `tower_head.names`.
@@ -175,16 +189,19 @@ def settings(folder: Path) -> dict[str, Any]:
     """
     record = known_keys.read(folder / SETTINGS, _SETTINGS, optional=True)
     prompts = record.setdefault("prompts", {})
-    if not isinstance(prompts, dict):
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise UserError(f"{folder / SETTINGS}: prompts is {shown(prompts)}, and a text for each name is needed")
+    record["prompts"] = prompts = {name: text or "" for name, text in prompts.items()}
+    if TRUNCATED in record:
+        known_keys.whole(folder / SETTINGS, record, TRUNCATED, _MOST)
     default = record.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise UserError(f"{folder / SETTINGS}: default_prompt_name is {shown(default)}, which is none of its prompts")
     return record
 
 
-def _pooling(path: Path, size: int) -> str:
-    """How a text's tokens become a vector."""
+def _pooling(path: Path, size: int) -> tuple[str, bool]:
+    """How a text's tokens become a vector, and whether its prompt's are among them."""
     record = known_keys.read(path, _POOLING)
     for key in ("word_embedding_dimension", "embedding_dimension"):
         _check_size(path, record, key, size)
@@ -195,7 +212,7 @@ def _pooling(path: Path, size: int) -> str:
         raise UserError(
             f"{path}: it pools by {' and '.join(ways)[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
         )
-    return ways[0]
+    return POOLINGS[ways[0]], record.get("include_prompt", True)
 
 
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:
@@ -265,6 +282,8 @@ def _lengths(bert: EncoderFolder) -> tuple[int, int]:
     paths = [bert.place / name for name in _LENGTHS]
     path = next((path for path in paths if path.is_file()), paths[0])
     record, most = known_keys.read(path, _TRANSFORMER, optional=True), bert.sizes["max_length"]
+    if (of_text := _modality(record)) != _TEXT:
+        raise UserError(f"{path}: modality_config of a text is {shown(of_text)}; only {_TEXT} is understood here")
     longest = most
     if "max_seq_length" in record:
         longest = known_keys.whole(path, record, "max_seq_length", least=_LEAST)
@@ -277,6 +296,12 @@ def _lengths(bert: EncoderFolder) -> tuple[int, int]:
         for key in ("query_length", "document_length")
     )
     return query, document
+
+
+def _modality(record: Mapping[str, Any]) -> Any:
+    """What is done with a text; images, or messages of a chat, are not given to our towers."""
+    modalities = record.get("modality_config", {"text": _TEXT})
+    return modalities.get("text") if isinstance(modalities, dict) else modalities
 
 
 def _listed(shapes: Mapping[str, Sequence[int]]) -> str:

@@ -225,11 +225,18 @@ def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -
     if modules.layers and tuple(two_tower.head_of(model.embed_dim, model.embed_norm, model.head)) != modules.layers:
         names = [name for name in ("embed_dim", "embed_norm", "head") if model[name] != theirs[name]]
         wanted |= {f"model.{name}": theirs[name] for name in names}
+    if theirs["truncate_dim"] and not model.truncate_dim:
+        wanted["model.truncate_dim"] = theirs["truncate_dim"]
     config = config.copy_and_resolve_references()
     sides = zip(prefixes.NAMES, module_fields.prompts(folder.path, settings), _TOWERS)
     for name, prompt, tower in sides:
         if prompt and not config.data[name] and tower in towers:
             config.data[name] = wanted[f"data.{name}"] = prompt
+    places = (0, 0) if modules.include_prompt else module_fields.behind_prefixes(config, vocabulary_of(folder))
+    theirs_or_ours = zip(places, model.pool_from, _TOWERS, strict=True)
+    places = tuple(place if tower in towers else ours for place, ours, tower in theirs_or_ours)
+    if places != tuple(model.pool_from):
+        wanted["model.pool_from"] = places
     return [f"--config.{name}={_quoted(str(value))}" for name, value in wanted.items()]
 
 

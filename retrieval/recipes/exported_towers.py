@@ -12,7 +12,7 @@ from retrieval.models import module_folder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.recipes.placement import parameters_of
-from retrieval.recipes.towers import build_towers
+from retrieval.recipes.towers import build_towers, check_truncated
 
 
 class ExportedTowers(NamedTuple):
@@ -26,17 +26,33 @@ class ExportedTowers(NamedTuple):
     params: dict[str, Any]
 
 
-def read(folder: Path, config: ConfigDict) -> ExportedTowers:
+class Chosen(NamedTuple):
+    """What is chosen of that which a folder offers.
+
+    Attributes:
+      query_prompt, document_prompt: names of prompts; '' for the usual ones.
+      truncate_dim: the dimensions of an embedding that are kept; 0 for the folder's own.
+    """
+
+    query_prompt: str = ""
+    document_prompt: str = ""
+    truncate_dim: int = 0
+
+
+USUAL = Chosen()
+
+
+def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTowers:
     """The towers of a folder.
 
     Args:
       config: all fields, of which those of the model and the lengths are replaced in a copy.
 
     Raises:
-      UserError: a file is missing or damaged, or it is a model that ours cannot be.
+      UserError: a file is missing or damaged, it is a model that ours cannot be, or it has not what is chosen.
     """
     config = config.copy_and_resolve_references()
-    query, document = set_sizes(folder, config)
+    query, document = set_sizes(folder, config, chosen)
     vocabulary = bert_weights.vocabulary_of(document.bert)
     shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
     towers = {"query_tower": query, "document_tower": document}
@@ -45,7 +61,7 @@ def read(folder: Path, config: ConfigDict) -> ExportedTowers:
     return ExportedTowers(config, vocabulary, params)
 
 
-def set_sizes(folder: Path, config: ConfigDict) -> tuple[ModuleFolder, ModuleFolder]:
+def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:
     """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers.
 
     Raises:
@@ -53,11 +69,18 @@ def set_sizes(folder: Path, config: ConfigDict) -> tuple[ModuleFolder, ModuleFol
     """
     query, document = module_fields.open_towers(folder)
     settings = module_folder.settings(folder)
-    if module_fields.fields_of(query, settings) != module_fields.fields_of(document, settings):
+    fields, others = (module_fields.fields_of(tower, settings) for tower in (query, document))
+    if fields != others or query.include_prompt != document.include_prompt:
         raise UserError(f"{folder}: its towers are of different sizes, and ours have the same; export the run again")
-    config.model.update(module_fields.fields_of(query, settings), encoder="transformer", remat="none", dtype="float32")
+    config.model.update(fields, encoder="transformer", remat="none", dtype="float32")
     config.model.update(tied=query is document, positions=query.bert.sizes["max_length"])
     config.data.update(query_length=query.query_length, document_length=document.length)
-    config.data.query_prefix, config.data.document_prefix = module_fields.prompts(folder, settings)
+    config.data.query_prefix, config.data.document_prefix = module_fields.prompts(folder, settings, chosen[:2])
     config.data.titles = module_fields.titles(folder, settings)
+    if chosen.truncate_dim:
+        config.model.truncate_dim = chosen.truncate_dim
+    check_truncated(config.model)
+    config.model.pool_from = (0, 0)
+    if not query.include_prompt:
+        config.model.pool_from = module_fields.behind_prefixes(config, bert_weights.vocabulary_of(document.bert))
     return query, document

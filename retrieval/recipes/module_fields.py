@@ -1,22 +1,28 @@
 """Towers as sentence-transformers has them, and as the stage `export` writes them: as fields of a config."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
-from retrieval.errors import UserError
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, unknown_name
 from retrieval.models import architecture, two_tower
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.export_files import ROUTER, router
-from retrieval.models.module_folder import DOT, SETTINGS, TITLES, ModuleFolder
+from retrieval.models.module_folder import DOT, SETTINGS, TITLES, TRUNCATED, ModuleFolder
 from retrieval.models.tower_head import DENSE, LAYER_NORM, Layer
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
+
+_log = logging.getLogger(__name__)
 
 # The prompts of documents, in the order in which sentence-transformers looks for one.
 _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
@@ -43,7 +49,7 @@ def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
 
 
 def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `config.model` that say what a folder does, but for the positions.
+    """The fields of `config.model` that say what a folder does, but for the positions and what is pooled of prompts.
 
     Args:
       settings: as `module_folder.settings` gives them: embeddings that are compared by cosines have length 1 here.
@@ -56,7 +62,22 @@ def fields_of(tower: ModuleFolder, settings: Mapping[str, Any]) -> dict[str, Any
         head = usual
     else:
         head = {"embed_dim": 0, "embed_norm": False, "head": tuple(map(str, tower.layers))}
-    return sizes | head | {"pooling": tower.pooling, "normalize": tower.normalize or is_cosine}
+    full, kept = (dense or [tower.bert.sizes["hidden_size"]])[-1], settings.get(TRUNCATED, 0)
+    truncated = {"truncate_dim": kept if kept < full else 0}
+    return sizes | head | truncated | {"pooling": tower.pooling, "normalize": tower.normalize or is_cosine}
+
+
+def behind_prefixes(config: ConfigDict, vocabulary: Vocabulary) -> tuple[int, int]:
+    """The `model.pool_from` that leaves out [CLS] and the prefix of queries, and of documents, where there is one.
+
+    As sentence-transformers counts, a prefix has the tokens that it has alone.
+    """
+    query, document = (config.data[name] for name in prefixes.NAMES)
+    return _size(query, vocabulary), _size(document, vocabulary)
+
+
+def _size(prefix: str, vocabulary: Vocabulary) -> int:
+    return len(vocabulary.template.before) + len(vocabulary.encode(prefix)) if prefix else 0
 
 
 def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
@@ -68,24 +89,39 @@ def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
     return sizes | {"family": own.family, "switches": switches}
 
 
-def prompts(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("", "")) -> list[str]:
     """What stands before queries and before documents.
 
+    Args:
+      names: those of the prompts; '' for the usual one.
+
     Raises:
-      UserError: one of them can be no prefix here, or nobody can know which texts a prompt stands before.
+      UserError: there is none of a name, one of them can be no prefix here, or nobody can know which texts a prompt
+        stands before.
     """
-    given = settings["prompts"]
-    names = (QUERY,), _DOCUMENT_PROMPTS
-    texts = [next(filter(None, map(given.get, known)), "") for known in names]
+    given, usual = settings["prompts"], ((QUERY,), _DOCUMENT_PROMPTS)
+    for name in filter(None, names):
+        if name not in given:
+            raise unknown_name(f"prompt of {folder}", name, given)
+    texts = [
+        given[name] if name else next(filter(None, map(given.get, known)), "") for name, known in zip(names, usual)
+    ]
     if not all(map(fields.PREFIX.fits, texts)):
         raise UserError(
             f"{folder / SETTINGS}: one of its prompts is not {fields.PREFIX.needed}; mend it, or export it again"
         )
     default = settings.get("default_prompt_name")
-    if default is not None and given[default] and default not in (QUERY, *_DOCUMENT_PROMPTS):
+    if default is not None and given[default] and default not in (QUERY, *_DOCUMENT_PROMPTS, *names):
         raise UserError(
             f"{folder / SETTINGS}: default_prompt_name is {default!r}, of neither queries nor documents: call that "
             f"prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
+        )
+    if others := [name for name, text in given.items() if text and text not in texts]:
+        _log.info(
+            "%s: its prompts %s stand before no text; retrieval.load takes another by name (query_prompt, "
+            "document_prompt), and config.data.query_prefix as a text",
+            folder,
+            ", ".join(others),
         )
     return texts
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
@@ -29,6 +30,17 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     names = [field.name for field in dataclasses.fields(TowerConfig) if field.name not in ("encoder", "sizes")]
     of_towers = {name: model[name] for name in names}
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
+
+
+def check_truncated(model: Any) -> None:
+    """Checks that embeddings have the dimensions that are to be kept.
+
+    Raises:
+      UserError: they do not.
+    """
+    size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    if not 0 <= model.truncate_dim <= size:
+        raise UserError(f"config.model.truncate_dim={model.truncate_dim}: embeddings have {size} dimensions: take less")
 
 
 def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:

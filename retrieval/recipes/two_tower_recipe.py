@@ -177,11 +177,7 @@ def _check_embeddings(model: Any) -> None:
             f"config.model.head={tuple(model.head)} is all that follows the pooling: set config.model.embed_dim=0 and "
             "config.model.embed_norm=False"
         )
-    size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    if model.truncate_dim > size:
-        raise UserError(
-            f"config.model.truncate_dim={model.truncate_dim}: embeddings have {size} dimensions: take that or less"
-        )
+    towers.check_truncated(model)
     if model.encoder == "bow_mlp" and (model.head or any(model.pool_from)):
         raise UserError(
             "config.model.head and config.model.pool_from are of transformers, and config.model.encoder is 'bow_mlp': "

@@ -19,7 +19,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import adapters, examples
+from retrieval.recipes import adapters, examples, module_fields
 from retrieval.recipes.initial_parameters import check_towers, load_adapted, load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED
@@ -50,8 +50,13 @@ def export(run: Run) -> dict[str, Any]:
             vocabulary=vocabulary,
             query_length=config.data.query_length,
             document_length=config.data.document_length,
-            prompts=_prompts(config.data),
-            titles=config.data.titles,
+            use=folders.Use(
+                normalize=towers.normalize,
+                truncate_dim=towers.truncate_dim,
+                prompts=_prompts(config.data),
+                include_prompt=_includes_prompts(config, vocabulary),
+                titles=config.data.titles,
+            ),
             instead=_adapters_of(run) if run.config.export.adapter else None,
         )
         kind = {"tied": config.model.tied}
@@ -167,12 +172,10 @@ def _write_towers(
     vocabulary: Vocabulary,
     query_length: int,
     document_length: int,
-    prompts: Mapping[str, str],
-    titles: str,
+    use: folders.Use,
     instead: Callable[[str, Path], None] | None,
 ) -> None:
-    alike = {"normalize": towers.normalize, "prompts": prompts, "titles": titles}
-    write = functools.partial(folders.write_tower, **alike)
+    write = functools.partial(folders.write_tower, use=use, pad_id=vocabulary.pad_id)
     query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
         write(folder, query_tower, length=document_length, query_length=query_length)
@@ -191,7 +194,7 @@ def _write_towers(
         _write_tokenizer(folder / name, tower, vocabulary, length)
         if instead:
             instead(f"{name}_tower", folder / name)
-    folders.write_router(folder, prompts, titles)
+    folders.write_router(folder, use)
 
 
 def _prompts(data: ConfigDict) -> dict[str, str]:
@@ -200,8 +203,24 @@ def _prompts(data: ConfigDict) -> dict[str, str]:
     return {side: text for side, name in of_sides if (text := data[name])}
 
 
+def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
+    """Whether the pooling takes the tokens of prefixes.
+
+    Raises:
+      UserError: it begins at places that those libraries do not have.
+    """
+    places = tuple(config.model.pool_from)
+    if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
+        raise UserError(
+            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
+            f"behind the prefixes, which is {behind} here: train with one of these"
+        )
+    return not any(places)
+
+
 def _write_tokenizer(folder: Path, tower: Any, vocabulary: Vocabulary, length: int) -> None:
-    types = tower.encoder.config.type_vocab_size
+    config = tower.encoder.config
+    types = config.type_vocab_size if config.architecture.token_types else 0
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
@@ -271,10 +290,9 @@ def _names(value: Any) -> list[str]:
 
 
 def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
-    lengths = (
-        f"Queries are cut to {query_length} tokens and documents to {document_length}, [CLS] and [SEP] among them."
-    )
-    if trained.model.tied and query_length != document_length:
+    model, loader = trained.model, "T5EncoderModel" if trained.model.family == "t5" else "AutoModel"
+    lengths = f"Queries are cut to {query_length} tokens and documents to {document_length}, special ones among them."
+    if model.tied and query_length != document_length:
         lengths += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
     titles = [
         "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
@@ -283,10 +301,14 @@ def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDic
     ]
     if trained.data.titles == prefixes.JOINED:
         titles = ["A document with a title is the title, a space and the text."]
+    again = "; with `normalize_embeddings=True` they have length 1 then, as in training" if model.normalize else ""
+    truncated = [f"Of embeddings the first {model.truncate_dim} dimensions are kept{again}."]
+    pooler = " Its pooler is of zeros: there is none." if model.family in folders.WITH_POOLER else ""
     return [
         lengths,
         *titles,
-        "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
+        *(truncated if model.truncate_dim else []),
+        f"`{loader}` loads the encoder alone.{pooler}",
     ]
 
 
