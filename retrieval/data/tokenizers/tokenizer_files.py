@@ -17,14 +17,14 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, length: int, types:
 
     Args:
       length: tokens that a text is cut to where truncation is asked for.
-      types: token types of the model, 1 or 2.
+      types: token types of the model, 1 or 2; 0 where it takes none.
     """
     settings = vocabulary.settings() | {
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
         "model_max_length": length,
     }
     vocabulary.save(folder / vocabulary.FILE)
-    files.write_text(folder / "tokenizer.json", vocabulary.to_json(types) + "\n")
+    files.write_text(folder / "tokenizer.json", vocabulary.to_json(max(1, types)) + "\n")
     files.write_json(folder / "tokenizer_config.json", settings)
     names = {name: token for name, token in settings.items() if name.endswith("_token")}
     files.write_json(folder / "special_tokens_map.json", names)
