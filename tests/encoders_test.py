@@ -16,8 +16,10 @@ from support.encoder_folders import FAMILIES, H, V, write
 from support.encoder_models import gradient, hidden, load, packed, rows
 
 from retrieval.models import rope
-from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoder_folder import EncoderFolder, written_config
+from retrieval.models.encoders import family as families
 from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
 
 GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "encoders.json").read_text())
 
@@ -58,6 +60,17 @@ def test_a_mistake_is_noticed(name, mistake, tmp_path):
 @pytest.mark.parametrize(("name", "switch"), encoder_mistakes.ALL_SWITCHES, ids=str)
 def test_a_wrong_switch_is_noticed(name, switch, tmp_path):
     assert difference(name, load(write(tmp_path, name), switch)) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["modernbert", "qwen3", "llama3", "mistral", "gemma3", "embedding_gemma"])
+def test_a_written_config_says_the_same_to_transformers_4(name, tmp_path):
+    """Which does not know rope_parameters."""
+    linear = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}} if name == "gemma3" else {}
+    sizes = EncoderFolder.open(write(tmp_path / "published", name, **linear)).sizes
+    written = written_config(TransformerConfig(**sizes))
+    assert written.pop("rope_parameters")
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    assert families.read(tmp_path / "config.json")[1] == sizes
 
 
 def three(name):

@@ -126,6 +126,7 @@ def _write(config: TransformerConfig, name: str) -> dict[str, Any]:
         **({"use_sliding_window": False} if name.startswith("qwen") else {}),
         **({} if switches.causal else {"is_causal": False}),
         "rope_theta": switches.rope_theta,
+        **rotary.written_scaling(switches.rope_scaling),
         "rope_parameters": rotary.written_theta(switches.rope_theta, switches.rope_scaling),
         "tie_word_embeddings": True,
         "dtype": "float32",

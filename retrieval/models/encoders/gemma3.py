@@ -92,6 +92,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
         "sliding_window": switches.reach + 1 if switches.causal else 2 * switches.reach,
         "layer_types": rotary.written_kinds(config.num_layers, switches.locality()),
         **dict(zip(_THETAS, (theta, local))),
+        **rotary.written_scaling(switches.rope_scaling),
         "rope_parameters": {
             "full_attention": rotary.written_theta(theta, switches.rope_scaling),
             "sliding_attention": rotary.written_theta(local, ""),

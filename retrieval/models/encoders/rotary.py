@@ -87,6 +87,13 @@ def written_theta(base: float, scaling: str) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": base, **values}
 
 
+def written_scaling(scaling: str) -> dict[str, Any]:
+    """What transformers 4 reads in its place, beside the bases."""
+    group = written_theta(0.0, scaling)
+    del group["rope_theta"]
+    return {"rope_scaling": group} if scaling else {}
+
+
 def _group(path: Path, value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise UserError(f"{path}: {shown(value)} stands where rope_parameters or rope_scaling are; copy the file again")
