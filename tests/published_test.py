@@ -221,6 +221,21 @@ def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
     assert config.model.hidden_size == 16 and config.model.pooling == "mean" and config.data.document_length == 40
 
 
+@pytest.mark.parametrize(
+    ("switch", "pooling"),
+    [
+        ("cls_token", "cls"),
+        ("max_tokens", "max"),
+        ("lasttoken", "last"),
+        ("mean_sqrt_len_tokens", "mean_sqrt_len"),
+        ("weightedmean_tokens", "weighted_mean"),
+    ],
+)
+def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
+    folder = with_older_pooling(model, **{"mean_tokens": False, switch: True})
+    assert published.get_config(str(folder)).model.pooling == pooling
+
+
 def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
     for name, match in (
         ("", "starts from a model: write"),
@@ -230,10 +245,6 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
             fine_tune.get_config(name)
     with pytest.raises(UserError, match=r"neither a modules\.json nor the config\.json of an encoder"):
         published.get_config(str(tmp_path))
-    with pytest.raises(UserError, match="it pools by max; one of cls, mean is needed"):
-        published.get_config(str(with_older_pooling(model, mean_tokens=False, max_tokens=True)))
-    with pytest.raises(UserError, match="it pools by mean_sqrt_len; one of cls, mean is needed"):
-        published.get_config(str(with_older_pooling(model, mean_tokens=False, mean_sqrt_len_tokens=True)))
     with pytest.raises(UserError, match="it pools by cls and mean"):
         published.get_config(str(with_older_pooling(model, cls_token=True)))
 
