@@ -117,8 +117,8 @@ def one_device():
     """One of the eight."""
     with pytest.MonkeyPatch.context() as patch:
         first = jax.devices()[:1]
-        patch.setattr(jax, "devices", lambda *_: first)
-        patch.setattr(jax, "local_devices", lambda *_: first)
+        patch.setattr(jax, "devices", lambda *_, **__: first)
+        patch.setattr(jax, "local_devices", lambda *_, **__: first)
         patch.setattr(jax, "device_count", lambda *_: 1)
         yield
 
