@@ -53,6 +53,41 @@ def test_training_is_the_same_on_every_mesh(changes, sizes):
             assert_shared(params, fsdp)
 
 
+SHARED = QWEN3 | {"model.num_heads": 4, "model.switches": ("kv_heads=2", "head_size=8")}
+BERT = {
+    "model.tied": True,
+    "model.num_heads": 4,
+    "model.dropout": 0.1,
+    "model.attention_dropout": 0.0,
+    "train.adam_epsilon": 1e-4,
+}
+
+
+@pytest.mark.parametrize(("changes", "tensor"), [(SHARED, 2), (BERT, 4)], ids=["Qwen3", "BERT"])
+def test_training_is_the_same_where_devices_share_heads(changes, tensor):
+    expected, losses = run(make_config(1, **changes))
+    state, actual = run(make_config(2, **changes, **{"mesh.tensor": tensor}))
+    np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
+    assert_close(state, expected, atol=2e-6)
+    layers = state.params["query_tower"]["encoder"]["layers"]
+    for kernel in (layers["attention"]["key"]["kernel"], layers["mlp_out"]["kernel"]):
+        assert kernel.addressable_shards[0].data.size * 2 * tensor == kernel.size
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mesh.tensor": 3}, r"config\.mesh\.tensor=3 does not divide the 8 devices"),
+        ({"mesh.tensor": 4}, r"tensor=4 does not divide the encoder's kv_heads, which is 2"),
+        ({"mesh.tensor": 2, "mesh.fsdp": 8}, r"fsdp=8 does not divide the 8 devices over config\.mesh\.tensor=2"),
+        ({"mesh.tensor": 2, "model.dropout": 0.1}, r"set config\.model\.attention_dropout=0"),
+    ],
+)
+def test_heads_that_devices_cannot_share(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_mesh(make_config(**SHARED | changes))
+
+
 def test_parameters_in_bfloat16_learn_as_those_in_float32_do():
     (whole, losses), (state, actual) = (run(make_config(4, **QWEN3, **{"train.parameters": p})) for p in FORMATS)
     np.testing.assert_allclose(actual, losses, rtol=0, atol=0.01)

@@ -181,12 +181,13 @@ def _kernel_of(device: Any, head_size: int) -> Kernel | None:
 
 
 def _on_own_rows(kernel: Kernel) -> Kernel:
-    """The kernel on the rows that each device has: a compiler cannot share a kernel out by itself."""
+    """The kernel on the rows and heads that each device has: a compiler cannot share a kernel out by itself."""
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
 
     def call(*given: jax.Array) -> jax.Array:
-        rows = P(*jax.typeof(given[0]).sharding.spec[:1])
-        return jax.shard_map(kernel, in_specs=(rows,) * 4, out_specs=rows, check_vma=False)(*given)
+        spec = jax.typeof(given[0]).sharding.spec
+        heads, rows = P(*spec[:2]), P(*spec[:1])
+        return jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)(*given)
 
     return call

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from retrieval.runtime.arrays import is_on_cpu, reshape_rows
+from retrieval.runtime.arrays import are_shared, is_on_cpu, reshape_rows
 
 _BLOCK = 16  # tokens that are transposed at a time: with the features of a layer they fit a core's cache
 
@@ -35,7 +37,8 @@ def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.
     factor = factor_type(dtype, products)
     if is_on_cpu():
         return _on_cpu(factor, x, kernel_IO)
-    return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype)
+    out = _out_sharding(x, kernel_IO)
+    return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype, out_sharding=out)
 
 
 def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
@@ -73,7 +76,8 @@ def _on_cpu(factor: str, x: jax.Array, kernel_IO: jax.Array) -> jax.Array:
 
 def _forward(factor: str, x: jax.Array, kernel_IO: jax.Array) -> tuple[jax.Array, tuple]:
     # A sum in bfloat16 would not only be worse: XLA has no fast product for it.
-    y = jnp.dot(rounded(x, factor), rounded(kernel_IO, factor), preferred_element_type=jnp.float32)
+    factors, out = (rounded(x, factor), rounded(kernel_IO, factor)), _out_sharding(x, kernel_IO)
+    y = jnp.dot(*factors, preferred_element_type=jnp.float32, out_sharding=out)
     return y, (x, kernel_IO)
 
 
@@ -118,4 +122,16 @@ def _product(equation: str, a: jax.Array, b: jax.Array, primal: jax.Array) -> ja
 
 def _tokens(x: jax.Array) -> jax.Array:
     """[..., H] to [T, H]."""
-    return reshape_rows(x, -1, x.shape[-1])
+    if not are_shared(x, -1):
+        return reshape_rows(x, -1, x.shape[-1])
+    sharding = jax.typeof(x).sharding
+    out = NamedSharding(sharding.mesh, P(sharding.spec[0], sharding.spec[-1]))
+    return jnp.reshape(x, (-1, x.shape[-1]), out_sharding=out)
+
+
+def _out_sharding(x: jax.Array, kernel_IO: jax.Array) -> NamedSharding | None:
+    """Of their product, where devices share the axis that is summed over: they add up what each has of it."""
+    if not are_shared(x, -1):
+        return None
+    sharding = jax.typeof(x).sharding
+    return NamedSharding(sharding.mesh, P(*sharding.spec[:-1], None))

@@ -31,7 +31,7 @@ from retrieval.models.relative_bias import RelativeBias
 from retrieval.models.rms_norm import RMSNorm
 from retrieval.models.rope import Rotation
 from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
-from retrieval.runtime.arrays import is_on_cpu
+from retrieval.runtime.arrays import TENSOR, are_shared, is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
@@ -338,7 +338,7 @@ class Attention(nnx.Module):
             seen_RNDL = fused_attention.attend(query_RNDL, key_RKDM, value_RKDM, sees)
         elif isinstance(sees, Biased):
             seen_RNDL = plain(*given, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
-        elif config.dtype == "float32" and is_on_cpu():
+        elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
             factor = factor_type(config.dtype, config.products)
             seen_RNDL = cpu_attention.attend(*given, sees, config.attention_rate, dropout_key, factor)
         else:
@@ -492,11 +492,14 @@ def norm(config: TransformerConfig, size: int, rngs: nnx.Rngs) -> LayerNorm | RM
 def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
     """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
 
-    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.
+    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is. What
+    devices share of a layer's products stays shared.
     """
-    if not any(jax.typeof(x).sharding.spec):
+    spec = jax.typeof(x).sharding.spec
+    shared = P(*(axis if axis == TENSOR else None for axis in spec))
+    if not any(axis not in (None, TENSOR) for axis in spec):
         return x
-    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, P())
+    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, shared if any(shared) else P())
 
 
 def _kept(remat: str) -> Callable[..., bool]:

@@ -7,9 +7,10 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.errors import UserError
 from retrieval.models import fused_attention, lora
 from retrieval.models.transformer import gathered
-from retrieval.recipes.encoder_sizes import head_size
+from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.training import sharding
 
 
@@ -19,14 +20,15 @@ def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = No
     Raises:
       UserError: `mesh.fsdp` does not divide the devices, or they have no kernel for attention that is to be fused.
     """
-    mesh = sharding.make_mesh(config.mesh.fsdp, devices)
+    mesh = sharding.make_mesh(config.mesh.fsdp, devices, config.mesh.tensor)
+    _check_tensor(config)
     fused_attention.check_device(config.model.attention, mesh.devices.flat[0], head_size(config.model))
     return mesh
 
 
 def local_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = None) -> jax.sharding.Mesh:
     """That of one host's devices alone: this one's, or those given."""
-    return sharding.local_mesh(config.mesh.fsdp, devices)
+    return sharding.local_mesh(config.mesh.fsdp, devices, config.mesh.tensor)
 
 
 def parameters_of(model: nnx.Module) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> An
         replicate_below=config.mesh.replicate_below,
         is_stacked=is_stacked,
         is_table=is_table,
+        tensor_axis=tensor_axis,
     )
 
 
@@ -84,3 +87,30 @@ def is_stacked(path: tuple) -> bool:
 def is_table(path: tuple) -> bool:
     """Whether the parameter at a path is the embeddings of a vocabulary's tokens."""
     return any(key.key == "token_embedding" for key in path)
+
+
+def tensor_axis(path: tuple) -> int | None:
+    """The axis of a layer's matrix that `mesh.tensor` devices share: each has some heads, and some of the MLP."""
+    names = [key.key for key in path]
+    if not is_stacked(path) or names[-1] != "kernel":
+        return None
+    return {**dict.fromkeys(_FROM_ALL, -1), **dict.fromkeys(_TO_ALL, -2)}.get(names[-2])
+
+
+_FROM_ALL, _TO_ALL = ("query", "key", "value", "mlp_in", "mlp_gate"), ("output", "mlp_out")
+
+
+def _check_tensor(config: ConfigDict) -> None:
+    tensor, model = config.mesh.tensor, config.model
+    if tensor == 1:
+        return
+    rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
+    if model.encoder != "transformer" or rate:
+        raise UserError(
+            f"config.mesh.tensor={tensor} is for transformers without dropout on attention: set "
+            "config.model.attention_dropout=0, or config.mesh.tensor=1"
+        )
+    kv_heads = architecture_of(model).kv_heads or model.num_heads
+    for name, size in (("num_heads", model.num_heads), ("kv_heads", kv_heads), ("mlp_size", model.mlp_size)):
+        if size % tensor:
+            raise UserError(f"config.mesh.tensor={tensor} does not divide the encoder's {name}, which is {size}")

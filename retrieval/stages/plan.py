@@ -25,6 +25,7 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
+from retrieval.runtime.arrays import TENSOR
 from retrieval.stages import training_steps, training_time
 from retrieval.training import chips, sharding, step_plan, work
 from retrieval.training.chips import Chip
@@ -50,7 +51,7 @@ class Plan:
     Attributes:
       kind: of the devices, as JAX names it.
       chip: None where it is not in the table of chips, such as a CPU.
-      data, fsdp: sizes of the mesh.
+      data, fsdp, tensor: sizes of the mesh.
       steps: of the run.
       step: what the compiler says, of a device.
       flops: operations of a device in a step.
@@ -68,11 +69,12 @@ class Plan:
     flops: float
     useful_flops: float
     rate: float
+    tensor: int = 1
 
     @property
     def devices(self) -> int:
         """Devices as JAX counts them: of some chips each core is one."""
-        return self.data * self.fsdp
+        return self.data * self.fsdp * self.tensor
 
     @property
     def memory(self) -> int | None:
@@ -221,6 +223,7 @@ def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.De
         flops=work.flops(traced.jaxpr),
         useful_flops=useful_flops,
         rate=training_time.operations_per_second(devices),
+        tensor=mesh.shape.get(TENSOR, 1),
     )
 
 
@@ -233,7 +236,8 @@ def _rows(planned: Plan) -> Iterator[tuple[str, Any]]:
     chip, step, steps = planned.chip, planned.step, f"{planned.steps:,}"
     cores = f", {chip.cores} per chip" if chip and chip.cores > 1 else ""
     yield "devices", f"{planned.devices} x {planned.kind}{cores}"
-    yield "mesh", f"data {planned.data} x fsdp {planned.fsdp}"
+    tensor = f" x tensor {planned.tensor}" if planned.tensor > 1 else ""
+    yield "mesh", f"data {planned.data} x fsdp {planned.fsdp}{tensor}"
     yield "parameters", planned.parameters
     yield "a device: parameters and optimizer state", _gib(step.state)
     yield "a device: arguments of the step", _gib(step.arguments)
@@ -260,7 +264,8 @@ def _rows(planned: Plan) -> Iterator[tuple[str, Any]]:
 def advice(planned: Plan, config: ConfigDict) -> Iterator[str]:
     """Settings that would make a step fit which does not: those that are enough, where the compiler gives numbers."""
     step, rows = planned.step, config.train.chunk_size or config.train.batch_size  # that are computed at a time
-    shards = [n for n in range(planned.fsdp + 1, planned.devices + 1) if planned.devices % n == 0]
+    groups = planned.devices // planned.tensor
+    shards = [n for n in range(planned.fsdp + 1, groups + 1) if groups % n == 0]
     chunks = [size for size in reversed(recipe_of(config).chunk_sizes(planned.devices)) if size < rows]
     times = "more"
     if step.peak is not None and planned.room is not None:

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError, divisors, listed, near
+from retrieval.runtime.arrays import TENSOR
 
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
 
@@ -20,32 +21,45 @@ DATA, FSDP = "data", "fsdp"
 def make_mesh(
     fsdp: int = 1,
     devices: Sequence[Device] | None = None,
+    tensor: int = 1,
 ) -> jax.sharding.Mesh:
-    """All devices (or those given) in two Explicit axes.
+    """All devices (or those given) in two Explicit axes, or three.
 
-    Batches are sharded over both, parameters over `fsdp` devices and replicated over the others.
+    Batches are sharded over the first two, parameters over `fsdp` devices and replicated over the others; `tensor`
+    devices with the same rows share the heads and the MLP of each layer.
 
     Raises:
-      UserError: `fsdp` does not divide the devices.
+      UserError: `fsdp` or `tensor` does not divide the devices.
     """
     count = len(jax.devices() if devices is None else devices)
-    if fsdp < 1 or count % fsdp:
-        raise UserError(f"config.mesh.fsdp={fsdp} does not divide the {count} devices: take {divisors(fsdp, count)}")
-    return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), devices=devices)
+    if tensor < 1 or count % tensor:
+        raise UserError(
+            f"config.mesh.tensor={tensor} does not divide the {count} devices: take {divisors(tensor, count)}"
+        )
+    groups = count // tensor
+    if fsdp < 1 or groups % fsdp:
+        of = "" if tensor == 1 else f" over config.mesh.tensor={tensor}"
+        raise UserError(
+            f"config.mesh.fsdp={fsdp} does not divide the {count} devices{of}: take {divisors(fsdp, groups)}"
+        )
+    if tensor == 1:
+        return jax.make_mesh((groups // fsdp, fsdp), (DATA, FSDP), devices=devices)
+    return jax.make_mesh((groups // fsdp, fsdp, tensor), (DATA, FSDP, TENSOR), devices=devices)
 
 
-def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None) -> jax.sharding.Mesh:
+def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:
     """As `make_mesh`, of one host's devices only (this one's, or those given): for work in which the hosts do not meet.
 
-    Where `fsdp` does not divide them, parameters are sharded over as many as divide both.
+    Where `fsdp` or `tensor` does not divide them, parameters are sharded over as many as divide both.
     """
     devices = jax.local_devices() if devices is None else devices
-    return make_mesh(math.gcd(fsdp, len(devices)), devices)
+    tensor = math.gcd(tensor, len(devices))
+    return make_mesh(math.gcd(fsdp, len(devices) // tensor), devices, tensor)
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Rows over every axis."""
-    return NamedSharding(mesh, P(mesh.axis_names))
+    """Rows over every axis but that of tensors."""
+    return NamedSharding(mesh, P(tuple(axis for axis in mesh.axis_names if axis != TENSOR)))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -74,6 +88,7 @@ def parameter_shardings(
     replicate_below: int = 0,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
     is_table: Callable[[tuple], bool] = lambda path: False,
+    tensor_axis: Callable[[tuple], int | None] = lambda path: None,
 ) -> Any:
     """A sharding for every parameter: that of the first rule whose regular expression is found in its path.
 
@@ -88,6 +103,7 @@ def parameter_shardings(
         that has other layers than its neighbour could only wait for it.
       is_table: whether the parameter at a path is a table of which rows are looked up. Its columns are sharded where
         they can be: then a row is looked up without the table of other devices.
+      tensor_axis: the axis of the parameter at a path, from the last (-1) on, that is sharded over `tensor` devices.
 
     Raises:
       UserError: a rule is malformed, or does not fit the shape of a parameter.
@@ -100,7 +116,13 @@ def parameter_shardings(
             if pattern.search(name):
                 _check_fits(name, leaf.shape, spec, mesh, stacked)
                 return NamedSharding(mesh, P(*spec))
-        return NamedSharding(mesh, _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked, is_table(path)))
+        spec = _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked, is_table(path))
+        if TENSOR in mesh.axis_names and (axis := tensor_axis(path)) is not None:
+            kept = list(leaf.shape)
+            kept[axis] = 1  # no axis is shared twice
+            spec = list(_by_shape(tuple(kept), mesh.shape[FSDP], 0, stacked, False)) or [None] * len(kept)
+            spec[axis] = TENSOR
+        return NamedSharding(mesh, P(*spec))
 
     return jax.tree.map_with_path(choose, params)
 
