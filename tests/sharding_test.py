@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
 from retrieval.errors import UserError
+from retrieval.models import products, transformer
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, build_model
@@ -63,8 +64,14 @@ BERT = {
 }
 
 
-@pytest.mark.parametrize(("changes", "tensor"), [(SHARED, 2), (BERT, 4)], ids=["Qwen3", "BERT"])
-def test_training_is_the_same_where_devices_share_heads(changes, tensor):
+@pytest.mark.parametrize(
+    ("changes", "tensor", "on_cpu"),
+    [(SHARED, 2, True), (SHARED, 2, False), (BERT, 4, True)],
+    ids=["Qwen3", "Qwen3, by the products of accelerators", "BERT"],
+)
+def test_training_is_the_same_where_devices_share_heads(monkeypatch, changes, tensor, on_cpu):
+    for module in (products, transformer):
+        monkeypatch.setattr(module, "is_on_cpu", lambda: on_cpu)
     expected, losses = run(make_config(1, **changes))
     state, actual = run(make_config(2, **changes, **{"mesh.tensor": tensor}))
     np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
