@@ -62,12 +62,13 @@ BERT = {
     "model.attention_dropout": 0.0,
     "train.adam_epsilon": 1e-4,
 }
+ADAPTED = LORA | {"train.lora.dropout": 0.0, "train.lora.targets": ("all",)}
 
 
 @pytest.mark.parametrize(
     ("changes", "tensor", "on_cpu"),
-    [(SHARED, 2, True), (SHARED, 2, False), (BERT, 4, True)],
-    ids=["Qwen3", "Qwen3, by the products of accelerators", "BERT"],
+    [(SHARED, 2, True), (SHARED, 2, False), (BERT, 4, True), (SHARED | ADAPTED, 2, True), (SHARED | ADAPTED, 2, False)],
+    ids=["Qwen3", "Qwen3 on an accelerator", "BERT", "adapters", "adapters on an accelerator"],
 )
 def test_training_is_the_same_where_devices_share_heads(monkeypatch, changes, tensor, on_cpu):
     for module in (products, transformer):
@@ -88,6 +89,7 @@ def test_training_is_the_same_where_devices_share_heads(monkeypatch, changes, te
         ({"mesh.tensor": 4}, r"tensor=4 does not divide the encoder's kv_heads, which is 2"),
         ({"mesh.tensor": 2, "mesh.fsdp": 8}, r"fsdp=8 does not divide the 8 devices over config\.mesh\.tensor=2"),
         ({"mesh.tensor": 2, "model.dropout": 0.1}, r"set config\.model\.attention_dropout=0"),
+        ({"mesh.tensor": 2, **LORA}, r"and config\.train\.lora\.dropout=0"),
     ],
 )
 def test_heads_that_devices_cannot_share(changes, message):

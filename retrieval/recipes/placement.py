@@ -90,11 +90,16 @@ def is_table(path: tuple) -> bool:
 
 
 def tensor_axis(path: tuple) -> int | None:
-    """The axis of a layer's matrix that `mesh.tensor` devices share: each has some heads, and some of the MLP."""
+    """The axis of a layer's matrix that `mesh.tensor` devices share: each has some heads, and some of the MLP.
+
+    Of an adapter it is the axis that it has in common with its matrix.
+    """
     names = [key.key for key in path]
-    if not is_stacked(path) or names[-1] != "kernel":
+    if not is_stacked(path):
         return None
-    return {**dict.fromkeys(_FROM_ALL, -1), **dict.fromkeys(_TO_ALL, -2)}.get(names[-2])
+    if names[-1] in ("kernel", lora.B) and names[-2] in _FROM_ALL:
+        return -1
+    return -2 if names[-1] in ("kernel", lora.A) and names[-2] in _TO_ALL else None
 
 
 _FROM_ALL, _TO_ALL = ("query", "key", "value", "mlp_in", "mlp_gate"), ("output", "mlp_out")
@@ -105,10 +110,10 @@ def _check_tensor(config: ConfigDict) -> None:
     if tensor == 1:
         return
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
-    if model.encoder != "transformer" or rate:
+    if model.encoder != "transformer" or rate or config.train.lora.dropout:
         raise UserError(
-            f"config.mesh.tensor={tensor} is for transformers without dropout on attention: set "
-            "config.model.attention_dropout=0, or config.mesh.tensor=1"
+            f"config.mesh.tensor={tensor} is for transformers without dropout on attention and adapters: set "
+            "config.model.attention_dropout=0 and config.train.lora.dropout=0, or config.mesh.tensor=1"
         )
     kv_heads = architecture_of(model).kv_heads or model.num_heads
     for name, size in (("num_heads", model.num_heads), ("kv_heads", kv_heads), ("mlp_size", model.mlp_size)):
