@@ -65,6 +65,7 @@ class Family:
       names: other names of tensors (regular expressions) -> those of `modules`, each looked for in turn.
       unused: tensors (a regular expression) that have no place in any model of ours.
       skipped_positions: rows of its table of positions before that of a text's first token.
+      prefix: what stands before the names of an encoder's tensors where its model has a classifier.
     """
 
     architecture: Architecture
@@ -78,6 +79,7 @@ class Family:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unused: str = r"(?!)"
     skipped_positions: int = 0
+    prefix: str = ""
 
     def modules_of(self, architecture: Architecture) -> dict[str, str]:
         """Our modules -> its own, of an encoder with such switches."""

@@ -96,10 +96,31 @@ def _register(name: str, read: Any, keys: Mapping[str, Any]) -> None:
                 "layers/mlp_gate": "encoder.layer.{}.mlp.up_gate_proj#1",
                 "layers/mlp_out": "encoder.layer.{}.mlp.down_proj",
                 "layers/mlp_norm": "encoder.layer.{}.mlp_ln",
+                "dense": "lm_head.dense",
+                "norm": "lm_head.norm",
+                "": "lm_head.decoder",
+                "pooler": "pooler.dense",
+                "classifier": "classifier",
             },
             _write,
-            heads={"lm_head.": "lm", "pooler.": "pooler", "classifier.": "classifier"},
-            names={r"^(new|gte)\.": ""},
+            heads={"lm_head.": "mlm", "pooler.": "pooler", "classifier.": "classifier"},
+            names={
+                r"^(new|gte)\.": "",
+                # Those that transformers has while it computes.
+                r"^lm_head\.layer_norm\.": "lm_head.norm.",
+                r"^layers\.": "encoder.layer.",
+                **{
+                    rf"\.self_attn\.{name}_proj\.(\w+)$": rf".attention.qkv_proj.\1#{n}" for n, name in enumerate("qkv")
+                },
+                **{
+                    rf"\.mlp\.{name}_proj\.(\w+)$": rf".mlp.up_gate_proj.\1#{n}"
+                    for n, name in enumerate(("up", "gate"))
+                },
+                r"\.self_attn\.o_proj\.": ".attention.o_proj.",
+                r"\.post_attention_layernorm\.": ".attn_ln.",
+                r"\.post_mlp_layernorm\.": ".mlp_ln.",
+            },
+            prefix="new.",
         ),
     )
 

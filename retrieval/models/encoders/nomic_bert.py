@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
 from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, positive, sizes
@@ -29,12 +30,16 @@ _OWN_SIZES = _SIZES | dict(
 )
 _EPSILON, _OWN_EPSILON = "layer_norm_eps", "layer_norm_epsilon"
 
-ARCHITECTURE = Architecture(family="nomic_bert", positions="rope", activation="silu", gated=True, biases=())
+ARCHITECTURE = Architecture(
+    family="nomic_bert", positions="rope", activation="silu", gated=True, biases=(), rope_theta=1000.0
+)
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     own = "n_embd" in config
     keys = _OWN_SIZES if own else _SIZES
+    if both := [key for name, key in _SIZES.items() if own and key in config and key != _OWN_SIZES[name]]:
+        raise UserError(f"{path}: {both[0]} stands beside n_embd, and which names count is not known: copy it again")
     defaults = {_TRAINED: 2048, "max_position_embeddings": 2048, "type_vocab_size": 2}
     found = sizes(path, config, keys, **defaults)
     check_heads(path, found, keys["num_heads"])
@@ -107,9 +112,24 @@ FAMILIES.register(
             "layers/mlp_gate": "encoder.layers.{}.mlp.fc12",
             "layers/mlp_out": "encoder.layers.{}.mlp.fc2",
             "layers/mlp_norm": "encoder.layers.{}.norm2",
+            "pooler": "pooler.dense",
+            "classifier": "classifier",
         },
         _write,
         heads={"cls.": "lm", "lm_head.": "lm", "pooler.": "pooler", "classifier.": "classifier"},
-        names={r"^(nomic_)?bert\.": ""},
+        names={
+            r"^(nomic_)?bert\.": "",
+            # Those that transformers has while it computes.
+            r"^embeddings\.LayerNorm\.": "emb_ln.",
+            r"^layers\.": "encoder.layers.",
+            **{rf"\.self_attn\.{name}_proj\.(\w+)$": rf".attn.Wqkv.\1#{part}" for part, name in enumerate("qkv")},
+            r"\.self_attn\.o_proj\.": ".attn.out_proj.",
+            r"\.post_attention_layernorm\.": ".norm1.",
+            r"\.post_mlp_layernorm\.": ".norm2.",
+            r"\.mlp\.up_proj\.": ".mlp.fc11.",
+            r"\.mlp\.gate_proj\.": ".mlp.fc12.",
+            r"\.mlp\.down_proj\.": ".mlp.fc2.",
+        },
+        prefix="nomic_bert.",
     ),
 )
