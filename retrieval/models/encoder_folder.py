@@ -18,6 +18,7 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import encoder_tensors, lora, peft_folder, tensor_files
+from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders import family as families
 from retrieval.models.encoders.family import FAMILIES
@@ -119,36 +120,44 @@ class EncoderFolder:
         Raises:
           UserError: they do not fit.
         """
-        tensors = self._of_heads(self._shapes, "", "pooler", "classifier")
-        heads = {name: like[name] for name in ("pooler", "classifier")}
+        heads = {name: shapes for name, shapes in like.items() if name != "encoder"}
+        buckets = ("pooler", "mlm") if "pooler_norm" in heads else ("pooler",)
+        tensors = self._of_heads(self._shapes, "", "classifier", *buckets)
         encoder_tensors.check_shapes(tensors, {**like["encoder"], **heads}, self.names, str(self.path))
+
+    def has(self, module: str) -> bool:
+        """Whether the weights of one of our modules behind the encoder are there, such as 'pooler' or 'classifier'."""
+        name = FAMILIES[self.family].modules.get(module)
+        return name is not None and f"{name}.weight" in self._shapes
 
     @property
     def classes(self) -> int:
         """The classes of a cross-encoder's classifier; 0 where the folder has none."""
-        weight = self._of_heads(self._shapes, "classifier").get(f"{self.names.module('classifier')}.weight")
+        weight = self._shapes[f"{self.names.module('classifier')}.weight"] if self.has("classifier") else None
         return len(weight) if weight is not None and weight.ndim else 0
 
-    @property
-    def has_pooler(self) -> bool:
-        """Whether there is what a cross-encoder's classifier stands on."""
-        return bool(self._of_heads(self._shapes, "pooler"))
+    def classifier(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that the folder has of what a cross-encoder has on its encoder.
 
-    def classifier(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The parameters of a cross-encoder's pooler and, if `like` has one, of its classifier; None without a pooler.
+        The classifier is among them where all is. A single logit x becomes the two of `like`, 0 and x, if that has two
+        classes: log p(relevant) is log sigmoid(x).
 
-        A single logit x becomes the two of `like`, 0 and x, if that has two classes: log p(relevant) is log sigmoid(x).
+        Args:
+          like: by the names of our modules, such as 'pooler' and 'classifier'.
 
         Raises:
           UserError: the weights do not fit.
         """
-        if not self.has_pooler:
-            return None
-        tensors = self._of_heads(self._tensors, *like)
-        if "classifier" in like and like["classifier"]["bias"].shape == (2,):
-            single = {name: x for name, x in tensors.items() if name.startswith("classifier.") and x.shape[:1] == (1,)}
+        found = {name: part for name, part in like.items() if self.has(name)}
+        if len(found) < len(like):
+            found.pop("classifier", None)
+        modules = tuple(f"{self.names.module(name)}." for name in found)
+        tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(modules)}
+        if "classifier" in found and found["classifier"]["kernel"].shape[1] == 2:
+            own = f"{self.names.module('classifier')}."
+            single = {name: x for name, x in tensors.items() if name.startswith(own) and x.shape[:1] == (1,)}
             tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in single.items()}
-        return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
+        return encoder_tensors.to_parameters(tensors, found, self.names, str(self.path))
 
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none.
@@ -296,12 +305,27 @@ def written_config(config: TransformerConfig) -> dict[str, Any]:
     """
     family = FAMILIES[config.architecture.family]
     written = family.write(config) if family.write else {}
-    if not written or family.read(Path("config.json"), written)["architecture"] != config.architecture:
+    if not written or _explicit(TransformerConfig(**family.read(Path("config.json"), written))) != _explicit(config):
         raise UserError(
             f"an encoder of the family {config.architecture.family} with these switches cannot be written as one: a "
             "BERT's norms follow its sublayers"
         )
     return written
+
+
+def _explicit(config: TransformerConfig) -> tuple[Architecture, list[bool]]:
+    """The switches of an encoder, with sizes in the place of zeros, and which of its layers are local."""
+    switches = config.architecture
+    is_local = [switches.locality()[number % len(switches.locality())] for number in range(config.num_layers)]
+    return switches.replaced(
+        kv_heads=config.kv_heads,
+        head_size=config.head_size,
+        score_size=switches.score_size or config.head_size,
+        reach=switches.reach if any(is_local) else 0,
+        local_theta=(switches.local_theta or switches.rope_theta) if any(is_local) else 0.0,
+        global_every=0,
+        global_first=False,
+    ), is_local
 
 
 def _of_tokens(tensors: Mapping[str, np.ndarray], names: TensorNames, tokens: int) -> Mapping[str, np.ndarray]:

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
+_HEAD = ("pooler", "pooler_norm", "classifier")  # of a cross-encoder
 
 
 def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
@@ -179,11 +180,13 @@ def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str,
 
 
 def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a cross-encoder of one class or of as many; of another BERT the encoder, and its pooler if it has one."""
-    classes = params["classifier"]["bias"].shape[0]
-    modules = ("pooler", "classifier") if folder.classes in (1, classes) else ("pooler",)
-    head = folder.classifier({name: params[name] for name in modules}) or {}
-    if missing := [name for name in ("pooler", "classifier") if name not in head]:
+    """All of a cross-encoder of one class or of as many; of another model the encoder, and its pooler if it has one."""
+    classes = params["classifier"]["kernel"].shape[1]
+    like = {name: params[name] for name in _HEAD if name in params}
+    if folder.classes not in (1, classes):
+        del like["classifier"]
+    head = folder.classifier(like)
+    if missing := [name for name in _HEAD if name in params and name not in head]:
         _log.warning(
             "%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(missing), classes
         )

@@ -2,7 +2,7 @@
 
 It is read from folders that `transformers` and `sentence_transformers.CrossEncoder` load, and written for them:
 
-    config.json, model.safetensors    a BertForSequenceClassification with one label; one of RoBERTa or XLM-R is read
+    config.json, model.safetensors    its family's model for sequence classification with one label
     config_sentence_transformers.json    where sentence-transformers 5 has written the folder; read, and not written
 
 Letters of shapes beside those of `text`: C classes.
@@ -10,7 +10,7 @@ Letters of shapes beside those of `text`: C classes.
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,14 @@ from retrieval.models import encoder_folder, encoder_tensors, export_files, know
 from retrieval.models.dropout import dropout, split
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
+from retrieval.models.encoders.family import FAMILIES
+from retrieval.models.gelu import gelu
 from retrieval.models.known_keys import ANY
 from retrieval.models.module_folder import SETTINGS
-from retrieval.models.pooling import first
+from retrieval.models.pooling import POOLINGS
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+from retrieval.models.transformer import INIT, Transformer, TransformerConfig, norm
 
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"
@@ -38,33 +40,55 @@ _KINDS = {  # classes, and whether `sigmoid`
     "torch.nn.modules.activation.LogSigmoid": (2, False),
 }
 
-_ENCODER = "bert."
-_PAIRS_OF_TWO_SEPARATORS = ("roberta", "xlm-roberta")
-_READ = ("bert", *_PAIRS_OF_TWO_SEPARATORS)
+_PAIRS_OF_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
 _SETTINGS = {
     "__version__": ANY,
     "model_type": ("CrossEncoder",),
     "activation_fn": ANY,
     "prompts": ANY,  # of which none is used where none is the default
 }
+# What stands between the encoder and the classifier, by the names of `Family.modules`.
+_POOLER, _NORM, _CLASSIFIER = "pooler", "pooler_norm", "classifier"
+CLS, MEAN, LAST = "cls", "mean", "last"
+# Of a head with a norm, which is ModernBERT's: keys of its config -> the values that are understood.
+_OF_HEAD = {"classifier_pooling": (CLS, MEAN), "classifier_activation": ("gelu",), "classifier_bias": (False,)}
+
+
+def poolings(family: str) -> tuple[str, ...]:
+    """Which vectors a classifier of a family may stand on; the first is the usual one.
+
+    Where there is nothing between the encoder and the classifier, it reads the last token, as those of decoders do.
+    """
+    modules = FAMILIES[family].modules
+    return (CLS, MEAN) if _NORM in modules else (CLS,) if _POOLER in modules else (LAST,)
 
 
 class CrossEncoder(nnx.Module):
-    """BERT with its pooler, dropout and a linear layer, as Hugging Face's `BertForSequenceClassification`.
+    """An encoder and a linear layer, with what the family's classifiers have between them.
 
-    With one class its logit is the score. With two, not relevant and relevant, the score is log p(relevant).
+    That is BERT's pooler on [CLS]; or ModernBERT's, a GELU and a norm, on [CLS] or the mean; or nothing, and the linear
+    layer reads the last token and has no bias. With one class its logit is the score. With two, not relevant and
+    relevant, the score is log p(relevant).
     """
 
-    def __init__(self, config: TransformerConfig, classes: int, *, sigmoid: bool = False, rngs: nnx.Rngs):
+    def __init__(
+        self, config: TransformerConfig, classes: int, *, sigmoid: bool = False, pooling: str = "", rngs: nnx.Rngs
+    ):
         """Makes one with random weights, of 1 or 2 classes.
 
         Args:
           sigmoid: of one class: whether the score is the logit's sigmoid.
+          pooling: one of `poolings`; '' for the first.
         """
+        size, modules = config.hidden_size, FAMILIES[config.architecture.family].modules
         self.classes, self.sigmoid = classes, sigmoid
+        self.pooling = pooling or poolings(config.architecture.family)[0]
         self.encoder = Transformer(config, rngs=rngs)
-        self.pooler = nnx.Linear(config.hidden_size, config.hidden_size, kernel_init=INIT, rngs=rngs)
-        self.classifier = nnx.Linear(config.hidden_size, classes, kernel_init=INIT, rngs=rngs)
+        if _POOLER in modules:
+            self.pooler = nnx.Linear(size, size, use_bias=_NORM not in modules, kernel_init=INIT, rngs=rngs)
+        if _NORM in modules:
+            self.pooler_norm = norm(config, size, rngs)
+        self.classifier = nnx.Linear(size, classes, use_bias=_POOLER in modules, kernel_init=INIT, rngs=rngs)
 
     def __call__(self, pairs: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Logits, float32 [B, C].
@@ -73,9 +97,13 @@ class CrossEncoder(nnx.Module):
           pairs: [CLS] query [SEP] passage [SEP], of token types 0 and 1, as one text each.
         """
         encoder_key, key = split(dropout_key, 2)
-        cls_BH = first(self.encoder(pairs, dropout_key=encoder_key), pairs).astype(jnp.float32)
-        pooled_BH = dropout(jnp.tanh(self.pooler(cls_BH)), self.encoder.config.dropout, key)
-        return self.classifier(pooled_BH)
+        hidden_RLH = self.encoder(pairs, dropout_key=encoder_key)
+        x_BH = POOLINGS[self.pooling](hidden_RLH, pairs).astype(jnp.float32)
+        if hasattr(self, _NORM):
+            x_BH = self.pooler_norm(gelu(self.pooler(x_BH)))
+        elif hasattr(self, _POOLER):
+            x_BH = jnp.tanh(self.pooler(x_BH))
+        return self.classifier(dropout(x_BH, self.encoder.config.dropout, key))
 
     def scores(self, pairs: Text) -> jax.Array:
         """What passages are ranked by, float32 [B], whatever other pairs are in the batch."""
@@ -91,53 +119,93 @@ def relevance(logits_BC: jax.Array) -> jax.Array:
     return jax.nn.log_sigmoid(logits_BC[..., 1] - logits_BC[..., 0])
 
 
-def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
+def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> None:
     """Writes a cross-encoder, but for its tokenizer, into a folder that is there.
 
     The softmax of two classes is the sigmoid of the difference of their logits. That is the label which is written.
+
+    Args:
+      pad_id: of padding: transformers looks for the last token before it.
+
+    Raises:
+      UserError: its family has no model with a classifier.
     """
+    encoder_config = model.encoder.config
+    family = FAMILIES[encoder_config.architecture.family]
+    config = encoder_folder.written_config(encoder_config)
+    (name,) = config["architectures"]
+    if _CLASSIFIER not in family.modules:
+        raise UserError(
+            f"a reranker of the family {encoder_config.architecture.family} cannot be exported: transformers has no "
+            f"model that is its encoder and a classifier; rerank with its work directory"
+        )
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
-        params["classifier"] = {name: x[..., 1:] - x[..., :1] for name, x in params["classifier"].items()}
-    names = TensorNames.of(model.encoder.config.architecture)
-    head = encoder_tensors.to_tensors({"pooler": params["pooler"]}, names)
-    encoder = encoder_tensors.to_tensors(params["encoder"], names)
-    tensors = {_ENCODER + name: x for name, x in (encoder | head).items()}
-    classifier = encoder_tensors.to_tensors({"classifier": params["classifier"]}, names)
-    export_files.write_tensors(folder, tensors | classifier)
-    name = next(name for name, kind in _KINDS.items() if kind == (model.classes, model.sigmoid))
-    config = encoder_folder.written_config(model.encoder.config) | {
-        "architectures": ["BertForSequenceClassification"],
-        "id2label": {"0": "relevance"},
-        "label2id": {"relevance": 0},
-        "sentence_transformers": {"activation_fn": name},
-    }
-    files.write_json(folder / "config.json", config)
+        params[_CLASSIFIER] = {name: x[..., 1:] - x[..., :1] for name, x in params[_CLASSIFIER].items()}
+    names = TensorNames.of(encoder_config.architecture)
+    head = encoder_tensors.to_tensors({name: x for name, x in params.items() if name != "encoder"}, names)
+    inside = {name for name in head if name.startswith("pooler.")}  # of the encoder, for transformers
+    tensors = encoder_tensors.to_tensors(params["encoder"], names) | {name: head.pop(name) for name in inside}
+    export_files.write_tensors(folder, {family.prefix + name: x for name, x in tensors.items()} | head)
+    activation = next(name for name, kind in _KINDS.items() if kind == (model.classes, model.sigmoid))
+    files.write_json(
+        folder / "config.json",
+        config
+        | {"architectures": [name.removesuffix("Model") + "ForSequenceClassification"]}
+        | {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}
+        | ({} if family.skipped_positions else {"pad_token_id": pad_id})
+        | ({"classifier_pooling": model.pooling, "classifier_bias": False} if hasattr(model, _NORM) else {})
+        | {"sentence_transformers": {"activation_fn": activation}},
+    )
 
 
-def check_cross_encoder(folder: EncoderFolder) -> tuple[int, bool]:
+class Kind(NamedTuple):
+    """What a folder's cross-encoder is beside its sizes, as `CrossEncoder` takes it."""
+
+    classes: int
+    sigmoid: bool
+    pooling: str
+
+
+def check_cross_encoder(folder: EncoderFolder) -> Kind:
     """Checks that a folder has a cross-encoder that can be read, without its weights; `CrossEncoder`'s arguments.
-
-    Returns its classes, and whether its score is the sigmoid of a logit.
 
     Raises:
       UserError: it has none, or it is not understood what the library makes of the logit.
     """
-    if folder.family not in _READ or folder.classes not in (1, 2) or not folder.has_pooler:
+    needed = [name for name in (_POOLER, _NORM) if name in FAMILIES[folder.family].modules]
+    if folder.classes not in (1, 2) or not all(map(folder.has, needed)):
         raise UserError(
-            f"{folder.path}: a {folder.family} whose classifier has {folder.classes} classes; one of "
-            f"{', '.join(_READ)} with a pooler and 1 or 2 classes is needed, such as a BertForSequenceClassification"
+            f"{folder.path}: a {folder.family} whose classifier has {folder.classes} classes; a model for sequence "
+            "classification with 1 or 2 classes is needed, such as a BertForSequenceClassification with its pooler"
         )
-    make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes)
+    pooling = folder_pooling(folder)
+    make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes, pooling=pooling)
     shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
-    name, path = _activation(folder)
+    name, path = activation_of(folder)
     if folder.classes == 2:
-        return 2, False
+        return Kind(2, False, pooling)
     kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
     if (last := name.rpartition(".")[2]) not in kinds:
         raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
-    return kinds[last]
+    return Kind(*kinds[last], pooling)
+
+
+def folder_pooling(folder: EncoderFolder) -> str:
+    """What the classifier of a folder stands on.
+
+    Raises:
+      UserError: its config has another head than its family's.
+    """
+    usual = poolings(folder.family)
+    if len(usual) == 1:
+        return usual[0]
+    path, config = folder.files[0], files.read_json(folder.files[0])
+    for key, values in _OF_HEAD.items():
+        if (value := config.get(key)) is not None and value not in values:
+            raise UserError(f"{path}: {key} is {value!r}, and only {' or '.join(map(repr, values))} is built here")
+    return config.get("classifier_pooling") or usual[0]
 
 
 def separators(folder: EncoderFolder) -> int:
@@ -166,11 +234,10 @@ def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> Cros
     Raises:
       UserError: as `check_cross_encoder`, or the weights cannot be read.
     """
-    classes, sigmoid = check_cross_encoder(folder)
-    model = CrossEncoder(config, classes, sigmoid=sigmoid, rngs=Rngs(0))
+    model = CrossEncoder(config, **check_cross_encoder(folder)._asdict(), rngs=Rngs(0))
     state = nnx.state(model, nnx.Param)
     like = nnx.to_pure_dict(state)
-    head = folder.classifier({name: like[name] for name in ("pooler", "classifier")}) or {}
+    head = folder.classifier({name: shapes for name, shapes in like.items() if name != "encoder"})
     params = {"encoder": folder.encoder(like["encoder"])} | head
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)
@@ -182,7 +249,7 @@ def settings(folder: EncoderFolder) -> list[Path]:
     return [path] if (path := folder.path / SETTINGS).is_file() else []
 
 
-def _activation(folder: EncoderFolder) -> tuple[str, Path]:
+def activation_of(folder: EncoderFolder) -> tuple[str, Path]:
     """What the library makes of one logit, and the file that says so; a sigmoid where none does."""
     own, config_path = folder.path / SETTINGS, folder.files[0]
     if name := known_keys.read(own, _SETTINGS, optional=True).get("activation_fn"):

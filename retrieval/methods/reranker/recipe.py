@@ -16,11 +16,12 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.libraries import tf
-from retrieval.methods.reranker.model import CrossEncoder, relevance
+from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
 from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline.run import Run
+from retrieval.recipes import bert_weights
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
@@ -83,7 +84,22 @@ class RerankerRecipe(PairRecipe):
         """A cross-encoder."""
         self.check()
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return CrossEncoder(sizes, self.config.model.classes, rngs=Rngs(self.config.seed))
+        return CrossEncoder(sizes, self.config.model.classes, pooling=self.pooling, rngs=Rngs(self.config.seed))
+
+    @property
+    def pooling(self) -> str:
+        """What the classifier stands on: `model.pooling`, where those of the family have a choice."""
+        known, pooling = poolings(self.config.model.family), self.config.model.pooling
+        return pooling if pooling in known else known[0]
+
+    def check_run(self, run: Run) -> None:
+        """As `Recipe.check_run`; the classifier of a folder stands on what this one's does."""
+        for folder in dict.fromkeys(bert_weights.folders(self.config).values()):
+            if folder.classes and (theirs := folder_pooling(folder)) != self.pooling:
+                raise UserError(
+                    f"config.train.init_from={folder.path}: its classifier stands on '{theirs}', and here on "
+                    f"'{self.pooling}': set config.model.pooling={theirs}"
+                )
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""

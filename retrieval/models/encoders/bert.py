@@ -141,6 +141,7 @@ def _family(
         names={**_OLD_NAMES, **names},
         unused=r"^embeddings\.(position_ids|token_type_ids)$",  # buffers
         skipped_positions=skipped,
+        prefix="bert.",
     )
 
 

@@ -146,6 +146,7 @@ def _register(name: str, usual: Architecture, theta: float, biases: tuple[bool, 
             heads=HEADS,
             names=NAMES,
             unused=UNUSED,
+            prefix="model.",
         ),
     )
 

@@ -121,5 +121,6 @@ FAMILIES.register(
         heads=decoders.HEADS,
         names=decoders.NAMES,
         unused=decoders.UNUSED,
+        prefix="model.",
     ),
 )

@@ -120,10 +120,13 @@ FAMILIES.register(
             "dense": "head.dense",
             "norm": "head.norm",
             "": "decoder",
+            "pooler": "head.dense",
+            "pooler_norm": "head.norm",
             "classifier": "classifier",
         },
         _write,
         heads={"head.": "mlm", "decoder.": "mlm", "classifier.": "classifier"},
         names={r"^model\.": ""},
+        prefix="model.",
     ),
 )

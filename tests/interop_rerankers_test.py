@@ -1,0 +1,122 @@
+"""Rerankers of every family in transformers and sentence-transformers: the same scores as here, there and back.
+
+Skipped where they are not installed; nothing is fetched.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support.modules import spread
+
+from retrieval.data.tokenizers import tokenizer_files
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import FAMILIES
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
+)
+
+WORDS = "where do zebras live they graze on grassland in africa and lions sleep there ?".split()
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+PAIRS = [
+    ("where do zebras live?", "zebras graze on grassland in africa"),
+    ("where do zebras live?", "lions sleep"),
+    ("do lions sleep?", "they live there and there and there and there and there and there"),
+]
+SIZES = dict(vocab_size=len(VOCABULARY), num_layers=3, hidden_size=24, num_heads=3, mlp_size=16, max_length=24)
+# The switches that make a tiny model of a family differ from its neighbours.
+CASES = {
+    "bert": {},
+    "modernbert": dict(reach=2),
+    "qwen3": dict(kv_heads=1, head_size=6),
+    "qwen2": {},
+    "llama": dict(kv_heads=1),
+    "mistral": dict(kv_heads=1, reach=3),
+    "gemma3_text": dict(kv_heads=1, head_size=6, score_size=8, reach=3, global_every=2),
+    "mpnet": {},
+    "nomic_bert": {},
+    "gte": {},
+}
+
+
+def texts(with_types=True):
+    encoded = [[VOCABULARY.encode(text) for text in pair] for pair in PAIRS]
+    ids, types = np.zeros((2, len(PAIRS), 24), np.int32)
+    for row, (query, passage) in enumerate(encoded):
+        pair = VOCABULARY.pair(query, passage, 24)
+        ids[row, : len(pair)] = pair
+        types[row, len(query) + 2 : len(pair)] = with_types
+    return Text.from_ids(jnp.asarray(ids), jnp.asarray(types))
+
+
+def made(family, classes=1, pooling=""):
+    architecture = FAMILIES[family].architecture.replaced(**CASES[family])
+    types = 2 if family in ("bert", "nomic_bert") else 1
+    sizes = TransformerConfig(**SIZES, architecture=architecture, type_vocab_size=types, layer_norm_epsilon=1e-5)
+    return spread(CrossEncoder(sizes, classes, pooling=pooling, rngs=nnx.Rngs(0)), size=0.2)
+
+
+def logits(model, text):
+    """What transformers gives, of classes one after the other."""
+    given = {"input_ids": text.ids_RL, "attention_mask": text.segments_RL, "token_type_ids": text.types_RL}
+    if model.config.model_type not in ("bert", "nomic_bert"):
+        del given["token_type_ids"]
+    with torch.no_grad():
+        return model.eval()(**{name: torch.from_numpy(np.array(x)).long() for name, x in given.items()}).logits.numpy()
+
+
+@pytest.mark.parametrize(
+    ("family", "classes", "pooling"),
+    [*((family, 1, "") for family in CASES), ("modernbert", 2, "mean"), ("qwen3", 2, ""), ("gte", 2, "")],
+)
+def test_transformers_gives_the_same_logits(family, classes, pooling, tmp_path):
+    model, text = made(family, classes, pooling), texts()
+    write_cross_encoder(tmp_path, model, VOCABULARY.pad_id)
+    theirs, told = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(told.values())
+    ours = np.asarray(model(text, None))
+    ours = ours[:, 1] - ours[:, 0] if classes == 2 else ours[:, 0]
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(logits(theirs, text)[:, 0], ours, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_folder_of_transformers_gives_the_same_logits(family, tmp_path):
+    """Of two classes, with its parameters drawn anew: a fresh norm hides what is wrong with it."""
+    write_cross_encoder(tmp_path, made(family), VOCABULARY.pad_id)
+    config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=2)
+    torch.manual_seed(0)
+    theirs = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").float()
+    for parameter in theirs.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path / "theirs")
+    folder = EncoderFolder.open(tmp_path / "theirs")
+    ours = load_cross_encoder(folder, TransformerConfig(**folder.sizes, dropout=0.0))(texts(), None)
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(ours, logits(theirs, texts()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "qwen3", "gte"])
+def test_sentence_transformers_gives_the_same_scores(family, tmp_path):
+    """By the tokenizer that is written beside the weights, which pads as it tells."""
+    model = made(family, 2)
+    write_cross_encoder(tmp_path, model, VOCABULARY.pad_id)
+    tokenizer_files.write_tokenizer(tmp_path, VOCABULARY, length=24, types=1)
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    ours = jax.device_get(model.scores(texts(with_types=False)))
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(theirs.predict(PAIRS), ours, rtol=0, atol=1e-5)
