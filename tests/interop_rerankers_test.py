@@ -3,6 +3,7 @@
 Skipped where they are not installed; nothing is fetched.
 """
 
+import json
 import os
 
 import jax
@@ -10,15 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import judges
 from support.modules import spread
+from support.tiny import make_run
 
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
+from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.runtime.filler import FILLER
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -53,7 +58,7 @@ CASES = {
 
 def texts(with_types=True):
     encoded = [[VOCABULARY.encode(text) for text in pair] for pair in PAIRS]
-    ids, types = np.zeros((2, len(PAIRS), 24), np.int32)
+    ids, types = np.full((len(PAIRS), 24), FILLER, np.int32), np.zeros((len(PAIRS), 24), np.int32)
     for row, (query, passage) in enumerate(encoded):
         pair = VOCABULARY.pair(query, passage, 24)
         ids[row, : len(pair)] = pair
@@ -70,7 +75,11 @@ def made(family, classes=1, pooling=""):
 
 def logits(model, text):
     """What transformers gives, of classes one after the other."""
-    given = {"input_ids": text.ids_RL, "attention_mask": text.segments_RL, "token_type_ids": text.types_RL}
+    given = {
+        "input_ids": np.maximum(text.ids_RL, VOCABULARY.pad_id),
+        "attention_mask": text.segments_RL,
+        "token_type_ids": text.types_RL,
+    }
     if model.config.model_type not in ("bert", "nomic_bert"):
         del given["token_type_ids"]
     with torch.no_grad():
@@ -120,3 +129,23 @@ def test_sentence_transformers_gives_the_same_scores(family, tmp_path):
     ours = jax.device_get(model.scores(texts(with_types=False)))
     assert np.ptp(ours) > 0.01
     np.testing.assert_allclose(theirs.predict(PAIRS), ours, rtol=0, atol=1e-5)
+
+
+def test_sentence_transformers_judges_alike(inputs, tmp_path):
+    """By a chat template that puts the pair in the words of Qwen3-Reranker."""
+    folder = tmp_path / "judge"
+    judges.write(folder, tied=False)
+    part = '{{{{ messages | selectattr("role", "eq", "{}") | map(attribute="content") | first }}}}'
+    text = "".join(judges.TOLD).format(*map(part.format, ("query", "document")))
+    text = text.rstrip("\n") + r'{{ "\n\n" }}'  # Jinja would drop the last end of line
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": text}))
+    theirs = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    run = make_run("monobert", inputs, tmp_path / "run", **{"data.document_length": 1000})
+    documents = [f"{each.title} {each.text}".lstrip() for each in judges.DOCUMENTS]
+    wanted = theirs.predict(list(zip(judges.QUERIES, documents)))
+    assert np.ptp(wanted) > 0.01
+    for place in (folder, tmp_path / "saved"):
+        ours = RERANKERS.open(run, str(place), "config.rerank.model").scores(judges.QUERIES, judges.DOCUMENTS)
+        np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)

@@ -159,6 +159,16 @@ class EncoderFolder:
             tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in single.items()}
         return encoder_tensors.to_parameters(tensors, found, self.names, str(self.path))
 
+    def output_layer(self) -> np.ndarray:
+        """A language model's output layer, [V, H]: its own, or the embeddings of its tokens.
+
+        Raises:
+          UserError: the weights cannot be read.
+        """
+        table = self._tensors[f"{self.names.module('token_embedding')}.weight"]
+        is_tied = files.read_json(self.files[0]).get("tie_word_embeddings") is True
+        return np.asarray(table if is_tied else self._tensors.get("lm_head.weight", table), np.float32)
+
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none.
 

@@ -171,7 +171,7 @@ def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any
 
 def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     """Of a model whose other parameters a BERT has not: they start at random."""
-    if "final_norm" in params["encoder"]:
+    if "final_norm" in params["encoder"] and not folder.sizes["architecture"].final_norm:
         raise UserError(
             f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "
             "config.model.writer.pre_norm=False"

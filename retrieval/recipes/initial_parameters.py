@@ -21,7 +21,7 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
 from retrieval.recipes import adapters, bert_weights, train_state
-from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
+from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
@@ -174,7 +174,8 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
                 "from"
             )
     ours, theirs = position_count(config), position_count(start)
-    if config.model.encoder == "transformer" and ours > theirs:
+    is_learned = config.model.encoder == "transformer" and architecture_of(config.model).positions == "learned"
+    if is_learned and ours > theirs:
         raise UserError(
             f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
             f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "

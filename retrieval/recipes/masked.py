@@ -11,7 +11,7 @@ from flax import nnx
 from retrieval.data.examples.masking import MASKED, masked_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.recipes.recipe import Recipe, copy_parameters
+from retrieval.recipes.recipe import Recipe, check_sees_all, copy_parameters
 
 
 class MaskedRecipe(Recipe):
@@ -19,6 +19,11 @@ class MaskedRecipe(Recipe):
 
     kind = MASKED
     options = ("data.pack.query",)  # not read, but a config of pairs that it is made from sets it with the other side
+
+    def check(self) -> None:
+        """As `Recipe.check`; a masked token is told from both sides."""
+        super().check()
+        check_sees_all(self.config.model, f"{self.label} tells a token from both sides")
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of a model of another kind with BERT's head, what both have."""

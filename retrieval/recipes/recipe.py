@@ -287,10 +287,11 @@ def abstract_model(config: ConfigDict, vocab_size: int) -> Any:
 
 
 def check_encoder(model: ConfigDict) -> None:
-    """Checks the sizes of an encoder.
+    """Checks the sizes and switches of an encoder.
 
     Raises:
-      UserError: its heads do not divide its size, or no kernel computes its attention, which is to be fused.
+      UserError: its heads do not divide its size, a switch is unknown, or no kernel computes its attention, which is to
+        be fused.
     """
     if model.encoder != "transformer":
         return
@@ -302,6 +303,23 @@ def check_encoder(model: ConfigDict) -> None:
         )
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
+
+
+def check_sees_all(model: ConfigDict, why: str, way: str = "take another family") -> None:
+    """Checks that tokens of an encoder see those behind them.
+
+    Args:
+      why: they have to, for the error.
+      way: out of it.
+
+    Raises:
+      UserError: they do not.
+    """
+    if model.encoder == "transformer" and architecture_of(model).causal:
+        raise UserError(
+            f"config.model.family={model.family}: its tokens see none behind them, and {why}: {way}, or put "
+            "'causal=False' into config.model.switches"
+        )
 
 
 def encoder_of(trained: Any) -> Any:

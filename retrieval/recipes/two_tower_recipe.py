@@ -20,7 +20,7 @@ from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
@@ -166,6 +166,8 @@ def _check_pooled(config: ConfigDict) -> None:
 
 
 def _check_embeddings(model: Any) -> None:
+    if model.pooling == "cls":
+        check_sees_all(model, "config.model.pooling=cls takes the first of them", "set config.model.pooling=last")
     has_types = model.encoder == "transformer" and architecture_of(model).token_types
     if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
         raise UserError(

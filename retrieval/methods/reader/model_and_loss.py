@@ -26,7 +26,7 @@ from flax import nnx
 
 from retrieval.errors import UserError
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.pooling import first
+from retrieval.models.pooling import first, last
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
 from retrieval.models.two_tower import TwoTower
@@ -92,7 +92,9 @@ class SpanReader(nnx.Module):
         hidden_RLH = self.encoder(pairs, dropout_key=encoder_key).astype(jnp.float32)
         scores = {}
         if hasattr(self, "select"):
-            pooled_RH = jnp.tanh(self.pooler(first(hidden_RLH, pairs)))
+            # Where tokens see none behind them, only the last has seen the paragraph.
+            pool = last if self.encoder.config.architecture.causal else first
+            pooled_RH = jnp.tanh(self.pooler(pool(hidden_RLH, pairs)))
             scores["select"] = self.select(dropout(pooled_RH, rate, pooled_key))[:, 0]
         hidden_RLH = dropout(hidden_RLH, rate, key)
         if self.widths:

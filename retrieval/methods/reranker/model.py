@@ -9,6 +9,7 @@ Letters of shapes beside those of `text`: C classes.
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,13 +184,13 @@ def check_cross_encoder(folder: EncoderFolder) -> Kind:
     make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes, pooling=pooling)
     shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
-    name, path = activation_of(folder)
+    name, path = activation_of(folder, settings_of(folder))
     if folder.classes == 2:
         return Kind(2, False, pooling)
     kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
-    if (last := name.rpartition(".")[2]) not in kinds:
+    if (kind := name.rpartition(".")[2]) not in kinds:
         raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
-    return Kind(*kinds[last], pooling)
+    return Kind(*kinds[kind], pooling)
 
 
 def folder_pooling(folder: EncoderFolder) -> str:
@@ -249,11 +250,27 @@ def settings(folder: EncoderFolder) -> list[Path]:
     return [path] if (path := folder.path / SETTINGS).is_file() else []
 
 
-def activation_of(folder: EncoderFolder) -> tuple[str, Path]:
-    """What the library makes of one logit, and the file that says so; a sigmoid where none does."""
-    own, config_path = folder.path / SETTINGS, folder.files[0]
-    if name := known_keys.read(own, _SETTINGS, optional=True).get("activation_fn"):
-        return str(name), own
+def settings_of(folder: EncoderFolder, *more: str) -> dict[str, Any]:
+    """The settings that sentence-transformers 5 keeps in a file of its own.
+
+    Args:
+      more: keys that are understood beside those of all cross-encoders.
+
+    Raises:
+      UserError: another is there.
+    """
+    return known_keys.read(folder.path / SETTINGS, _SETTINGS | dict.fromkeys(more, ANY), optional=True)
+
+
+def activation_of(folder: EncoderFolder, settings: Mapping[str, Any]) -> tuple[str, Path]:
+    """What the library makes of one logit, and the file that says so; a sigmoid where none does.
+
+    Args:
+      settings: as `settings_of` gives them.
+    """
+    config_path = folder.files[0]
+    if name := settings.get("activation_fn"):
+        return str(name), folder.path / SETTINGS
     config = files.read_json(config_path)
     version_4 = config.get("sentence_transformers") or {}
     if not isinstance(version_4, dict):

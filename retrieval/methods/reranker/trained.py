@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -14,7 +14,9 @@ from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker import model as cross_encoder
+from retrieval.methods.reranker import yes_no
 from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline.run import Run
@@ -62,38 +64,81 @@ def joined(query: Sequence[int], body: Sequence[int], sep_id: int, lengths: Leng
     return [*beginning, *body[: lengths.row - len(beginning) - 1], sep_id]
 
 
+class PairRows(Protocol):
+    """How pairs become rows of token ids."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What makes tokens of texts."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """The tokens of a row at most."""
+        ...
+
+    def begin(self, queries: Sequence[str]) -> list[Any]:
+        """What stands before the documents of each query."""
+        ...
+
+    def of(self, beginnings: Iterable[Any], documents: Sequence[Candidate]) -> list[list[int]]:
+        """The row of each document, behind its beginning."""
+        ...
+
+
+class JoinedRows(NamedTuple):
+    """As `PairRows`: `[CLS] query [SEP] document [SEP]`."""
+
+    vocabulary: Vocabulary
+    lengths: Lengths
+
+    @property
+    def length(self) -> int:
+        """As `PairRows.length`."""
+        return self.lengths.row
+
+    def begin(self, queries: Sequence[str]) -> list[list[int]]:
+        """As `PairRows.begin`."""
+        return query_beginnings(self.vocabulary, queries, self.lengths)
+
+    def of(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
+        """As `PairRows.of`."""
+        bodies = document_bodies(self.vocabulary, documents, self.lengths)
+        return [joined(query, body, self.vocabulary.sep_id, self.lengths) for query, body in zip(beginnings, bodies)]
+
+
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
 
-    def __init__(self, config: ConfigDict, model: CrossEncoder, vocabulary: Vocabulary, lengths: Lengths):
-        """Args are the run's config, the model, its vocabulary, and the tokens that it reads."""
-        self._model, self._vocabulary, self._lengths = model, vocabulary, lengths
+    def __init__(self, config: ConfigDict, model: CrossEncoder, rows: PairRows):
+        """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
+        self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh = local_mesh(config)
         self._devices, self._batch_tokens = mesh.size, config.encode.batch_tokens
         self._score = pair_scorer(config, model, vocabulary.sep_id, mesh)(parameters_of(model))
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
-        rows = self._rows(query_beginnings(self._vocabulary, queries, self._lengths), documents)
-        sizes = self._batch_tokens, self._lengths.row, self._devices
+        rows = self._rows.of(self._rows.begin(queries), documents)
+        sizes = self._batch_tokens, self._rows.length, self._devices
         return encoding.encode_rows(rows, self._score, *sizes)[:, 0] if rows else np.zeros(0, np.float32)
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
-        rows = self._rows(query_beginnings(self._vocabulary, [query], self._lengths) * len(documents), documents)
+        rows = self._rows.of(self._rows.begin([query]) * len(documents), documents)
         parts = [self._few(rows[start : start + _FEW])[:, 0] for start in range(0, len(rows), _FEW)]
         return np.concatenate([np.zeros(0, np.float32), *parts])
 
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""
-        for length in encoding.lengths_up_to(self._lengths.row):
-            self._few([[self._vocabulary.cls_id] * length] * min(count, _FEW))
+        for length in encoding.lengths_up_to(self._rows.length):
+            self._few([[0] * length] * min(count, _FEW))
 
     def write(self, folder: Path) -> None:
         """As `PairScorer.write`."""
-        cross_encoder.write_cross_encoder(folder, self._model)
-        types = self._model.encoder.config.type_vocab_size
-        tokenizer_files.write_tokenizer(folder, self._vocabulary, length=self._lengths.row, types=types)
+        vocabulary, types = self._rows.vocabulary, self._model.encoder.config.type_vocab_size
+        cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
+        tokenizer_files.write_tokenizer(folder, vocabulary, length=self._rows.length, types=types)
 
     def score_all(
         self,
@@ -123,28 +168,23 @@ class Reranker:
         """
         if not total:
             return np.zeros(0, np.float32), None
-        beginnings, scored = query_beginnings(self._vocabulary, queries, self._lengths), 0
+        beginnings, scored = self._rows.begin(queries), 0
 
         def rows(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
             nonlocal scored
             scored += len(members)
             documents = [text_of(document) for _, document in members]
-            return [[row] for row in self._rows((beginnings[query] for query, _ in members), documents)]
+            return [[row] for row in self._rows.of((beginnings[query] for query, _ in members), documents)]
 
         began = time.perf_counter()
         texts = ((str(query), (query, document)) for query, document in pairs)
-        sizes = {"batch_tokens": self._batch_tokens, "longest": self._lengths.row, "multiple": self._devices}
+        sizes = {"batch_tokens": self._batch_tokens, "longest": self._rows.length, "multiple": self._devices}
         encoding.encode(folder, "pairs", texts, total, rows, self._score, shard_size=shard_size, **sizes)
         seconds = time.perf_counter() - began
         return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
 
-    def _rows(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
-        """The row of each document, behind the beginning of its query."""
-        bodies = document_bodies(self._vocabulary, documents, self._lengths)
-        return [joined(query, body, self._vocabulary.sep_id, self._lengths) for query, body in zip(beginnings, bodies)]
-
     def _few(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        return encoding.encode_few(rows, self._score, self._lengths.row, self._devices)
+        return encoding.encode_few(rows, self._score, self._rows.length, self._devices)
 
 
 class _Rerankers(TrainedKind):
@@ -164,9 +204,16 @@ class _Rerankers(TrainedKind):
     def check(self, run: Run, value: str, field: str) -> None:
         """As `TrainedKind.check`."""
         if folder := _published(value, field):
-            _check_lengths(folder, run.config.data, field)
-            cross_encoder.check_cross_encoder(folder)
-            bert_weights.vocabulary_of(folder)
+            _check_longest(folder, run.config.data, field)
+            if yes_no.is_judge(folder):
+                vocabulary = bert_weights.vocabulary_of(folder)
+                yes_no.read(folder, vocabulary)
+                rows = JudgedRows(vocabulary, run.config.data.document_length)
+                rows.check(folder, field, run.config.data.query_length)
+            else:
+                _check_lengths(folder, run.config.data, field)
+                cross_encoder.check_cross_encoder(folder)
+                bert_weights.vocabulary_of(folder).require(f"{field}={folder.path}", "cls", "sep")
         else:
             super().check(run, value, field)
 
@@ -176,13 +223,17 @@ class _Rerankers(TrainedKind):
         if not (folder := _published(value, field)):
             config, vocabulary, model = self.load(run, value, field)
             lengths = Lengths(config.data.query_length, config.data.document_length)
-            return Reranker(run.config, model, vocabulary, lengths)
+            return Reranker(run.config, model, JoinedRows(vocabulary, lengths))
         vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
         of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
-        model = cross_encoder.load_cross_encoder(folder, config)
         bert_weights.log_spare_rows(folder, vocabulary)
-        return Reranker(run.config, model, vocabulary, _lengths(folder, run.config.data))
+        if yes_no.is_judge(folder):
+            judge = yes_no.read(folder, vocabulary)
+            rows = JudgedRows(vocabulary, run.config.data.document_length, judge.task)
+            return Reranker(run.config, yes_no.load(folder, config, judge), rows)
+        model = cross_encoder.load_cross_encoder(folder, config)
+        return Reranker(run.config, model, JoinedRows(vocabulary, _lengths(folder, run.config.data)))
 
 
 RERANKERS = _Rerankers(
@@ -212,12 +263,15 @@ def _lengths(folder: EncoderFolder, data: ConfigDict) -> Lengths:
     return Lengths(data.query_length, data.document_length, cross_encoder.separators(folder))
 
 
-def _check_lengths(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
-    lengths, longest = _lengths(folder, data), folder.sizes["max_length"]
-    if lengths.row > longest:
+def _check_longest(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
+    if data.document_length > (longest := folder.sizes["max_length"]):
         raise UserError(
             f"{field}={folder.path}: a model of {longest} positions: set config.data.document_length={longest} at most"
         )
+
+
+def _check_lengths(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
+    lengths = _lengths(folder, data)
     if lengths.row < lengths.query + lengths.separators + 1:
         raise UserError(
             f"{field}={folder.path}: config.data.document_length={lengths.row} is of query and document together, and "

@@ -63,6 +63,15 @@ class Seq2SeqRecipe(Recipe):
         decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
         return EncoderDecoder(sizes, decoder, rngs=Rngs(config.seed))
 
+    def check(self) -> None:
+        """As `Recipe.check`; only BERT's norms can stand in another place than they do."""
+        super().check()
+        if self.pre_norm and self.config.model.family != "bert":
+            raise UserError(
+                f"config.model.writer.pre_norm=True moves the norms of a BERT, and config.model.family="
+                f"{self.config.model.family} has its own places for them: set config.model.writer.pre_norm=False"
+            )
+
     @property
     def pre_norm(self) -> bool:
         """As `Recipe.pre_norm`."""

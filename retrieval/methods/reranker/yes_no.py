@@ -1,0 +1,167 @@
+"""Language models that judge a pair by 'yes' or 'no', as Qwen3-Reranker does (Zhang et al. 2025).
+
+The score is the logit of 'yes' less that of 'no', behind a prefix, a body and a suffix, of which the body is cut. One
+row gives it, the difference of the output layer's rows of the two tokens: no other logit is computed.
+
+They are read from folders of a causal language model, alone or with the module LogitScore of sentence-transformers.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from retrieval import files
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.methods.reranker.model import CrossEncoder, activation_of, settings_of
+from retrieval.models import known_keys
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.known_keys import ANY
+from retrieval.models.rngs import Rngs
+from retrieval.models.transformer import TransformerConfig
+from retrieval.runtime import model_folder
+
+PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
+_MARKS = ("<|im_start|>", "<|im_end|>")  # a token each
+
+_SCORE = {"true_token_id": ANY, "false_token_id": ANY, "module_input_name": ("causal_logits",)}
+_TRANSFORMER = {
+    "transformer_task": ("text-generation",),
+    "module_output_name": ("causal_logits",),
+    "do_lower_case": (False,),
+    **dict.fromkeys(["max_seq_length", "modality_config", "processing_kwargs"], ANY),
+}
+_DEFAULT = "default_prompt_name"
+# Of a chat template, what shows that it is this one.
+_TOLD = ("Judge whether the Document meets the requirements", "<Instruct>", "<Query>", "<Document>", "<think>")
+_KINDS = {"Identity": False, "Sigmoid": True}  # what becomes of the difference -> whether that is `sigmoid`
+
+
+def is_judge(folder: EncoderFolder) -> bool:
+    """Whether a folder is of a causal language model, with what its logits are used for or without."""
+    if model_folder.has_modules(folder.path):
+        return model_folder.modules(folder.path)[-1].kind == "LogitScore"
+    names = files.read_json(folder.files[0]).get("architectures")
+    return isinstance(names, list) and any(str(name).endswith("ForCausalLM") for name in names)
+
+
+class JudgedRows(NamedTuple):
+    """Pairs as rows of at most `length` tokens.
+
+    Attributes:
+      task: what the document has to do for the query, in English.
+    """
+
+    vocabulary: Vocabulary
+    length: int
+    task: str = TASK
+
+    def begin(self, queries: Sequence[str]) -> list[str]:
+        """What stands before the documents of each query."""
+        return [f"<Instruct>: {self.task}\n<Query>: {query}\n<Document>: " for query in queries]
+
+    def of(self, beginnings: Iterable[str], documents: Sequence[Candidate]) -> list[list[int]]:
+        """The row of each document, behind its beginning; a body is tokenised as one text."""
+        before, behind = (self.vocabulary.encode(text) for text in (PREFIX, SUFFIX))
+        room = max(0, self.length - len(before) - len(behind))
+        texts = [" ".join(filter(None, (document.title, document.text))) for document in documents]
+        bodies = self.vocabulary.encode_batch([start + text for start, text in zip(beginnings, texts)])
+        return [[*before, *body[:room], *behind] for body in bodies]
+
+    def check(self, folder: EncoderFolder, field: str, query: int) -> None:
+        """Checks that the vocabulary has the tokens of the frame, and a row room for a query and a document.
+
+        Args:
+          query: the tokens of a query at most.
+
+        Raises:
+          UserError: it has not.
+        """
+        ids = [self.vocabulary.encode(mark) for mark in _MARKS]
+        if not all(len(each) == 1 and self.vocabulary.tokens[each[0]] in _MARKS for each in ids):
+            raise UserError(
+                f"{field}={folder.path}: a language model whose tokens lack {' and '.join(_MARKS)}, by which "
+                "Qwen3-Reranker is asked; take a cross-encoder for sequence classification"
+            )
+        (row,) = self.of(self.begin([""]), [Candidate("", "", "")])
+        if self.length < len(row) + query + 1:
+            raise UserError(
+                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document, and config.data."
+                f"document_length={self.length} leaves no room for these: set config.data.document_length="
+                f"{2 * (len(row) + query)}"
+            )
+
+
+class Judge(NamedTuple):
+    """What a folder says of its answers.
+
+    Attributes:
+      yes, no: their ids; `no` is -1 where the logit of 'yes' is all.
+      sigmoid: whether the score is the difference's sigmoid.
+      task: as `JudgedRows` has it.
+    """
+
+    yes: int
+    no: int
+    sigmoid: bool
+    task: str
+
+
+def read(folder: EncoderFolder, vocabulary: Vocabulary) -> Judge:
+    """Looks up the answers' ids, and what becomes of their logits.
+
+    Raises:
+      UserError: a setting is not understood, or an answer is no token.
+    """
+    yes, no = _of_module(folder) if model_folder.has_modules(folder.path) else map(vocabulary.encode, ("yes", "no"))
+    if not (len(yes) == 1 and len(no) <= 1 and 0 <= min(yes + no) <= max(yes + no) < folder.sizes["vocab_size"]):
+        raise UserError(f"{folder.path}: the answers of its judgement, 'yes' and 'no', are no tokens that it has")
+    own = settings_of(folder, _DEFAULT)
+    name, path = activation_of(folder, own)
+    if (kind := name.rpartition(".")[2]) not in _KINDS:
+        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(_KINDS)} are known here")
+    task = (own.get("prompts") or {}).get(own.get(_DEFAULT)) or TASK
+    return Judge(yes[0], no[0] if no else -1, _KINDS[kind], task)
+
+
+def load(folder: EncoderFolder, config: TransformerConfig, judge: Judge) -> CrossEncoder:
+    """The judge as a cross-encoder of one class.
+
+    Args:
+      config: of the folder's sizes, and with as many tokens as its vocabulary has.
+
+    Raises:
+      UserError: the weights cannot be read.
+    """
+    model = CrossEncoder(config, 1, sigmoid=judge.sigmoid, rngs=Rngs(0))
+    state = nnx.state(model, nnx.Param)
+    rows_VH = folder.output_layer()
+    row_H = rows_VH[judge.yes] - (rows_VH[judge.no] if judge.no >= 0 else 0)
+    params = {"encoder": folder.encoder(nnx.to_pure_dict(state)["encoder"]), "classifier": {"kernel": row_H[:, None]}}
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+    nnx.update(model, state)
+    return model
+
+
+def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
+    """The ids that LogitScore has, of a folder whose language model is asked as Qwen3-Reranker is."""
+    modules, path = model_folder.modules(folder.path), folder.path / model_folder.MODULES
+    if (kinds := [module.kind for module in modules]) != ["Transformer", "LogitScore"]:
+        raise UserError(f"{path}: {' and '.join(kinds)}, and a Transformer and LogitScore are needed")
+    known_keys.read(folder.place / "sentence_bert_config.json", _TRANSFORMER, optional=True)
+    template = folder.place / "chat_template.jinja"
+    if template.is_file() and not all(part in template.read_text("utf-8", "replace") for part in _TOLD):
+        raise UserError(f"{template}: a pair is put to it in other words than to Qwen3-Reranker, and not so here")
+    path = modules[1].folder / "config.json"
+    score = known_keys.read(path, _SCORE)
+    yes = [known_keys.whole(path, score, "true_token_id", least=0)]
+    return yes, [known_keys.whole(path, score, "false_token_id", least=0)] if "false_token_id" in score else []
