@@ -10,12 +10,12 @@ from safetensors.numpy import load_file, save_file
 from support.modules import spread
 from support.tiny_pairs import CONFIG, pairs, scores
 
+from retrieval.data.tokenizers.template import Template
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import (
     CrossEncoder,
     check_cross_encoder,
     load_cross_encoder,
-    separators,
     write_cross_encoder,
 )
 from retrieval.methods.reranker.trained import Lengths, joined
@@ -105,24 +105,17 @@ def test_the_head_of_a_roberta_is_a_pooler_and_a_classifier(tmp_path):
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        (None, 2),
-        ({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "RobertaProcessing"}]}, 2),
-        (
-            {
-                "type": "TemplateProcessing",
-                "pair": [{"SpecialToken": {}}, {"Sequence": {}}, {"SpecialToken": {}}, {"Sequence": {}}],
-            },
-            1,
-        ),
+        (Template((2,), (3,), (3,)), [2, 7, 3, 8, 9, 10, 3]),
+        (Template((2,), (3, 3), (3,)), [2, 7, 3, 3, 8, 9, 3]),
+        (Template((), (3,), (3,)), [7, 3, 8, 9, 10, 11, 3]),
+        (Template((2,), (), (3,)), [2, 7, 8, 9, 10, 11, 3]),
     ],
+    ids=["BERT", "RoBERTa", "an end alone", "no separator"],
 )
-def test_the_separators_of_a_pair_are_the_tokenizers(tmp_path, template, expected):
-    as_roberta(tmp_path)
-    if template:
-        (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template}))
-    assert separators(EncoderFolder.open(tmp_path)) == expected
-    row = joined([2, 7, 3], [8, 9, 10, 11], 3, Lengths(3, 7, expected))
-    assert row == ([2, 7, 3, 8, 9, 10, 3] if expected == 1 else [2, 7, 3, 3, 8, 9, 3])
+def test_what_stands_around_a_pair_is_the_tokenizers(template, expected):
+    """The documents are cut to the rest of seven tokens."""
+    beginning = [*template.before, 7, *template.between]
+    assert joined(beginning, [8, 9, 10, 11], template, Lengths(3, 7)) == expected
 
 
 def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ from configs import monobert
 from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.examples.features import Converter
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.reranker.recipe import JOINED
 from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
@@ -52,7 +52,7 @@ def example(query, titles, texts, length=14):
 
 def converted(*examples):
     lengths = pair_lengths(6, 14, 2)
-    converter = Converter(JOINED, lengths, VOCABULARY.sep_id)
+    converter = Converter(recipe_of(make_config()).framed(VOCABULARY.template), lengths, VOCABULARY.sep_id)
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(examples),
         output_signature={
@@ -80,7 +80,13 @@ def test_rows_are_a_query_and_a_document():
     assert row["pair"].shape == row["pair_types"].shape == (3, 14)
 
 
-def test_reranking_reads_the_rows_that_training_had():
+@pytest.mark.parametrize(
+    "template",
+    [VOCABULARY.template, Template((2,), (3, 3), (3,)), Template((), (3,), (3,)), Template((2,), (), (3,))],
+    ids=["BERT", "RoBERTa", "an end alone", "no separator"],
+)
+def test_reranking_reads_the_rows_that_training_had(template, monkeypatch):
+    monkeypatch.setattr(VOCABULARY, "template", template)
     random = np.random.default_rng(0)
 
     def text(most):
@@ -92,7 +98,7 @@ def test_reranking_reads_the_rows_that_training_had():
     for (query, titles, texts), row in zip(drawn, rows, strict=True):
         (beginning,) = query_beginnings(VOCABULARY, [query], lengths)
         bodies = document_bodies(VOCABULARY, [Candidate("", *pair) for pair in zip(titles, texts)], lengths)
-        ours = [joined(beginning, body, VOCABULARY.sep_id, lengths) for body in bodies]
+        ours = [joined(beginning, body, VOCABULARY.template, lengths) for body in bodies]
         assert ours == [[id for id in ids if id >= 0] for ids in row["pair"].tolist()]
 
 

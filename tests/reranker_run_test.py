@@ -89,7 +89,7 @@ def test_its_model_reranks_from_python(trained):
     _, reranker = initial_parameters.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
     expected = {}
     for document, body in zip(documents, document_bodies(vocabulary, documents, lengths)):
-        ids_1L = np.array([joined(beginning, body, vocabulary.sep_id, lengths)], np.int32)
+        ids_1L = np.array([joined(beginning, body, vocabulary.template, lengths)], np.int32)
         expected[document.id] = reranker.scores(Text.from_ids(ids_1L, token_types(ids_1L, vocabulary.sep_id))).item()
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)

@@ -164,7 +164,7 @@ def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: 
     arguments = dict(
         task=task,
         lengths=recipe.lengths(positives),
-        converter=converter_of(recipe, vocabulary.sep_id, positives),
+        converter=converter_of(recipe, vocabulary, positives),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
@@ -172,11 +172,12 @@ def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: 
     return arguments, sum(examples.values())
 
 
-def converter_of(recipe: Recipe, sep_id: int, positives: int = 0) -> "seqio.FeatureConverter":
+def converter_of(recipe: Recipe, vocabulary: Vocabulary, positives: int = 0) -> "seqio.FeatureConverter":
     """What makes rows of a batch from examples of `Recipe.lengths`."""
     from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
 
-    return Converter(recipe.kind, recipe.lengths(positives), prefixes.type_change(recipe.config.data, sep_id))
+    change = prefixes.type_change(recipe.config.data, vocabulary.sep_id)
+    return Converter(recipe.framed(vocabulary.template), recipe.lengths(positives), change)
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import declared, values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
@@ -93,6 +94,10 @@ class Recipe(abc.ABC):
 
     def begin(self, run: Run, model: Any) -> None:  # noqa: B027
         """Gives a model, beside what `train.init_from` gives it, what it takes of other runs before the first step."""
+
+    def framed(self, template: Template) -> ExampleKind:
+        """Its kind, of examples whose texts have a vocabulary's tokens around them."""
+        return self.kind
 
     @abc.abstractmethod
     def lengths(self, positives: int = 0) -> dict[str, int]:

@@ -150,7 +150,7 @@ class BertRecipe(MaskedRecipe):
         name, _ = examples.register_tasks(run, vocabulary, validation=True)
         open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
         drawn = open_dataset(self.lengths(), "train", shuffle=False, seed=0, num_epochs=1)
-        rows = as_written(examples.converter_of(self, vocabulary.sep_id))(drawn, task_feature_lengths=self.lengths())
+        rows = as_written(examples.converter_of(self, vocabulary))(drawn, task_feature_lengths=self.lengths())
         pairs = list(itertools.islice(rows.as_numpy_iterator(), self.config.loop.validate_queries))
         if not pairs:
             share = self.config.data.held_out

@@ -41,7 +41,6 @@ _KINDS = {  # classes, and whether `sigmoid`
     "torch.nn.modules.activation.LogSigmoid": (2, False),
 }
 
-_PAIRS_OF_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
 _SETTINGS = {
     "__version__": ANY,
     "model_type": ("CrossEncoder",),
@@ -207,23 +206,6 @@ def folder_pooling(folder: EncoderFolder) -> str:
         if (value := config.get(key)) is not None and value not in values:
             raise UserError(f"{path}: {key} is {value!r}, and only {' or '.join(map(repr, values))} is built here")
     return config.get("classifier_pooling") or usual[0]
-
-
-def separators(folder: EncoderFolder) -> int:
-    """How many separators stand between the two texts of a pair: as its tokenizer's file says, or else its kind."""
-    path = folder.place / "tokenizer.json"
-    config = files.read_json(path) if path.is_file() else {}
-    template: Any = config.get("post_processor") if isinstance(config, dict) else None
-    try:
-        while template["type"] == "Sequence":
-            template = template["processors"][-1]
-        if template["type"] == "TemplateProcessing":
-            kinds = ["".join(part) for part in template["pair"]]
-            texts = [place for place, kind in enumerate(kinds) if kind == "Sequence"]
-            return texts[1] - texts[0] - 1
-        return {"BertProcessing": 1, "RobertaProcessing": 2}[template["type"]]
-    except (TypeError, KeyError, IndexError):
-        return 2 if folder.family in _PAIRS_OF_TWO_SEPARATORS else 1
 
 
 def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> CrossEncoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from retrieval.data.examples.example_kind import PAIRS, Field, tokens, types
+from retrieval.data.examples.example_kind import PAIRS, ExampleKind, Field, tokens, types
 from retrieval.data.examples.token_rows import Record
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
@@ -39,35 +41,38 @@ from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
 _ROWS = ("document_id", "document")  # a row is as long as a document alone would be
 
 
-def _made(row: Record, sep_id: int) -> Record:
+def _made(row: Record, _: int, template: Template) -> Record:
     """Of documents 9 long, [CLS] = 2, [SEP] = 3, query [2 7 8 3] and document [[2 5 3 9 6 3 -1 -1 -1]] the fields
 
         pair [[2 7 8 3 5 9 6 3 -1]]   pair_types [[0 0 0 0 1 1 1 1 0]]
 
     The query keeps its length. The document, its title and text without the [SEP] between them, is cut to the rest.
     """
-    query, bodies = tf.boolean_mask(row["query"], row["query"] != FILLER), row["document"][:, 1:]  # without [CLS]
+    before, between, behind = template
+    query, bodies = tf.boolean_mask(row["query"], row["query"] != FILLER), row["document"][:, len(before) :]
+    query = tf.concat([query[: tf.size(query) - len(behind)], tf.constant(between, query.dtype)], 0)
     ragged: Any = tf.ragged  # which the stubs lack
     shape: Any = row["document"].shape
     K, length = shape
-    bodies = ragged.boolean_mask(bodies, (bodies != FILLER) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
-    queries, ends = tf.tile(query[None], [K, 1]), tf.fill([K, 1], sep_id)
+    of_text = tf.reduce_all(bodies[:, :, None] != tf.constant([FILLER, *between, *behind], bodies.dtype), axis=2)
+    bodies = ragged.boolean_mask(bodies, of_text)[:, : length - tf.size(query) - len(behind)]
+    queries, ends = (tf.tile(ids[None], [K, 1]) for ids in (query, tf.constant(behind, query.dtype)))
     pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(FILLER, shape=[K, length])
-    return {"pair": pair, "pair_types": types(pair, sep_id)}
+    return {"pair": pair, "pair_types": types(pair, between[0] if between else FILLER)}
 
 
 JOINED = dataclasses.replace(
     PAIRS,
     made={"pair": tokens(_ROWS, side="document"), "pair_types": Field(shape=_ROWS)},
-    make=_made,
     unread=("query", "document", "log_q"),
-    needs=("cls", "sep"),
 )
 _log = logging.getLogger(__name__)
 
 
 class RerankerRecipe(PairRecipe):
     """A query and a document are one row, `[CLS] query [SEP] document [SEP]`, of at most `data.document_length` tokens.
+
+    What stands around them is the vocabulary's.
 
     The query has `data.query_length` of them at most; the document is cut to the rest.
     """
@@ -100,6 +105,10 @@ class RerankerRecipe(PairRecipe):
                     f"config.train.init_from={folder.path}: its classifier stands on '{theirs}', and here on "
                     f"'{self.pooling}': set config.model.pooling={theirs}"
                 )
+
+    def framed(self, template: Template) -> ExampleKind:
+        """As `Recipe.framed`."""
+        return dataclasses.replace(JOINED, make=functools.partial(_made, template=template))
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""
@@ -190,7 +199,7 @@ def _rows(pool: LabelledPool, lists: list[list[int]], vocabulary: Vocabulary, le
     beginnings = query_beginnings(vocabulary, list(pool.queries.values()), lengths)
     bodies = document_bodies(vocabulary, pool.candidates, lengths)
     return [
-        joined(query, bodies[row], vocabulary.sep_id, lengths)
+        joined(query, bodies[row], vocabulary.template, lengths)
         for query, of_query in zip(beginnings, lists)
         for row in of_query
     ]

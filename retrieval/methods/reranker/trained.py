@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker import model as cross_encoder
@@ -31,11 +32,10 @@ _FEW = 32  # pairs that are scored as one batch
 
 
 class Lengths(NamedTuple):
-    """The tokens of a query, of a row with its document, and the separators between the two: a RoBERTa has two."""
+    """The tokens of a query with what stands around it alone, and of a row with its document."""
 
     query: int
     row: int
-    separators: int = 1
 
 
 def pair_scorer(
@@ -46,22 +46,25 @@ def pair_scorer(
 
 
 def query_beginnings(vocabulary: Vocabulary, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
-    """`[CLS] query [SEP]` of each query."""
-    return [vocabulary.single(ids, lengths.query) for ids in vocabulary.encode_batch(texts)]
+    """`[CLS] query [SEP]` of each query; a RoBERTa has two separators."""
+    template = vocabulary.template
+    room = max(0, lengths.query - template.size())
+    return [[*template.before, *ids[:room], *template.between] for ids in vocabulary.encode_batch(texts)]
 
 
 def document_bodies(vocabulary: Vocabulary, items: Sequence[Candidate], lengths: Lengths) -> list[list[int]]:
     """The tokens of each document: of its title, then of its text."""
     titles = vocabulary.encode_batch([item.title for item in items])
     texts = vocabulary.encode_batch([item.text for item in items])
-    pairs = (vocabulary.pair(title, text, lengths.row) for title, text in zip(titles, texts))
-    return [[id for id in pair[1:] if id != vocabulary.sep_id] for pair in pairs]
+    (before, between, behind), pair = vocabulary.template, vocabulary.pair
+    pairs = (pair(title, text, lengths.row)[len(before) :] for title, text in zip(titles, texts))
+    return [[id for id in ids if id not in (*between, *behind)] for ids in pairs]
 
 
-def joined(query: Sequence[int], body: Sequence[int], sep_id: int, lengths: Lengths) -> list[int]:
+def joined(beginning: Sequence[int], body: Sequence[int], template: Template, lengths: Lengths) -> list[int]:
     """`[CLS] query [SEP] document [SEP]`, as `features.JoinedConverter` makes it: the document is cut."""
-    beginning = [*query, *[sep_id] * (lengths.separators - 1)]
-    return [*beginning, *body[: lengths.row - len(beginning) - 1], sep_id]
+    room = max(0, lengths.row - len(beginning) - len(template.behind))
+    return [*beginning, *body[:room], *template.behind]
 
 
 class PairRows(Protocol):
@@ -104,7 +107,8 @@ class JoinedRows(NamedTuple):
     def of(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
         """As `PairRows.of`."""
         bodies = document_bodies(self.vocabulary, documents, self.lengths)
-        return [joined(query, body, self.vocabulary.sep_id, self.lengths) for query, body in zip(beginnings, bodies)]
+        template = self.vocabulary.template
+        return [joined(beginning, body, template, self.lengths) for beginning, body in zip(beginnings, bodies)]
 
 
 class Reranker:
@@ -137,6 +141,12 @@ class Reranker:
     def write(self, folder: Path) -> None:
         """As `PairScorer.write`."""
         vocabulary, types = self._rows.vocabulary, self._model.encoder.config.type_vocab_size
+        if self._model.pooling == cross_encoder.LAST and vocabulary.pad_id in (-1, *vocabulary.template.behind):
+            raise UserError(
+                "stage 'export': transformers takes a token for padding that ends every text here, and would look for "
+                "the last one before it; rerank with the work directory, or train with a vocabulary that has a token "
+                "of padding"
+            )
         cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
         tokenizer_files.write_tokenizer(folder, vocabulary, length=self._rows.length, types=types)
 
@@ -205,15 +215,13 @@ class _Rerankers(TrainedKind):
         """As `TrainedKind.check`."""
         if folder := _published(value, field):
             _check_longest(folder, run.config.data, field)
+            data, vocabulary = run.config.data, bert_weights.vocabulary_of(folder)
             if yes_no.is_judge(folder):
-                vocabulary = bert_weights.vocabulary_of(folder)
                 yes_no.read(folder, vocabulary)
-                rows = JudgedRows(vocabulary, run.config.data.document_length)
-                rows.check(folder, field, run.config.data.query_length)
+                JudgedRows(vocabulary, data.document_length).check(folder, field, data.query_length)
             else:
-                _check_lengths(folder, run.config.data, field)
+                _check_lengths(folder, vocabulary, data, field)
                 cross_encoder.check_cross_encoder(folder)
-                bert_weights.vocabulary_of(folder).require(f"{field}={folder.path}", "cls", "sep")
         else:
             super().check(run, value, field)
 
@@ -224,16 +232,16 @@ class _Rerankers(TrainedKind):
             config, vocabulary, model = self.load(run, value, field)
             lengths = Lengths(config.data.query_length, config.data.document_length)
             return Reranker(run.config, model, JoinedRows(vocabulary, lengths))
-        vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
+        vocabulary, sizes, data = bert_weights.vocabulary_of(folder), run.config.model, run.config.data
         of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
         bert_weights.log_spare_rows(folder, vocabulary)
         if yes_no.is_judge(folder):
             judge = yes_no.read(folder, vocabulary)
-            rows = JudgedRows(vocabulary, run.config.data.document_length, judge.task)
+            rows = JudgedRows(vocabulary, data.document_length, judge.task)
             return Reranker(run.config, yes_no.load(folder, config, judge), rows)
         model = cross_encoder.load_cross_encoder(folder, config)
-        return Reranker(run.config, model, JoinedRows(vocabulary, _lengths(folder, run.config.data)))
+        return Reranker(run.config, model, JoinedRows(vocabulary, Lengths(data.query_length, data.document_length)))
 
 
 RERANKERS = _Rerankers(
@@ -259,10 +267,6 @@ def _published(value: str, field: str) -> EncoderFolder | None:
     return None
 
 
-def _lengths(folder: EncoderFolder, data: ConfigDict) -> Lengths:
-    return Lengths(data.query_length, data.document_length, cross_encoder.separators(folder))
-
-
 def _check_longest(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
     if data.document_length > (longest := folder.sizes["max_length"]):
         raise UserError(
@@ -270,9 +274,9 @@ def _check_longest(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
         )
 
 
-def _check_lengths(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
-    lengths = _lengths(folder, data)
-    if lengths.row < lengths.query + lengths.separators + 1:
+def _check_lengths(folder: EncoderFolder, vocabulary: Vocabulary, data: ConfigDict, field: str) -> None:
+    lengths = Lengths(data.query_length, data.document_length)
+    if lengths.row < lengths.query + len(vocabulary.template.between) + 1:
         raise UserError(
             f"{field}={folder.path}: config.data.document_length={lengths.row} is of query and document together, and "
             f"config.data.query_length={lengths.query} leaves no room for a document: set config.data.query_length="
