@@ -51,9 +51,9 @@ def folder(family, tmp_path_factory):
     return MAKERS[family](tmp_path_factory.mktemp("models") / NAMES[family])
 
 
-@pytest.fixture(scope="module")
-def trained(folder, tmp_path_factory):
-    """The run of one command line, all of whose stages and the export are done."""
+@pytest.fixture(scope="module", params=[0, 2])
+def trained(request, folder, tmp_path_factory):
+    """The run of one command line, of all parameters or of adapters; all of its stages and the export are done."""
     place = tmp_path_factory.mktemp("runs")
     pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n} was seen"]} for n in range(60)]
     for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
@@ -65,7 +65,8 @@ def trained(folder, tmp_path_factory):
         "--config.train.steps=4",
         "--config.train.minutes=0",
         "--config.train.batch_size=8",
-        "--config.train.learning_rate=1e-3",
+        "--config.train.learning_rate=1e-2",
+        f"--config.train.lora.rank={request.param}",
         "--config.loop.validate_every=2",
         "--config.loop.best=Success@1",
         "--config.index.dense=exact",
@@ -122,6 +123,12 @@ def test_settings_are_recommended_by_name_and_flags_count_more(folder, family):
     config = start(folder, *(f"--config.{name}={value}" for name, value in flags.items()))
     assert config.data.query_prefix == "ask: " and config.data.document_length == 40
     assert (config.train.temperature, config.model.pooling) == (0.5, "cls")
+
+
+def test_adapters_have_a_rate_of_their_own(folder, family):
+    assert (
+        start(folder, "--config.train.lora.rank=2").train.learning_rate == {"qwen3": 1e-4, "modernbert": 5e-4}[family]
+    )
 
 
 def test_the_model_as_argument_is_the_same(folder):
@@ -182,6 +189,22 @@ def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message) as refused:
         parsed(*(flag.format(empty=tmp_path / "empty", folder=folder) for flag in flags))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("rank=few", r"--config\.train\.lora\.rank=few: a whole number is needed"),
+        ("rank=-1", r"config\.train\.lora\.rank=-1: a whole number of at least 0 is needed"),
+        ("alpha=32", r"config\.train\.lora\.alpha=32.0 is of adapters, and there are none: set config.train.lora.rank"),
+    ],
+)
+def test_mistakes_of_adapters_are_one_sentence(folder, flag, message):
+    with pytest.raises(UserError, match=message) as refused:
+        config = start(folder, f"--config.train.lora.{flag}")
+        experiment.check(config)
+        preflight.check_settings(config, config.stages)
     assert "\n" not in str(refused.value)
 
 
