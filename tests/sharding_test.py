@@ -67,7 +67,13 @@ ADAPTED = LORA | {"train.lora.dropout": 0.0, "train.lora.targets": ("all",)}
 
 @pytest.mark.parametrize(
     ("changes", "tensor", "on_cpu"),
-    [(SHARED, 2, True), (SHARED, 2, False), (BERT, 4, True), (SHARED | ADAPTED, 2, True), (SHARED | ADAPTED, 2, False)],
+    [
+        (SHARED, 2, True),
+        pytest.param(SHARED, 2, False, marks=pytest.mark.long),
+        pytest.param(BERT, 4, True, marks=pytest.mark.long),
+        (SHARED | ADAPTED, 2, True),
+        pytest.param(SHARED | ADAPTED, 2, False, marks=pytest.mark.long),
+    ],
     ids=["Qwen3", "Qwen3 on an accelerator", "BERT", "adapters", "adapters on an accelerator"],
 )
 def test_training_is_the_same_where_devices_share_heads(monkeypatch, changes, tensor, on_cpu):
