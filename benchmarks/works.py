@@ -18,7 +18,7 @@ from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
 from retrieval.models.encoder_folder import written_config
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples

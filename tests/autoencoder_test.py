@@ -20,7 +20,7 @@ from retrieval.methods.seed_encoder.model import (
     following,
     unmasked,
 )
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
 

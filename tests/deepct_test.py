@@ -10,7 +10,7 @@ from flax import nnx
 
 from retrieval.methods.deepct.model import DeepCT, term_frequencies, term_regression, words
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.search.words import Words
 
 

@@ -17,7 +17,7 @@ from support.numpy_layers import attend, dense, layers, mlp, norm, parameters, s
 from retrieval.methods.writer.decoding import Ends, beam_search, greedy, sample
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.architecture import PRE_NORM
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
 V = 9

@@ -19,7 +19,7 @@ from retrieval.models import rope
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 from retrieval.models.encoders import family as families
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "encoders.json").read_text())
 

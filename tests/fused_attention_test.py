@@ -20,7 +20,8 @@ from retrieval.errors import UserError
 from retrieval.models import attention, fused_attention
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.recipe import check_encoder
 from retrieval.training import work
 

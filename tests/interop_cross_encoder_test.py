@@ -16,7 +16,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

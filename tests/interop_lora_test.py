@@ -18,7 +18,8 @@ from retrieval.errors import UserError
 from retrieval.models import lora, peft_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.placement import bind, parameters_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"

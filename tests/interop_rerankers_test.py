@@ -22,7 +22,7 @@ from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime.filler import FILLER
 
 os.environ["HF_HUB_OFFLINE"] = "1"

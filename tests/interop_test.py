@@ -17,7 +17,7 @@ from retrieval.methods.mlm.model import NextSentenceModel
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.pooling import mean
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")

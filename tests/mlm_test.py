@@ -8,7 +8,7 @@ from support.modules import one_text_per_row, spread
 from support.numpy_layers import dense, gelu, norm, parameters
 
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
 RANDOM = np.random.default_rng(0)

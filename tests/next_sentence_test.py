@@ -25,7 +25,7 @@ from retrieval.models.architecture import BERT
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of

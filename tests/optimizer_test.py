@@ -11,7 +11,7 @@ from flax import nnx
 
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.training.optimizer import (
     accumulated,
     begin_second,

@@ -14,7 +14,8 @@ from retrieval.files import write_json
 from retrieval.models import peft_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.peft_folder import Matrix
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.placement import parameters_of
 from retrieval.runtime import model_folder
 

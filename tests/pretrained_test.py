@@ -11,7 +11,7 @@ from retrieval.models import encoder_tensors, tensor_files
 from retrieval.models.architecture import BERT
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 """BERT's weights: there and back, and those that do not fit."""
 

@@ -19,7 +19,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.evaluation import runs
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.parsing import text_files
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run

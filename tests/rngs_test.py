@@ -5,7 +5,8 @@ import pytest
 from flax import nnx
 
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 
 
 @pytest.mark.parametrize("seed", [0, 7])

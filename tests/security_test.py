@@ -37,7 +37,8 @@ from retrieval.data.shards import local_runner
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex

@@ -16,7 +16,7 @@ from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh

@@ -13,7 +13,8 @@ from support.modules import spread
 from support.numpy_layers import attend, layers, mlp, norm, parameters
 
 from retrieval.models.text import Text
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1

@@ -10,7 +10,8 @@ from flax import nnx
 
 from retrieval.models import two_tower
 from retrieval.models.text import Text
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TowerConfig
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)

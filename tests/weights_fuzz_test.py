@@ -15,7 +15,8 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.models import module_folder
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes import module_fields
 
 GOLDEN = REPOSITORY / "tests" / "golden"

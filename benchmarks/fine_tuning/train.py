@@ -31,7 +31,7 @@ from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.models import two_tower
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TowerConfig
 from retrieval.runtime.filler import FILLER
 from retrieval.search.exact import ExactIndex

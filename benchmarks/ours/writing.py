@@ -19,7 +19,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.methods.writer.decoding import Ends, Written, beam_search, greedy, sample
     from retrieval.methods.writer.model import EncoderDecoder, WriterConfig
     from retrieval.models.text import Text
-    from retrieval.models.transformer import TransformerConfig
+    from retrieval.models.transformer_config import TransformerConfig
 
     sources, tokens = settings["sources"], settings["tokens"]
     sizes = TransformerConfig(

@@ -24,7 +24,7 @@ from retrieval.models.encoders import family as families
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.known_keys import shown
 from retrieval.models.peft_folder import Matrix
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime import model_folder
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from flax import nnx
 
 from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, by_group
-from retrieval.models.transformer import Transformer, TransformerConfig, dense, norm, token_logits
+from retrieval.models.transformer import Transformer, dense, norm, token_logits
+from retrieval.models.transformer_config import TransformerConfig
 
 
 class MaskedLanguageModel(nnx.Module):

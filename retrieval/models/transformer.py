@@ -2,144 +2,38 @@
 
 By default it is BERT's (Devlin et al. 2019): post-LN, learned positions, erf GELU.
 
-The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it. So a model of any depth
-compiles as fast as a model of one layer.
+The layers are one module, which `layer_loop` goes through.
 
 Letters of shapes beside those of `text`: N heads, D head size, M the tokens attended to.
 """
 
-import dataclasses
-import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError, multiples, unknown_name
+from retrieval.errors import UserError
 from retrieval.models import cpu_attention, fused_attention, lora, rope
-from retrieval.models.architecture import BERT, Architecture
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
-from retrieval.models.fused_attention import FORMS, Segments
+from retrieval.models.fused_attention import Segments
 from retrieval.models.gelu import gelu, gelu_tanh
+from retrieval.models.layer_loop import gathered, stack, through_layers
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.products import FACTORS, SAME, columns, factor_type, times
+from retrieval.models.products import columns, factor_type, times
 from retrieval.models.relative_bias import RelativeBias
 from retrieval.models.rms_norm import RMSNorm
 from retrieval.models.rope import Rotation
 from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
-from retrieval.runtime.arrays import TENSOR, are_shared, is_on_cpu
+from retrieval.models.transformer_config import TransformerConfig
+from retrieval.runtime.arrays import are_shared, is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
 
-DTYPES = ("float32", "bfloat16")
-
-# What the forward pass of a layer keeps for the backward pass; the rest is computed again, and parameters that are
-# sharded over devices are gathered again.
-REMAT = {
-    "none": jax.checkpoint_policies.everything_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with weights, not attention
-    "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
-}
-AUTO = "auto"
 ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "silu": jax.nn.silu}
-# A larger encoder, in layers times hidden size, trains about as fast on a CPU with `dots`, in much less memory.
-_SMALL = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """Sizes of a Transformer; BERT-base is (30522, 12, 768, 12, 3072, 512).
-
-    Attributes:
-      max_length: number of learned positions, the longest text in tokens (a row of packed texts may be longer).
-      type_vocab_size: number of token types; with one of them every token has it, whatever its text says.
-      layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
-      dropout: rate after the embeddings and on the output of every sublayer.
-      attention_dropout: rate on attention probabilities; -1: as `dropout`.
-      dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
-        always float32.
-      products: a name in `FACTORS`, of what is multiplied with weights, and in attention on a CPU.
-      attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
-      remat: a name in `REMAT`: memory of training for time.
-      unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
-        computes again, for more would keep more, and up to four elsewhere.
-      lora_scale: what the product of an adapter is multiplied by, where there are adapters.
-      lora_dropout: rate on what goes into adapters.
-    """
-
-    vocab_size: int
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    mlp_size: int
-    max_length: int
-    type_vocab_size: int = 2
-    layer_norm_epsilon: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = -1
-    dtype: str = "float32"
-    products: str = SAME
-    attention: str = "plain"
-    remat: str = "none"
-    unroll: int = 1
-    architecture: Architecture = BERT
-    lora_scale: float = 0.0
-    lora_dropout: float = 0.0
-
-    def __post_init__(self):
-        if self.hidden_size % self.num_heads and not self.architecture.head_size:
-            raise UserError(
-                f"transformer: hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: take "
-                f"{multiples(self.hidden_size, self.num_heads)}"
-            )
-        if self.num_heads % self.kv_heads:
-            raise UserError(f"transformer: {self.kv_heads} kv_heads do not divide num_heads {self.num_heads}")
-        if self.architecture.positions == "rope" and self.head_size % 2:
-            raise UserError(f"transformer: rotary positions need an even head_size, and it is {self.head_size}")
-        for name, rate in (("dropout", self.dropout), ("attention_dropout", self.attention_rate)):
-            if not 0 <= rate < 1:
-                raise UserError(f"transformer: {name} {rate} is not in [0, 1)")
-        if self.dtype not in DTYPES:
-            raise unknown_name("dtype", self.dtype, DTYPES)
-        if self.products not in FACTORS:
-            raise unknown_name("format of products", self.products, FACTORS)
-        if self.remat not in REMAT:
-            raise unknown_name("remat", self.remat, REMAT)
-        if self.attention not in FORMS:
-            raise unknown_name("form of attention", self.attention, FORMS)
-        has_bias = self.architecture.relative_bias
-        fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate, has_bias)
-        if self.num_layers < 1 or self.unroll < 0:
-            raise UserError(
-                f"transformer: num_layers {self.num_layers} must be at least 1, and unroll {self.unroll} at least 0"
-            )
-
-    @property
-    def head_size(self) -> int:
-        """The size of a head's vectors."""
-        return self.architecture.head_size or self.hidden_size // self.num_heads
-
-    @property
-    def kv_heads(self) -> int:
-        """The heads of keys and values."""
-        return self.architecture.kv_heads or self.num_heads
-
-    @property
-    def attention_rate(self) -> float:
-        """The rate of dropout on attention probabilities."""
-        return self.dropout if self.attention_dropout == -1 else self.attention_dropout
-
-
-def remat_for(remat: str, num_layers: int, hidden_size: int) -> str:
-    """The name in `REMAT` that a config means for an encoder of such a size."""
-    if remat != AUTO:
-        return remat
-    return "none" if num_layers * hidden_size <= _SMALL else "dots"
 
 
 class Biased(NamedTuple):
@@ -375,65 +269,6 @@ class Attention(nnx.Module):
         return (query_RNDL.astype(jnp.float32) * factor).astype(query_RNDL.dtype)
 
 
-def stack(layers: list[nnx.Module]) -> nnx.Module:
-    """One module for all: its parameters have a leading axis, of layers."""
-    graphdefs, states = zip(*map(nnx.split, layers))
-    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
-
-
-def through_layers(
-    layers: nnx.Module,
-    config: TransformerConfig,
-    x_RLH: Any,
-    keys: jax.Array | list[None],
-    *calls: Callable[[Any, Any, jax.Array, Any], Any],
-) -> Any:
-    """`x = call(layer, x, number, key)` for one layer after the other, of those that `stack` made one module.
-
-    Args:
-      x_RLH: hidden states, or a tree with what else goes from layer to layer.
-      keys: of dropout, one for each layer.
-      calls: one for every layer, or as many as the layers have kinds that take turns.
-    """
-    graphdef, params = nnx.split(layers)
-    kinds = len(calls)
-    turns = config.num_layers // kinds
-
-    def step(call: Callable) -> Callable:
-        def through_layer(x_RLH: Any, given: tuple) -> Any:
-            params, number, key = given
-            params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
-            layer = nnx.merge(graphdef, params)
-            lora.set_dropout(layer, config.lora_dropout, key)
-            return call(layer, x_RLH, number, key)
-
-        # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
-        return jax.checkpoint(through_layer, policy=_kept(config.remat), prevent_cse=False)
-
-    steps = list(map(step, calls))
-
-    def turn(x_RLH: Any, given: tuple) -> tuple[Any, None]:
-        for place, through_layer in enumerate(steps):
-            x_RLH = through_layer(x_RLH, given if kinds == 1 else jax.tree.map(operator.itemgetter(place), given))
-        return x_RLH, None
-
-    def loop(x_RLH: Any, given: tuple, turns: int) -> Any:
-        # The loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
-        most = turns if config.remat == "none" else max(1, turns // 2)
-        unroll = config.unroll or (4 if config.remat == "none" else 1)
-        return jax.lax.scan(turn, x_RLH, given, unroll=min(unroll, most))[0]
-
-    given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
-    if kinds == 1:
-        return loop(x_RLH, given, turns)
-    if turns:
-        by_turn = jax.tree.map(lambda leaf: leaf[: turns * kinds].reshape(turns, kinds, *leaf.shape[1:]), given)
-        x_RLH = loop(x_RLH, by_turn, turns)
-    steps = steps[: config.num_layers % kinds]  # the layers of a last turn that is not whole
-    rest = jax.tree.map(lambda leaf: leaf[turns * kinds :][None], given)
-    return loop(x_RLH, rest, 1) if steps else x_RLH
-
-
 class Linear(nnx.Linear):
     """A linear layer with BERT's initialisation, that multiplies as the config says and adds a bias in float32."""
 
@@ -487,22 +322,3 @@ def norm(config: TransformerConfig, size: int, rngs: nnx.Rngs) -> LayerNorm | RM
     if kind.startswith("rms"):
         return RMSNorm(size, epsilon=epsilon, plus_one=kind == "rms_plus_one")
     return LayerNorm(size, epsilon=epsilon, use_bias=kind == "layer", rngs=rngs)
-
-
-def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
-    """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
-
-    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is. What
-    devices share of a layer's products stays shared.
-    """
-    spec = jax.typeof(x).sharding.spec
-    shared = P(*(axis if axis == TENSOR else None for axis in spec))
-    if not any(axis not in (None, TENSOR) for axis in spec):
-        return x
-    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, shared if any(shared) else P())
-
-
-def _kept(remat: str) -> Callable[..., bool]:
-    return lambda primitive, *given, **settings: (
-        primitive.name != "reshard" and REMAT[remat](primitive, *given, **settings)
-    )

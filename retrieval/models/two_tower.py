@@ -15,7 +15,8 @@ from retrieval.models.pooling import POOLINGS
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
 
 # What BERT's token types tell apart: the title (0) from the text (1) of a document, or queries (0) from documents (1).

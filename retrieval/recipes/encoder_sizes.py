@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from retrieval.models import architecture
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES
-from retrieval.models.transformer import remat_for
+from retrieval.models.transformer_config import remat_for
 
 
 def longest_text(config: ConfigDict) -> int:

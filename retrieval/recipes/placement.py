@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.models import fused_attention, lora
-from retrieval.models.transformer import gathered
+from retrieval.models.layer_loop import gathered
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.training import sharding
 

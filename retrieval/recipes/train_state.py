@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
-from retrieval.models.transformer import remat_for
+from retrieval.models.transformer_config import remat_for
 from retrieval.recipes import adapters
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of

@@ -7,7 +7,7 @@ from safetensors.numpy import load_file, save_file
 from retrieval.files import write_json
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 
 def load(folder, dtype="float32", max_length=None):

@@ -9,7 +9,8 @@ from flax import nnx
 
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 
 
 def load(folder, switches=None, **settings):

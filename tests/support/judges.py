@@ -13,7 +13,8 @@ from retrieval.models import encoder_folder, encoder_tensors
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from support.modules import spread
 
 MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]

@@ -5,7 +5,7 @@ import numpy as np
 from flax import nnx
 
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
 _RANDOM = np.random.default_rng(0)

@@ -15,7 +15,8 @@ from flax import nnx
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.models.dropout import dropout, split
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+from retrieval.models.transformer import INIT, Transformer
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.search.words import paired
 
 _GOES_ON = "##"

@@ -10,7 +10,7 @@ import jax
 from retrieval.methods.deepct.model import DeepCT, term_regression
 from retrieval.methods.deepct.task import TERMS
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather

@@ -9,7 +9,8 @@ from flax import nnx
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.pooling import first
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, TransformerConfig
+from retrieval.models.transformer import INIT
+from retrieval.models.transformer_config import TransformerConfig
 
 
 class NextSentenceModel(MaskedLanguageModel):

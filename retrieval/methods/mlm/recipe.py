@@ -23,7 +23,7 @@ from retrieval.methods.mlm.model import NextSentenceModel
 from retrieval.methods.mlm.task import MASKED_PAIRS
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count

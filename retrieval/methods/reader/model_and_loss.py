@@ -28,7 +28,8 @@ from retrieval.errors import UserError
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.pooling import first, last
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
+from retrieval.models.transformer import INIT, Transformer, dropout, split
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options

@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.methods.reader.model_and_loss import SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
 from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower, full_size
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, initial_parameters

@@ -31,7 +31,8 @@ from retrieval.models.module_folder import SETTINGS
 from retrieval.models.pooling import POOLINGS
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig, norm
+from retrieval.models.transformer import INIT, Transformer, norm
+from retrieval.models.transformer_config import TransformerConfig
 
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"

@@ -21,7 +21,7 @@ from retrieval.libraries import tf
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
 from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.batch_fields import embed, token_count

@@ -19,7 +19,7 @@ from retrieval.methods.reranker import yes_no
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder, is_encoder
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh

@@ -22,7 +22,7 @@ from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime import model_folder
 
 PREFIX = (

@@ -18,19 +18,12 @@ from flax import nnx
 
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
+from retrieval.models.layer_loop import stack, through_layers
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.pooling import first
 from retrieval.models.text import Text, by_group, lookup, same_text, token_vectors
-from retrieval.models.transformer import (
-    INIT,
-    Attention,
-    Layer,
-    TransformerConfig,
-    dense,
-    layer_norm,
-    stack,
-    through_layers,
-)
+from retrieval.models.transformer import INIT, Attention, Layer, dense, layer_norm
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime.arrays import reshape_rows
 
 

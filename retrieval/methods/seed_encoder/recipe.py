@@ -10,7 +10,7 @@ import jax
 
 from retrieval.methods.seed_encoder.model import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe

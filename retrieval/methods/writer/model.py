@@ -19,19 +19,11 @@ from flax import nnx
 from retrieval.errors import UserError
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
+from retrieval.models.layer_loop import stack, through_layers
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.text import Text, lookup, token_vectors
-from retrieval.models.transformer import (
-    INIT,
-    Attention,
-    Transformer,
-    TransformerConfig,
-    dense,
-    layer_norm,
-    stack,
-    through_layers,
-    token_logits,
-)
+from retrieval.models.transformer import INIT, Attention, Transformer, dense, layer_norm, token_logits
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.runtime.filler import FILLER
 

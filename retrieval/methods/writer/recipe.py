@@ -22,7 +22,7 @@ from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import held_out_questions
 from retrieval.recipes.batch_fields import text_of, token_count

@@ -9,7 +9,7 @@ from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, shown
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 # BERT's names of the sizes of a `TransformerConfig`.
 _SIZES = dict(

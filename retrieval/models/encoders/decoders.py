@@ -14,7 +14,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
 from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, whole
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 SIZES = dict(
     vocab_size="vocab_size",

@@ -14,7 +14,7 @@ from retrieval.errors import UserError
 from retrieval.models import known_keys
 from retrieval.models.architecture import Architecture
 from retrieval.models.known_keys import ANY, shown
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.registry import Table
 from retrieval.runtime import model_folder
 

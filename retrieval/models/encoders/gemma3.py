@@ -12,7 +12,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import decoders, rotary
 from retrieval.models.encoders.family import FAMILIES, Family, epsilon, sizes
 from retrieval.models.known_keys import ANY, whole
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from retrieval.models.architecture import MATRICES, Architecture
 from retrieval.models.encoders import rotary
 from retrieval.models.encoders.family import FAMILIES, MOST, Family, check_heads, epsilon, positive, sizes
 from retrieval.models.known_keys import ANY, shown, whole
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 _SIZES = dict(
     vocab_size="vocab_size",

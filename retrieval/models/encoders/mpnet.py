@@ -9,7 +9,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.relative_bias import BUCKETS
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 _SIZES = dict(
     vocab_size="vocab_size",

@@ -8,7 +8,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES, MOST, Family, epsilon, sizes
 from retrieval.models.known_keys import ANY
 from retrieval.models.relative_bias import BUCKETS
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer_config import TransformerConfig
 
 _SIZES = dict(
     vocab_size="vocab_size",

@@ -1,0 +1,95 @@
+"""One layer after the other, as one module and one loop over its parameters, which have a leading axis.
+
+So a model of any depth compiles as fast as a model of one layer.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from retrieval.models import lora
+from retrieval.models.transformer_config import REMAT, TransformerConfig
+from retrieval.runtime.arrays import TENSOR
+
+
+def stack(layers: list[nnx.Module]) -> nnx.Module:
+    """One module for all: its parameters have a leading axis, of layers."""
+    graphdefs, states = zip(*map(nnx.split, layers))
+    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+
+
+def through_layers(
+    layers: nnx.Module,
+    config: TransformerConfig,
+    x_RLH: Any,
+    keys: jax.Array | list[None],
+    *calls: Callable[[Any, Any, jax.Array, Any], Any],
+) -> Any:
+    """`x = call(layer, x, number, key)` for one layer after the other, of those that `stack` made one module.
+
+    Args:
+      x_RLH: hidden states, or a tree with what else goes from layer to layer.
+      keys: of dropout, one for each layer.
+      calls: one for every layer, or as many as the layers have kinds that take turns.
+    """
+    graphdef, params = nnx.split(layers)
+    kinds = len(calls)
+    turns = config.num_layers // kinds
+
+    def step(call: Callable) -> Callable:
+        def through_layer(x_RLH: Any, given: tuple) -> Any:
+            params, number, key = given
+            params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
+            layer = nnx.merge(graphdef, params)
+            lora.set_dropout(layer, config.lora_dropout, key)
+            return call(layer, x_RLH, number, key)
+
+        # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
+        return jax.checkpoint(through_layer, policy=_kept(config.remat), prevent_cse=False)
+
+    steps = list(map(step, calls))
+
+    def turn(x_RLH: Any, given: tuple) -> tuple[Any, None]:
+        for place, through_layer in enumerate(steps):
+            x_RLH = through_layer(x_RLH, given if kinds == 1 else jax.tree.map(operator.itemgetter(place), given))
+        return x_RLH, None
+
+    def loop(x_RLH: Any, given: tuple, turns: int) -> Any:
+        # The loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
+        most = turns if config.remat == "none" else max(1, turns // 2)
+        unroll = config.unroll or (4 if config.remat == "none" else 1)
+        return jax.lax.scan(turn, x_RLH, given, unroll=min(unroll, most))[0]
+
+    given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
+    if kinds == 1:
+        return loop(x_RLH, given, turns)
+    if turns:
+        by_turn = jax.tree.map(lambda leaf: leaf[: turns * kinds].reshape(turns, kinds, *leaf.shape[1:]), given)
+        x_RLH = loop(x_RLH, by_turn, turns)
+    steps = steps[: config.num_layers % kinds]  # the layers of a last turn that is not whole
+    rest = jax.tree.map(lambda leaf: leaf[turns * kinds :][None], given)
+    return loop(x_RLH, rest, 1) if steps else x_RLH
+
+
+def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
+    """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
+
+    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is. What
+    devices share of a layer's products stays shared.
+    """
+    spec = jax.typeof(x).sharding.spec
+    shared = P(*(axis if axis == TENSOR else None for axis in spec))
+    if not any(axis not in (None, TENSOR) for axis in spec):
+        return x
+    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, shared if any(shared) else P())
+
+
+def _kept(remat: str) -> Callable[..., bool]:
+    return lambda primitive, *given, **settings: (
+        primitive.name != "reshard" and REMAT[remat](primitive, *given, **settings)
+    )
