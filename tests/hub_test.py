@@ -95,7 +95,7 @@ def test_without_a_network_the_cache_does(models, cache, tmp_path, monkeypatch):
         ("hf:me/none", "hf:me/none: the hub has no such model, or it is private"),
         ("hf:me/bert@missing", "hf:me/bert@missing: the model has no such revision"),
         ("hf:me/no name", "hf:me/no name: no name of a model; write hf:OWNER/NAME"),
-        ("hf:me/t5", "hf:me/t5: its config is not that of a BERT"),
+        ("hf:me/t5", "hf:me/t5: its config is not that of an encoder"),
     ],
 )
 def test_a_name_that_cannot_be_is_one_sentence(served, tmp_path, name, message):
