@@ -296,7 +296,13 @@ def test_sizes_are_compared_before_they_are_made(folder, key):
 
 
 def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_path):
-    changes = {"model.tied": True, "model.pooling": "mean", "model.embed_dim": 0, "data.titles": "joined"}
+    changes = {
+        "model.tied": True,
+        "model.normalize": False,
+        "model.pooling": "mean",
+        "model.embed_dim": 0,
+        "data.titles": "joined",
+    }
     start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
     run = exported.work_directory(tmp_path / "run", shift=0, **changes, **start)
     initial_parameters.check_sizes(run.config, kept_config(base.parent))
