@@ -189,9 +189,8 @@ class Columns(NamedTuple):
         """
         *values, url = [record.get(name) if name else None for name in self]
         for name, value in zip(self, values):
-            if value is not None and type(value) not in (str, bytes, int, float):
+            if value is not None and type(value) not in (str, int, float):
                 raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
-        values = [value.decode() if isinstance(value, bytes) else value for value in values]  # Parquet may not say text
         own_id, title, text = (
             "" if value is None else identifiers.of_value(value, name, at) for name, value in zip(self, values)
         )
