@@ -125,8 +125,9 @@ def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
     ("line", "message"),
     [
         ("{", "line 2: not valid JSON"),
-        ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and the line has no field for it"),
-        ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages is needed"),
+        ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and there are positive; name it"),
+        ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages, answer, .* is needed"),
+        ('{"query": "q", "anchor": "r", "pos": "a"}', "line 2: one of query, .* there are both 'query' and 'anchor'"),
         ('{"query": "q", "positive": 3}', "line 2, positive 1: the field 'positive' is missing or not a string"),
     ],
 )

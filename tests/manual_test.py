@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 
+import pyarrow
 import pytest
 from absl import flags
 from conftest import REPOSITORY
+from pyarrow import parquet
 from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
@@ -50,6 +52,9 @@ def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
 def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))
     path.write_text(LABELLED[name].example.replace("⇥", "\t"))
+    if name == "parquet":
+        names = LABELLED[name].example.removeprefix("columns ").split(", ")
+        parquet.write_table(pyarrow.table(dict(zip(names, (["q"], ["a"], ["b"])))), path)
     queries.write_text("1000094\tq\n")
     news = "".join(f"{id}\tnews\tsub\t{title}\t\t\t[]\t[]\n" for id, title in (("N1", "q"), ("N3", "a"), ("N4", "b")))
     passage = '{"_id": "d7", "title": "", "text": "p, an answer"}\n'

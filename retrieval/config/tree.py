@@ -221,7 +221,8 @@ declare(
 )
 declare(
     "pairs",
-    files=Field("", PATHS, "files of labelled examples, separated by commas"),
+    files=Field("", PATHS, "files of labelled examples, or folders of Parquet, separated by commas"),
+    fields=Field("", TEXT, "fields of JSON lines and Parquet, such as query=title,positive=body,negative=other"),
     format=Field(
         "",
         one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""),

@@ -32,7 +32,7 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     """
     config, divides = run.config, run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
-    paths = [Path(path) for path in source_paths.split(config.pairs.files)]
+    paths = labelled_format.files(config.pairs.files)
     pool = sys.maxsize if every or of_pages(config) else config.pairs.pool  # of a user's pages, each keeps so many
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
@@ -42,7 +42,7 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
 
 def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
-    paths = map(Path, source_paths.split(config.pairs.files))
+    paths = labelled_format.files(config.pairs.files)
     return source_paths.existing([*paths, *settings(config).text_files])
 
 
@@ -62,7 +62,7 @@ def check_files(writer: Run, negatives: int, batch_size: int) -> None:
     config, positives, has_negative = writer.config, 0, not negatives or writer.config.pairs.keep_lone
     if writer.holder("sets").config.split.set or not config.pairs.files:
         return
-    for path in map(Path, source_paths.split(config.pairs.files)):
+    for path in labelled_format.files(config.pairs.files):
         for example in labelled_format.sample(path, settings(config)):
             positives += len(example.positives)
             has_negative = has_negative or bool(example.negatives)
@@ -86,8 +86,8 @@ def of_pages(config: ConfigDict) -> bool:
     Raises:
       UserError: the format of a file is not known.
     """
-    paths = source_paths.split(config.pairs.files)
-    return any(labelled_format.format_of(Path(path), settings(config)).of_pages for path in paths)
+    paths = labelled_format.files(config.pairs.files)
+    return any(labelled_format.format_of(path, settings(config)).of_pages for path in paths)
 
 
 def settings(config: ConfigDict) -> labelled_format.Settings:

@@ -47,7 +47,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             beir.write_folder(run.held_out_pairs, validation)
         if not run.prepares:
             beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
-        paths = [Path(path) for path in source_paths.split(config.pairs.files)]
+        paths = labelled_format.files(config.pairs.files)
         read = functools.partial(labelled_format.in_order, paths, labelled_groups.settings(config), run.pairs)
         statistics = pair_shards.write_pairs(
             groups.after(held_out),
@@ -111,10 +111,10 @@ def check_inputs(run: Run) -> None:
             "evaluation set to divide, such as reqa"
         )
     for field in ("queries", "collection", "files", "teacher"):
-        either = None if field == "collection" else False
-        paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
-        for path in paths if field == "files" else ():
-            labelled_format.check(path, labelled_groups.settings(config))
+        either = None if field in ("collection", "files") else False
+        source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
+    for path in labelled_format.files(config.pairs.files):
+        labelled_format.check(path, labelled_groups.settings(config))
     for path in teacher_inputs(config.pairs.teacher):
         teacher_scores.check_beginning(path)
     if config.pairs.in_order:

@@ -6,20 +6,23 @@ recognised.
 
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.sets.set_format import Options
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
+from retrieval.errors import UserError, listed
+from retrieval.parsing import parquet_files, text_files
 from retrieval.registry import Table
 
-OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split")
+OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split", "pairs.fields")
 _JSON = ("[", "{")
+_SPLIT = re.compile(r"(train|test|validation|valid|val|dev|eval)\b")  # how names of a data set's files begin
 
 
 class Settings(NamedTuple):
@@ -30,6 +33,7 @@ class Settings(NamedTuple):
       queries, collection: the files with the texts of ids; '' where there are none.
       seed: of the order of the queries.
       until: the time from which on MIND's impressions are not trained on; '' for none.
+      fields: what the fields of JSON lines and the columns of Parquet are called; '' for the usual names.
     """
 
     format: str
@@ -37,6 +41,7 @@ class Settings(NamedTuple):
     collection: str
     seed: int
     until: str = ""
+    fields: str = ""
 
     @classmethod
     def of(cls, options: Options) -> "Settings":
@@ -127,12 +132,14 @@ def register(kind: type[LabelledFormat]) -> type[LabelledFormat]:
 def format_of(path: Path, settings: Settings) -> LabelledFormat:
     """The format of a file: what its beginning says, and for lines with tabs `config.pairs.format`.
 
-    JSON needs no name, so the field can name one file's format beside files of JSON. If it names a format of JSON with
-    the same first character, that is taken.
+    JSON and Parquet need no name, so the field can name one file's format beside files of these. If it names a format
+    of JSON with the same first character, that is taken.
 
     Raises:
       UserError: no format is recognised, or two may be.
     """
+    if parquet_files.is_parquet(path):
+        return LABELLED["parquet"]
     first = text_files.first_character(path)
     named = LABELLED.find(settings.format, "config.pairs.format") if settings.format else None
     if named and (first not in _JSON or first == named.first):
@@ -147,6 +154,34 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
         f"{path}, line 1: no format that is known, {line.count(chr(9)) + 1} fields between tabs; "
         f"docs/reference/formats.md shows what {', '.join(sorted(LABELLED))} look like"
     )
+
+
+def files(value: str) -> list[Path]:
+    """The files that `config.pairs.files` names; of a folder those of Parquet with its train split, in order.
+
+    A folder whose files name no split is read as a whole.
+
+    Raises:
+      UserError: a folder has no such file, or several.
+    """
+    paths = map(Path, source_paths.split(value))
+    return [path for named in paths for path in (_train_split(named) if named.is_dir() else [named])]
+
+
+def _train_split(folder: Path) -> list[Path]:
+    found = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
+    found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    names_split = [path for path in found if _SPLIT.match(path.name)]
+    chosen = [path for path in names_split if path.name.startswith("train")] if names_split else found
+    if not chosen:
+        there = listed(str(path.relative_to(folder)) for path in found)
+        raise UserError(
+            f"{folder}: a folder without train-*{parquet_files.SUFFIX}, in config.pairs.files; "
+            + (f"name a file, of {there}" if there else "name files of labelled examples, or a folder of Parquet")
+        )
+    if len(subsets := sorted({str(path.parent) for path in chosen})) > 1:
+        raise UserError(f"{folder}: several data sets, in config.pairs.files; name one folder, of {listed(subsets)}")
+    return chosen
 
 
 def check(path: Path, settings: Settings) -> None:

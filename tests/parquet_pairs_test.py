@@ -1,0 +1,175 @@
+"""Labelled pairs from Parquet: the columns of training sets, folders of data sets, what is left out and refused."""
+
+import json
+import tracemalloc
+
+import pyarrow
+import pytest
+from conftest import write
+from pyarrow import parquet
+
+from retrieval.data.labelled import jsonl_pairs, labelled_format, parquet_pairs
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.parsing import text_files
+
+NONE = Settings("", "", "", 0)
+ROWS = [{"anchor": "q", "positive": "a", "negative": "b"}, {"anchor": "r", "positive": "c", "negative": "d"}]
+
+
+def texts(*values):
+    return tuple(Candidate("", "", value) for value in values)
+
+
+def table(path, columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(columns) if isinstance(columns, list) else columns, path)
+    return path
+
+
+def read(path, columns, fields=""):
+    counts = Counts()
+    return list(parquet_pairs.read(table(path, columns), counts, jsonl_pairs.named(fields))), counts
+
+
+@pytest.mark.parametrize(
+    ("row", "example"),
+    [
+        ({"anchor": "q", "positive": "a", "negative": "b"}, Example("q", texts("a"), texts("b"))),
+        ({"query": "q", "answer": "a"}, Example("q", texts("a"))),
+        ({"question": "q", "passage": "a"}, Example("q", texts("a"))),
+        ({"query": "q", "document": "a", "label": 1}, Example("q", texts("a"))),
+        ({"query": "q", "positive": "a", "document": "not read"}, Example("q", texts("a"))),
+        (
+            {"query": "q", "positive": "a", "negative_1": "b", "negative_2": "c"},
+            Example("q", texts("a"), texts("b", "c")),
+        ),
+        ({"query": "q", "positive": ["a", "b"], "negatives": ["c"]}, Example("q", texts("a", "b"), texts("c"))),
+        (
+            {"query": "q", "positive_passages": [{"docid": "7", "title": "T", "text": "a"}], "negative_passages": []},
+            Example("q", (Candidate("7", "T", "a"),)),
+        ),
+        (
+            {"question": "q", "answers": ["x"], "ctxs": [{"text": "x y", "hasanswer": True}, {"text": "b"}]},
+            Example("q", texts("x y"), texts("b"), ("x",)),
+        ),
+    ],
+)
+def test_a_row_is_what_the_same_line_of_json_is(tmp_path, row, example):
+    found, counts = read(tmp_path / "a.parquet", [row])
+    line = write(tmp_path / "a.jsonl", json.dumps(row))
+    in_json = Counts()
+    assert found == [example] == list(jsonl_pairs.read(line, in_json))
+    assert set(counts.left_out) == set(in_json.left_out)
+
+
+def test_what_is_left_out_is_counted_with_its_row(tmp_path):
+    path = tmp_path / "a.parquet"
+    rows = [
+        {"query": "q", "positive": "a", "negative": None, "score": 0.5, "label": 1},
+        {"query": "r", "positive": "a", "negative": " ", "score": 0.5, "label": 0},
+        {"query": "s", "positive": "a", "negative": None, "score": 0.5, "label": 0},
+        {"query": "t", "positive": "", "negative": None, "score": 0.5, "label": 1},
+    ]
+    found, counts = read(path, rows)
+    assert [example.query for example in found] == ["q", "r"]  # a label beside a negative may be a teacher's margin
+    assert counts.left_out == {
+        "values of the field 'score', which is not read": 4,
+        "values of the field 'label', which is not read": 1,
+        "pairs with the label 0": 1,
+        "empty texts": 2,
+        "examples without a positive": 1,
+    }
+    assert counts.first["pairs with the label 0"] == f"{path}, row 3"
+
+
+def test_fields_that_are_called_otherwise(tmp_path):
+    rows = [{"query": "no", "title": "q", "body": "a", "negative": "no", "hard": "b", "answer": "no"}]
+    fields = "query=title,positive=body,negative_2=hard"
+    assert read(tmp_path / "a.parquet", rows, fields)[0] == [Example("q", texts("a"), texts("b"))]
+    lines = write(tmp_path / "a.jsonl", json.dumps(rows[0]))
+    (example,) = labelled_format.sample(lines, NONE._replace(fields=fields))
+    assert example == Example("q", texts("a"), texts("b"))
+    swapped = [{"query": "a", "positive": "q"}]
+    assert read(tmp_path / "a.parquet", swapped, "query=positive,positive=query")[0] == [Example("q", texts("a"))]
+
+
+@pytest.mark.parametrize(
+    "fields", ["title", "query=", "title=query", "query=a,query=b", "positives=a", "query=a;positive=b,x"]
+)
+def test_fields_that_name_nothing(tmp_path, fields):
+    with pytest.raises(UserError, match=r"config\.pairs\.fields=.* is no query=FIELD, positive=FIELD"):
+        labelled_format.check(table(tmp_path / "a.parquet", ROWS), NONE._replace(fields=fields))
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields", "message"),
+    [
+        ({"title": ["q"], "body": ["a"]}, "", r"a\.parquet: one of query, anchor, question is needed, .* title, body;"),
+        ({"query": ["q"], "body": ["a"]}, "", r"a\.parquet: one of positive, .* there are query, body;"),
+        ({"query": ["q"], "pos": ["a"], "positive": ["a"]}, "", r"there are both 'positive' and 'pos'"),
+        ({"query": ["q"], "answer": ["a"], "passage": ["a"]}, "", r"there are both 'answer' and 'passage'"),
+        ({"query": ["q"], "pos": ["a"]}, "negative=bad", r"no field 'bad', which config.* there are query, pos"),
+        ({"query": ["q", None], "pos": ["a", "b"]}, "", r"row 2: the field 'query' is missing or not a string"),
+        ({"query": ["q", " "], "pos": ["a", "b"]}, "", r"row 2: the query is empty"),
+        ({"query": ["q"], "pos": [3]}, "", r"row 1, pos 1: the field 'pos' is missing or not a string"),
+        ({"query": ["q"], "pos": ["a"], "neg": [["b", None]]}, "", r"row 1, neg 2: the field 'neg' is missing or not"),
+        ({"query": ["q"], "pos": [b"\xff"]}, "", r"a\.parquet: a text is not UTF-8"),
+        ({"query": ["q"], "pos": ["word " * 1000]}, "", r"row 1: longer than 64 MiB"),
+    ],
+)
+def test_broken_columns_and_rows(tmp_path, monkeypatch, columns, fields, message):
+    monkeypatch.setattr(text_files, "MOST_BYTES", 2000)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a.parquet", pyarrow.table(columns), fields)
+
+
+def test_two_columns_of_one_name_and_half_a_file(tmp_path):
+    twice = pyarrow.table([["q"], ["a"], ["b"]], names=["query", "positive", "positive"])
+    with pytest.raises(UserError, match=r"a\.parquet: two columns are called 'positive'"):
+        read(tmp_path / "a.parquet", twice)
+    path = table(tmp_path / "b.parquet", ROWS)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"b\.parquet: no whole Parquet file"):
+        labelled_format.check(path, NONE)
+
+
+def test_parquet_is_known_by_its_beginning_beside_other_formats(tmp_path):
+    paths = [table(tmp_path / "a", ROWS), write(tmp_path / "b.tsv", "q\te\tf\n")]
+    found = list(labelled_format.in_order(paths, NONE._replace(format="triples"), tmp_path))
+    assert [example.positives for example in found] == [texts("a"), texts("c"), texts("e")]
+
+
+def test_a_folder_of_a_data_set_is_its_train_split(tmp_path):
+    for name in ("train-00001-of-00002", "train-00000-of-00002", "test-00000-of-00001", "validation-00000-of-00001"):
+        table(tmp_path / "set" / "data" / f"{name}.parquet", ROWS)
+    table(tmp_path / "set" / ".cache" / "train-00000-of-00001.parquet", ROWS)
+    write(tmp_path / "set" / "README.md", "a card")
+    other, lone = write(tmp_path / "x.jsonl", "{}"), table(tmp_path / "lone" / "rows.parquet", ROWS)
+    found = labelled_format.files(f"{other},{tmp_path / 'set'},{tmp_path / 'lone'}")
+    trained = [tmp_path / "set" / "data" / f"train-0000{number}-of-00002.parquet" for number in (0, 1)]
+    assert found == [other, *trained, lone]
+
+
+def test_folders_without_one_train_split(tmp_path):
+    with pytest.raises(UserError, match=r"a folder without train-\*\.parquet, .* name files of labelled examples"):
+        labelled_format.files(str(tmp_path))
+    table(tmp_path / "data" / "test-00000-of-00001.parquet", ROWS)
+    with pytest.raises(UserError, match=r"name a file, of data/test-00000-of-00001\.parquet"):
+        labelled_format.files(str(tmp_path))
+    for name in ("pair", "triplet"):
+        table(tmp_path / name / "train-00000-of-00001.parquet", ROWS)
+    with pytest.raises(UserError, match=r"several data sets, .* of .*pair, .*triplet"):
+        labelled_format.files(str(tmp_path))
+
+
+def test_rows_are_unpacked_a_few_at_a_time(tmp_path):
+    """40 MB of texts beside a column that is not read."""
+    row = {"query": "q", "positive": "a " * 2000, "other": "b " * 8000}
+    path = table(tmp_path / "a.parquet", [row] * 2000)
+    tracemalloc.start()
+    assert sum(1 for _ in parquet_pairs.read(path, Counts())) == 2000
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
