@@ -5,15 +5,21 @@ import tracemalloc
 
 import pyarrow
 import pytest
-from conftest import write
+from conftest import REPOSITORY, write
 from pyarrow import parquet
+from support import tiny
+from support.tiny import execute
 
 from retrieval.data.labelled import jsonl_pairs, labelled_format, parquet_pairs
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
+from retrieval.pipeline import preflight
+from retrieval.pipeline.run import Run
 
 NONE = Settings("", "", "", 0)
 ROWS = [{"anchor": "q", "positive": "a", "negative": "b"}, {"anchor": "r", "positive": "c", "negative": "d"}]
@@ -153,8 +159,22 @@ def test_a_folder_of_a_data_set_is_its_train_split(tmp_path):
     assert found == [other, *trained, lone]
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"], [0, 1]),
+        (["nq_train.parquet", "nq_dev.parquet", "NQ-Test2.parquet"], [0]),
+        (["a.parquet", "b-trains.parquet", "contest.parquet"], [0, 1, 2]),
+        (["train.parquet", "extra.parquet"], [0]),
+    ],
+)
+def test_names_tell_the_split(tmp_path, names, expected):
+    paths = [table(tmp_path / "test" / name, ROWS) for name in names]
+    assert labelled_format.files(str(tmp_path / "test")) == [paths[number] for number in expected]
+
+
 def test_folders_without_one_train_split(tmp_path):
-    with pytest.raises(UserError, match=r"a folder without train-\*\.parquet, .* name files of labelled examples"):
+    with pytest.raises(UserError, match=r"a folder without a train split, .* name files of labelled examples"):
         labelled_format.files(str(tmp_path))
     table(tmp_path / "data" / "test-00000-of-00001.parquet", ROWS)
     with pytest.raises(UserError, match=r"name a file, of data/test-00000-of-00001\.parquet"):
@@ -173,3 +193,36 @@ def test_rows_are_unpacked_a_few_at_a_time(tmp_path):
     assert sum(1 for _ in parquet_pairs.read(path, Counts())) == 2000
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
+
+
+def prepared(folder, name, files, tested, **changes):
+    """A run whose examples and evaluation set are prepared, checked before."""
+    stages = ("sets", "pairs")
+    named = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(files), "sets.labelled": str(tested)}
+    config = tiny.make_config("dpr", **tiny.CHEAP | named | {"stages": stages, "split.shards": 2} | changes)
+    run = Run(config, folder / name, REPOSITORY / "requirements.lock")
+    preflight.check(run, stages)
+    execute(run)
+    return run
+
+
+def test_a_run_reads_a_folder_of_parquet_as_it_reads_lines(tmp_path):
+    words = "fox dog owl hen cow pig rat elk".split()
+    WordPiece([*SPECIAL_TOKENS, *words, "the", "where", "is"]).save(tmp_path / "vocab.txt")
+    rows = [
+        {"title": f"where is the {word}", "body": f"the {word}", "other": f"the {words[number - 1]}"}
+        for number, word in enumerate(words)
+    ]
+    trained, asked = rows[:6], rows[6:]
+    lines = write(tmp_path / "train.jsonl", "\n".join(map(json.dumps, trained)))
+    for number in (0, 1):
+        table(tmp_path / "set" / f"train-0000{number}-of-00002.parquet", trained[3 * number :][:3])
+    tested = table(tmp_path / "set" / "test-00000-of-00001.parquet", asked)
+    fields = {"pairs.fields": "query=title,positive=body,negative=other"}
+    runs = [prepared(tmp_path, f"of-{files.name}", files, tested, **fields) for files in (lines, tmp_path / "set")]
+    first, second = ({path.name: path.read_bytes() for path in run.pairs.iterdir() if path.is_file()} for run in runs)
+    assert first == second and sum(name.endswith(".tfrecord") for name in first) == 2
+    value = beir.read_folder(runs[1].sets / "test-00000-of-00001")
+    assert sorted(value.queries.values()) == sorted(row["title"] for row in asked)
+    with pytest.raises(UserError, match=r"test-00000.*: no field 'text', which .* there are title, body"):
+        prepared(tmp_path, "wrong", tmp_path / "set", tested, **{"pairs.fields": "query=title,positive=text"})

@@ -178,7 +178,7 @@ STAGES.register(
         write_sets,
         check_config=(of_fields(check_split, "split"),),
         check=(check_inputs,),
-        fields=("sets", "split", "pairs.format"),
+        fields=("sets", "split", "pairs.format", "pairs.fields"),
         uses=("pairs.queries", "pairs.collection"),
         reads=("prepare",),
         files=lambda run: [*inputs(formats(run.config)), *run.vocabulary_inputs()],

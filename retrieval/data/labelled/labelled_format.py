@@ -22,7 +22,11 @@ from retrieval.registry import Table
 
 OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split", "pairs.fields")
 _JSON = ("[", "{")
-_SPLIT = re.compile(r"(train|test|validation|valid|val|dev|eval)\b")  # how names of a data set's files begin
+# A word that tells the split, in the name of a file or of a folder above it, as the `datasets` library finds it.
+_SPLIT = re.compile(
+    r"(?<![a-z])((?P<train>train(ing)?)|test(ing)?|val(id(ation)?)?|dev(elopment)?|eval(uation)?)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 class Settings(NamedTuple):
@@ -171,17 +175,21 @@ def files(value: str) -> list[Path]:
 def _train_split(folder: Path) -> list[Path]:
     found = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
     found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    names_split = [path for path in found if _SPLIT.match(path.name)]
-    chosen = [path for path in names_split if path.name.startswith("train")] if names_split else found
+    split_of = {path: _split(path.relative_to(folder)) for path in found}
+    chosen = [path for path, split in split_of.items() if split and split["train"]] if any(split_of.values()) else found
     if not chosen:
         there = listed(str(path.relative_to(folder)) for path in found)
         raise UserError(
-            f"{folder}: a folder without train-*{parquet_files.SUFFIX}, in config.pairs.files; "
+            f"{folder}: a folder without a train split, train-*{parquet_files.SUFFIX}, in config.pairs.files; "
             + (f"name a file, of {there}" if there else "name files of labelled examples, or a folder of Parquet")
         )
     if len(subsets := sorted({str(path.parent) for path in chosen})) > 1:
         raise UserError(f"{folder}: several data sets, in config.pairs.files; name one folder, of {listed(subsets)}")
     return chosen
+
+
+def _split(path: Path) -> re.Match[str] | None:
+    return next(filter(None, (_SPLIT.search(name) for name in reversed(path.parts))), None)
 
 
 def check(path: Path, settings: Settings) -> None:

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER, TEACHER = result_files.RERANKED, "teacher"
 _RERANKER, _TEACHER = "config.rerank.model", "config.teacher.model"
-_PAIRS = ("files", "format", "queries", "collection", "pool", "in_order")
+_PAIRS = ("files", "format", "fields", "queries", "collection", "pool", "in_order")
 _LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
 
 
