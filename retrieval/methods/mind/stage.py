@@ -12,12 +12,13 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import labelled_format
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.methods.mind import impressions, mind_set
 from retrieval.methods.mind.mind_set import Impression
-from retrieval.parsing import text_files
+from retrieval.parsing import parquet_files, text_files
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
@@ -129,8 +130,8 @@ def _learnt_files(run: Run) -> str:
 
 def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
     """Of the files in `pairs.files`, those of other impressions."""
-    for path in map(Path, source_paths.split(labelled)):
-        _, line = next(text_files.lines(path), ("", ""))
+    for path in labelled_format.files(labelled):
+        _, line = ("", "") if parquet_files.is_parquet(path) else next(text_files.lines(path), ("", ""))
         if path.resolve() != behaviors.resolve() and mind_set.is_behavior(line):
             yield path
 
