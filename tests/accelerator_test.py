@@ -15,6 +15,7 @@ from retrieval.data.sets import reqa
 from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
+from retrieval.runtime.filler import FILLER
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, and the whole command."""
 
@@ -57,7 +58,7 @@ def call(*arguments, **options):
 
 def texts_of(loaded, ids_BL):
     names = (loaded.folder / data.VOCABULARY).read_text().splitlines()
-    return [" ".join(names[id] for id in row if id) for row in ids_BL]
+    return [" ".join(names[id] for id in row if id != FILLER) for row in ids_BL]
 
 
 def test_pairs_are_those_of_the_tasks(packed):

@@ -4,14 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 from support import exported
 from support.languages import lines
 from support.tokenizer_kinds import KINDS, write
-from transformers import AutoTokenizer
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+sentence_transformers = pytest.importorskip("sentence_transformers", reason="pip install .[interop]")
 
 # transformers 5 makes the pipelines of these anew from their vocabulary: of T5 with another normaliser than ours, and
 # of Mistral without the token behind a text. With another class it reads the file.
@@ -24,7 +25,7 @@ def test_ids_are_those_of_transformers(tmp_path, kind):
     vocabulary, path = vocabularies.load(tmp_path), tmp_path / "tokenizer_config.json"
     if kind in REMADE:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if kind == "E5-Mistral":
         theirs.add_bos_token = theirs.add_eos_token = True  # as its settings say
     for line in lines():
@@ -40,7 +41,7 @@ def test_transformers_reads_what_is_exported(tmp_path, kind):
     vocabulary = vocabularies.load(tmp_path / "published")
     (tmp_path / "export").mkdir()
     tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=32, types=1)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "export")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
     rows = theirs(lines(), truncation=True, padding=True)  # which takes a token of padding
     for line, ids, mask in zip(lines(), rows["input_ids"], rows["attention_mask"]):
         ours = vocabulary.single(vocabulary.encode(line), 32)
@@ -58,7 +59,7 @@ def test_sentence_transformers_embeds_the_same_with_prompts(tmp_path, kind, titl
     changes = {**prompts, "data.titles": titles, "model.tied": True, "model.pooling": "mean"}
     changes |= {"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5}
     run = exported.work_directory(tmp_path / "run", vocabulary=vocabulary, **changes)
-    theirs = SentenceTransformer(str(exported.export(run)), device="cpu")
+    theirs = sentence_transformers.SentenceTransformer(str(exported.export(run)), device="cpu")
     documents = [Candidate(line, line[:9].strip(), line) for line in lines()]
     if titles == "joined":
         texts = [" ".join(filter(None, (each.title, each.text))) for each in documents]
