@@ -453,6 +453,16 @@ declare(
         "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
     ),
     groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
+    matryoshka=Field(
+        (),
+        whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1),
+        "in_batch_softmax: numbers of first dimensions that are trained to be embeddings of their own; (): all alone",
+    ),
+    matryoshka_weights=Field(
+        (),
+        tuple_of("a tuple of numbers above 0", POSITIVE.fits),
+        "in_batch_softmax: weights of the losses of train.matryoshka's sizes; (): 1 each",
+    ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
     # The optimizer.

@@ -26,6 +26,7 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
+from retrieval.training.objectives.in_batch_softmax import MATRYOSHKA, check_sizes
 
 _LOG_Q = "train.log_q"
 
@@ -55,6 +56,7 @@ class TwoTowerRecipe(PairRecipe):
                 f"config.train.loss={self.config.train.loss} compares cosines, and search ranks by inner products: set "
                 "config.model.normalize=True, which makes the two the same"
             )
+        _check_matryoshka(self.config.train, self.config.model)
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
         if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
             _check_counted(self.config.data.rates)
@@ -133,6 +135,16 @@ def _embed_together(
     text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
     text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
     return text_BTE[:, 0], text_BTE[:, 1:]
+
+
+def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
+    if train.matryoshka and not model.normalize:
+        raise UserError(
+            f"config.{MATRYOSHKA}={train.matryoshka} compares cosines, and search ranks by inner products: set "
+            "config.model.normalize=True, which makes the two the same"
+        )
+    size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    check_sizes(tuple(train.matryoshka), size)
 
 
 def _check_groups(batch_size: int, groups: int, negatives: int) -> None:

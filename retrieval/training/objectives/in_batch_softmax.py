@@ -9,14 +9,15 @@ import jax.numpy as jnp
 
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.runtime.arrays import on_every_device
-from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics
+from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy, inverse_lengths
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
 
 # What the loss makes of a query's other positives in the batch: no negatives, or positives beside its own.
 OTHER_POSITIVES = ("mask", "mean")
 # The config can also leave them what they are to a loss that does not know of them.
 PUSHED = "negatives"
 _OTHERS = "train.other_positives"
+MATRYOSHKA, _WEIGHTS = "train.matryoshka", "train.matryoshka_weights"
 
 
 def in_batch_softmax(
@@ -30,6 +31,8 @@ def in_batch_softmax(
     positive_ids_BP: jax.Array | None = None,
     other_positives: str = "mask",
     groups: int = 1,
+    matryoshka: tuple[int, ...] = (),
+    matryoshka_weights: tuple[float, ...] = (),
     block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
@@ -52,6 +55,9 @@ def in_batch_softmax(
       groups: the batch is cut into so many parts of examples that follow one another, and an example is compared with
         the documents of its part alone. The mean loss and its gradient are those of as many batches in an accumulated
         update (ProQA, Xiong et al. 2020, section 4.1: 8 of 80).
+      matryoshka: sizes, ascending to E. The loss is the sum of those of the first so many dimensions of all embeddings,
+        of length 1 each (Kusupati et al. 2022): scores are cosines, and 'recall@1' is of all E dimensions.
+      matryoshka_weights: of these losses; () for 1 each.
       block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
@@ -59,8 +65,8 @@ def in_batch_softmax(
       negative, else 0; a tie is a miss.
 
     Raises:
-      UserError: the temperature or the block is not positive, `other_positives` is unknown, or the groups do not divide
-        the batch.
+      UserError: the temperature or the block is not positive, `other_positives` is unknown, the groups do not divide
+        the batch, or the sizes do not ascend to that of the embeddings.
     """
     if not temperature > 0:
         raise UserError(f"temperature {temperature}: must be greater than 0")
@@ -73,21 +79,50 @@ def in_batch_softmax(
         raise UserError(
             f"config.train.groups={groups} do not divide a batch of {B} examples: take {divisors(groups, B)}"
         )
+    check_sizes(matryoshka, E)
     query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
     ids_B1 = document_ids_BK[:, :1]
     known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
-    options = (temperature, block, other_positives == "mean", groups)
+    options = (temperature, block, other_positives == "mean", groups, matryoshka, matryoshka_weights)
     bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
-    documents = Candidates(
-        document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]
-    )
-    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP)
+    document_NE = document_BKE.reshape(B * K, E)
+    query_BG, document_NG = (inverse_lengths(x, matryoshka) if matryoshka else None for x in (query_BE, document_NE))
+    documents = Candidates(document_NE, bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None], document_NG)
+    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP, query_BG)
     loss_B, positive_B, rival_B = cross_entropy(queries, on_every_device(documents), *options)
     if symmetric:
-        positives = Anchors(document_BKE[:, 0], _numbers(ids_B1[:, 0], 1), ids_B1)
-        rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
+        positive_BE = document_BKE[:, 0]
+        positive_BG = inverse_lengths(positive_BE, matryoshka) if matryoshka else None
+        positives = Anchors(positive_BE, _numbers(ids_B1[:, 0], 1), ids_B1, positive_BG)
+        rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP, query_BG)
         loss_B = (loss_B + cross_entropy(positives, on_every_device(rivals), *options)[0]) / 2
     return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
+
+
+def check_sizes(sizes: tuple[int, ...], size: int) -> None:
+    """Checks that Matryoshka's sizes, if any, ascend to that of the embeddings.
+
+    Raises:
+      UserError: they do not.
+    """
+    if sizes and sizes[-1] > size:
+        raise UserError(f"config.{MATRYOSHKA}={sizes}: embeddings have {size} dimensions: take sizes of at most {size}")
+    if sizes and sizes[-1] < size:
+        raise UserError(
+            f"config.{MATRYOSHKA}={sizes}: embeddings have {size} dimensions, the last of which nothing would train: "
+            f"add {size}, or set config.model.truncate_dim={sizes[-1]}"
+        )
+    if any(a >= b for a, b in zip((0, *sizes), sizes)):
+        raise UserError(f"config.{MATRYOSHKA}={sizes}: sizes must ascend, from 1 on")
+
+
+def _check_weights(options: Options) -> None:
+    sizes, weights = options[MATRYOSHKA], options[_WEIGHTS]
+    if weights and len(weights) != len(sizes):
+        raise UserError(
+            f"config.{_WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{MATRYOSHKA}={sizes}: give "
+            "as many, or () for 1 each"
+        )
 
 
 def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
@@ -105,6 +140,8 @@ def of_batch(
     other_positives: str,
     log_q: bool,
     groups: int,
+    matryoshka: tuple[int, ...],
+    matryoshka_weights: tuple[float, ...],
 ) -> tuple[jax.Array, Metrics]:
     """`in_batch_softmax` of a batch, with the fields of the config."""
     return in_batch_softmax(
@@ -117,6 +154,8 @@ def of_batch(
         positive_ids_BP=batch.get("positive_ids"),
         other_positives="mask" if other_positives == PUSHED else other_positives,
         groups=groups,
+        matryoshka=tuple(matryoshka),
+        matryoshka_weights=tuple(matryoshka_weights),
     )
 
 
@@ -126,9 +165,10 @@ LOSSES.register(
         of_batch,
         EMBEDDINGS,
         "softmax of the positive among all documents of the batch",
-        options=(TEMPERATURE, "train.symmetric", _OTHERS, "train.log_q", "train.groups"),
+        options=(TEMPERATURE, "train.symmetric", _OTHERS, "train.log_q", "train.groups", MATRYOSHKA, _WEIGHTS),
         takes_positives=lambda options: options[_OTHERS] != PUSHED,
         counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
         neutral={_OTHERS: (PUSHED,), "train.log_q": (False,)},
+        check=_check_weights,
     ),
 )
