@@ -463,6 +463,16 @@ declare(
         tuple_of("a tuple of numbers above 0", POSITIVE.fits),
         "in_batch_softmax: weights of the losses of train.matryoshka's sizes; (): 1 each",
     ),
+    false_negatives=Field(
+        "",
+        one_of("mask of false negatives", ("absolute", "relative"), ""),
+        "in_batch_softmax: leaves out negatives that score above the own positive + train.false_margin; '': none",
+    ),
+    false_margin=Field(
+        0.1,
+        number("a number", lambda value: True),
+        "in_batch_softmax: of train.false_negatives; relative: in units of the size of the positive's score",
+    ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
     # The optimizer.

@@ -40,12 +40,14 @@ class Candidates(NamedTuple):
 
 class Anchors(NamedTuple):
     """The rows of this device; `own_B` is the place of each one's own positive among the candidates, and `scale_BG` as
-    of `Candidates`."""
+    of `Candidates`. No negative's score is greater than `limit_BG`: such a candidate is taken for a false one, and left
+    out."""
 
     embedding_BE: jax.Array
     own_B: jax.Array
     ids_BP: jax.Array
     scale_BG: jax.Array | None = None
+    limit_BG: jax.Array | None = None
 
 
 class _Settings(NamedTuple):
@@ -72,7 +74,7 @@ def cross_entropy(
     groups: int = 1,
     sizes: tuple[int, ...] = (),
     weights: tuple[float, ...] = (),
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """-log of a positive's share among itself and the negatives, with logits inner product / temperature + bias.
 
     Args:
@@ -83,8 +85,9 @@ def cross_entropy(
       weights: of the sizes, whose losses are added up; () for 1 each.
 
     Returns:
-      The loss [B], the own positive's score of the last size [B] (inner product x factors), and the greatest of the
-      negatives' [B]. Only the loss is differentiable, by the embeddings and the factors.
+      The loss [B], and of the last size the own positive's score (inner product x factors), the greatest of the
+      negatives', false ones too, and how many of these are left out, all [B]. Only the loss is differentiable, by the
+      embeddings and the factors.
     """
     span = len(candidates.ids_NQ) // groups
     sizes = sizes or (anchors.embedding_BE.shape[1],)
@@ -101,21 +104,23 @@ def _forward(anchors: Anchors, candidates: Candidates, settings: _Settings) -> t
     temperature, block, mean, _, sizes, weights = settings
 
     def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
-        largest_GB, total_GB, positive_GB, rival_GB = carry
+        largest_GB, total_GB, positive_GB, rival_GB, false_GB = carry
         score_GBC, own_BC, other_BC, outside_BC = _compare(anchors, settings, *given)
         left_out_BC = other_BC | outside_BC
-        is_out_BC = own_BC | left_out_BC if mean else left_out_BC
-        logit_GBC = jnp.where(is_out_BC, -jnp.inf, score_GBC / temperature + given[0].bias_N)
+        false_GBC = _above(anchors, score_GBC) & ~own_BC & ~left_out_BC
+        is_out_GBC = false_GBC | (own_BC | left_out_BC if mean else left_out_BC)
+        false_GB += false_GBC.sum(axis=2)
+        logit_GBC = jnp.where(is_out_GBC, -jnp.inf, score_GBC / temperature + given[0].bias_N)
         new_GB = jnp.maximum(largest_GB, logit_GBC.max(axis=2))
         total_GB = total_GB * jnp.exp(largest_GB - new_GB) + jnp.exp(logit_GBC - new_GB[:, :, None]).sum(axis=2)
         positive_GB += jnp.where(own_BC, score_GBC, 0).sum(axis=2)
         rival_GB = jnp.maximum(rival_GB, jnp.where(own_BC | left_out_BC, -jnp.inf, score_GBC).max(axis=2))
-        return (new_GB, total_GB, positive_GB, rival_GB), None
+        return (new_GB, total_GB, positive_GB, rival_GB, false_GB), None
 
     zero_GB = jnp.stack([jnp.zeros_like(anchors.own_B, jnp.float32)] * len(sizes))
     # A finite start: a block may hold nothing but candidates that are left out, and -inf - -inf is NaN.
-    start = (zero_GB + jnp.finfo(jnp.float32).min, zero_GB, zero_GB, zero_GB - jnp.inf)
-    (largest_GB, total_GB, positive_GB, rival_GB), _ = jax.lax.scan(add, start, _blocks(candidates, block))
+    start = (zero_GB + jnp.finfo(jnp.float32).min, zero_GB, zero_GB, zero_GB - jnp.inf, zero_GB)
+    (largest_GB, total_GB, positive_GB, rival_GB, false_GB), _ = jax.lax.scan(add, start, _blocks(candidates, block))
     normalizer_GB = largest_GB + jnp.log(total_GB)
     of_mean = ()
     if mean:
@@ -123,7 +128,7 @@ def _forward(anchors: Anchors, candidates: Candidates, settings: _Settings) -> t
     else:
         loss_GB = normalizer_GB - positive_GB / temperature - _take(candidates.bias_N, anchors.own_B)
     loss_B = sum(weight * x_B for weight, x_B in zip(weights, loss_GB))
-    return (loss_B, positive_GB[-1], rival_GB[-1]), (anchors, candidates, normalizer_GB, *of_mean)
+    return (loss_B, positive_GB[-1], rival_GB[-1], false_GB[-1]), (anchors, candidates, normalizer_GB, *of_mean)
 
 
 def _mean_over_positives(
@@ -155,14 +160,15 @@ def _backward(settings: _Settings, residuals: tuple, gradients: tuple) -> tuple[
     def add(carry: Any, given: tuple) -> tuple[Any, Any]:
         score_GBC, own_BC, other_BC, outside_BC = _compare(anchors, settings, *given)
         relative_GBC = score_GBC / temperature + given[0].bias_N - normalizer_GB[:, :, None]
+        out_GBC = outside_BC | _above(anchors, score_GBC) & ~own_BC & ~other_BC
         if mean:
             pull_GB, count_GB = of_mean
             of_positive_GBC = -jax.nn.sigmoid(-relative_GBC) / count_GB[:, :, None]
             of_negative_GBC = pull_GB[:, :, None] * jnp.exp(relative_GBC)
             gradient_GBC = jnp.where(own_BC | other_BC, of_positive_GBC, of_negative_GBC)
-            gradient_GBC = scale_GB1 * jnp.where(outside_BC, 0, gradient_GBC)
+            gradient_GBC = scale_GB1 * jnp.where(out_GBC, 0, gradient_GBC)
         else:
-            gradient_GBC = scale_GB1 * (jnp.where(other_BC | outside_BC, 0, jnp.exp(relative_GBC)) - own_BC)
+            gradient_GBC = scale_GB1 * (jnp.where(other_BC | out_GBC, 0, jnp.exp(relative_GBC)) - own_BC)
         of_anchors, of_block = _of_scores(gradient_GBC, score_GBC, anchors, given[0], sizes)
         return jax.tree.map(jnp.add, carry, of_anchors), of_block
 
@@ -172,8 +178,8 @@ def _backward(settings: _Settings, residuals: tuple, gradients: tuple) -> tuple[
     gradient_NE, gradient_NG = jax.tree.map(lambda x_TCY: x_TCY.reshape(-1, x_TCY.shape[2])[:N], of_blocks)
     if gradient_BG is not None:  # of their logarithms
         gradient_BG, gradient_NG = gradient_BG / anchors.scale_BG, gradient_NG / candidates.scale_NG
-    none: Any = None  # nothing is trained by a bias, a place or an id
-    return Anchors(gradient_BE, none, none, gradient_BG), Candidates(gradient_NE, none, none, gradient_NG)
+    none: Any = None  # nothing is trained by a bias, a place, an id or a limit
+    return Anchors(gradient_BE, none, none, gradient_BG, none), Candidates(gradient_NE, none, none, gradient_NG)
 
 
 _cross_entropy.defvjp(_forward, _backward)
@@ -189,6 +195,13 @@ def _factors(anchors: Anchors, block: Candidates) -> Any:
     scale_BG: Any = anchors.scale_BG
     scale_CG: Any = block.scale_NG
     return scale_BG.T[:, :, None] * scale_CG.T[:, None]
+
+
+def _above(anchors: Anchors, score_GBC: jax.Array) -> jax.Array:
+    """Which scores are above the limits."""
+    if anchors.limit_BG is None:
+        return jnp.zeros_like(score_GBC, bool)
+    return score_GBC > anchors.limit_BG.T[:, :, None]
 
 
 def _of_scores(

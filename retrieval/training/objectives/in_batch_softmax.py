@@ -4,9 +4,13 @@ Letters of shapes: B examples of the global batch, K documents of each (the posi
 embedding size, P known positives of a query.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from retrieval.config.fields import declared
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.runtime.arrays import on_every_device
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy, inverse_lengths
@@ -18,6 +22,7 @@ OTHER_POSITIVES = ("mask", "mean")
 PUSHED = "negatives"
 _OTHERS = "train.other_positives"
 MATRYOSHKA, _WEIGHTS = "train.matryoshka", "train.matryoshka_weights"
+_MARGIN = "train.false_margin"
 
 
 def in_batch_softmax(
@@ -33,6 +38,8 @@ def in_batch_softmax(
     groups: int = 1,
     matryoshka: tuple[int, ...] = (),
     matryoshka_weights: tuple[float, ...] = (),
+    false_negatives: str = "",
+    false_margin: float = 0.1,
     block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
@@ -58,11 +65,16 @@ def in_batch_softmax(
       matryoshka: sizes, ascending to E. The loss is the sum of those of the first so many dimensions of all embeddings,
         of length 1 each (Kusupati et al. 2022): scores are cosines, and 'recall@1' is of all E dimensions.
       matryoshka_weights: of these losses; () for 1 each.
+      false_negatives: a negative whose score is greater than the own positive's + margin is left out, as a false one:
+        'absolute' or, with a margin in units of the size of the positive's score, 'relative'; '' for none. Each size
+        of `matryoshka` has its own, and so has each direction.
+      false_margin: may be negative, and then leaves out what is close to the positive too.
       block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
       The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of every
-      negative, else 0; a tie is a miss.
+      negative, false ones too, else 0; a tie is a miss. With `false_negatives` also 'false_negatives' [B]: how many of
+      a query's documents are left out, of all dimensions.
 
     Raises:
       UserError: the temperature or the block is not positive, `other_positives` is unknown, the groups do not divide
@@ -88,15 +100,31 @@ def in_batch_softmax(
     document_NE = document_BKE.reshape(B * K, E)
     query_BG, document_NG = (inverse_lengths(x, matryoshka) if matryoshka else None for x in (query_BE, document_NE))
     documents = Candidates(document_NE, bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None], document_NG)
-    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP, query_BG)
-    loss_B, positive_B, rival_B = cross_entropy(queries, on_every_device(documents), *options)
+    limits = _limits(query_BE, document_BKE[:, 0], matryoshka, false_negatives, false_margin)
+    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP, query_BG, limits)
+    loss_B, positive_B, rival_B, false_B = cross_entropy(queries, on_every_device(documents), *options)
     if symmetric:
         positive_BE = document_BKE[:, 0]
         positive_BG = inverse_lengths(positive_BE, matryoshka) if matryoshka else None
-        positives = Anchors(positive_BE, _numbers(ids_B1[:, 0], 1), ids_B1, positive_BG)
+        positives = Anchors(positive_BE, _numbers(ids_B1[:, 0], 1), ids_B1, positive_BG, limits)
         rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP, query_BG)
         loss_B = (loss_B + cross_entropy(positives, on_every_device(rivals), *options)[0]) / 2
-    return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
+    metrics = {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
+    return loss_B, metrics | ({"false_negatives": false_B} if false_negatives else {})
+
+
+def _limits(
+    query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float
+) -> jax.Array | None:
+    """The greatest scores of negatives that are taken for true ones, for each size [B, G]; without a gradient."""
+    if not kind:
+        return None
+    product_BE = jnp.cumsum(jax.lax.stop_gradient(query_BE * positive_BE), axis=1)
+    score_BG = product_BE[:, np.array(sizes or query_BE.shape[1:]) - 1]
+    if sizes:
+        lengths = (inverse_lengths(jax.lax.stop_gradient(x), sizes) for x in (query_BE, positive_BE))
+        score_BG *= math.prod(lengths)
+    return score_BG + margin * (jnp.abs(score_BG) if kind == "relative" else 1)
 
 
 def check_sizes(sizes: tuple[int, ...], size: int) -> None:
@@ -116,12 +144,17 @@ def check_sizes(sizes: tuple[int, ...], size: int) -> None:
         raise UserError(f"config.{MATRYOSHKA}={sizes}: sizes must ascend, from 1 on")
 
 
-def _check_weights(options: Options) -> None:
+def _check_options(options: Options) -> None:
     sizes, weights = options[MATRYOSHKA], options[_WEIGHTS]
     if weights and len(weights) != len(sizes):
         raise UserError(
             f"config.{_WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{MATRYOSHKA}={sizes}: give "
             "as many, or () for 1 each"
+        )
+    if options[_MARGIN] != declared()[_MARGIN].default and not options["train.false_negatives"]:
+        raise UserError(
+            f"config.{_MARGIN}={options[_MARGIN]} is the margin of config.train.false_negatives, which is off: set "
+            "that to absolute or relative"
         )
 
 
@@ -142,6 +175,8 @@ def of_batch(
     groups: int,
     matryoshka: tuple[int, ...],
     matryoshka_weights: tuple[float, ...],
+    false_negatives: str,
+    false_margin: float,
 ) -> tuple[jax.Array, Metrics]:
     """`in_batch_softmax` of a batch, with the fields of the config."""
     return in_batch_softmax(
@@ -156,6 +191,8 @@ def of_batch(
         groups=groups,
         matryoshka=tuple(matryoshka),
         matryoshka_weights=tuple(matryoshka_weights),
+        false_negatives=false_negatives,
+        false_margin=false_margin,
     )
 
 
@@ -165,10 +202,20 @@ LOSSES.register(
         of_batch,
         EMBEDDINGS,
         "softmax of the positive among all documents of the batch",
-        options=(TEMPERATURE, "train.symmetric", _OTHERS, "train.log_q", "train.groups", MATRYOSHKA, _WEIGHTS),
+        options=(
+            TEMPERATURE,
+            "train.symmetric",
+            _OTHERS,
+            "train.log_q",
+            "train.groups",
+            MATRYOSHKA,
+            _WEIGHTS,
+            "train.false_negatives",
+            _MARGIN,
+        ),
         takes_positives=lambda options: options[_OTHERS] != PUSHED,
         counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
         neutral={_OTHERS: (PUSHED,), "train.log_q": (False,)},
-        check=_check_weights,
+        check=_check_options,
     ),
 )
