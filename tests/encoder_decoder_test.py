@@ -180,20 +180,21 @@ def test_drawn_texts_follow_the_model(model):
 def test_loss_gradients_and_texts_are_mesh_independent(model):
     graphdef, params = nnx.split(model)
 
-    def everything(params, batch):
-        source, ids, keys = batch
+    def gradients(params, batch):
+        source, ids = batch
         inputs, labels, weights = teacher_forced(ids)
 
         def loss(params):
             logits = nnx.merge(graphdef, params)(source, inputs, jax.random.key(1))
             return token_cross_entropy(logits, labels, weights, smoothing=0.1)[0].mean()
 
-        model = nnx.merge(graphdef, params)
-        return jax.value_and_grad(loss)(params), sample(model, source, TWO_TOKENS, keys, count=2, top_k=5)
+        return jax.value_and_grad(loss)(params)
 
-    assert_same_on_any_mesh(
-        everything,
-        params,
-        (rows(IDS), jnp.asarray(TEXTS), jax.random.split(jax.random.key(0), 8)),
-        atol=2e-5,
-    )
+    def texts(params, batch):
+        source, keys = batch
+        return sample(nnx.merge(graphdef, params), source, TWO_TOKENS, keys, count=2, top_k=5)
+
+    # One after the other: devices that share few cores may begin the collectives of independent parts of a program in
+    # another order than each other, and wait for ever.
+    assert_same_on_any_mesh(gradients, params, (rows(IDS), jnp.asarray(TEXTS)), atol=2e-5)
+    assert_same_on_any_mesh(texts, params, (rows(IDS), jax.random.split(jax.random.key(0), 8)), atol=2e-5)
