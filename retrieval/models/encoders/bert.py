@@ -7,20 +7,12 @@ from typing import Any
 
 from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer_config import TransformerConfig
 
 # BERT's names of the sizes of a `TransformerConfig`.
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-    type_vocab_size="type_vocab_size",
-)
+_SIZES = SIZES | dict(type_vocab_size="type_vocab_size")
 _DISTILBERT_SIZES = _SIZES | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim")
 _EPSILON = "layer_norm_eps"
 

@@ -12,18 +12,10 @@ from typing import Any
 from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, whole
 from retrieval.models.transformer_config import TransformerConfig
 
-SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
 MODULES = {
     "token_embedding": "embed_tokens",
     "layers/attention_norm": "layers.{}.input_layernorm",

@@ -21,6 +21,16 @@ from retrieval.runtime import model_folder
 CONFIGS = ("config.json", "bert_config.json")
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis
 
+# Our names of the sizes of a `TransformerConfig` -> what most configs call them.
+SIZES = dict(
+    vocab_size="vocab_size",
+    num_layers="num_hidden_layers",
+    hidden_size="hidden_size",
+    num_heads="num_attention_heads",
+    mlp_size="intermediate_size",
+    max_length="max_position_embeddings",
+)
+
 # Keys of configs that change no hidden state: notes, dropout and other settings of training, what a library returns,
 # and how one generates text, which older versions wrote into every config.
 _HARMLESS = """

@@ -10,7 +10,7 @@ from typing import Any
 
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import decoders, rotary
-from retrieval.models.encoders.family import FAMILIES, Family, epsilon, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, epsilon, sizes
 from retrieval.models.known_keys import ANY, whole
 from retrieval.models.transformer_config import TransformerConfig
 
@@ -48,7 +48,7 @@ _MODULES = decoders.MODULES | {
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    found = sizes(path, config, decoders.SIZES)
+    found = sizes(path, config, SIZES)
     window = whole(path, config, "sliding_window", default=4096, least=2)
     causal = not config.get(_FLAG, False)
     if not causal and window % 2:
@@ -105,7 +105,7 @@ FAMILIES.register(
     "gemma3_text",
     Family(
         ARCHITECTURE,
-        decoders.SIZES,
+        SIZES,
         {
             **dict.fromkeys([*_THETAS, *_PATTERN, *_OTHERS], ANY),
             **rotary.KEYS,

@@ -10,18 +10,10 @@ from typing import Any
 from retrieval.errors import UserError
 from retrieval.models.architecture import MATRICES, Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, MOST, Family, check_heads, epsilon, positive, sizes
+from retrieval.models.encoders.family import FAMILIES, MOST, SIZES, Family, check_heads, epsilon, positive, sizes
 from retrieval.models.known_keys import ANY, shown, whole
 from retrieval.models.transformer_config import TransformerConfig
 
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
 _EPSILON, _TYPES = "layer_norm_eps", "type_vocab_size"
 
 ARCHITECTURE = Architecture(
@@ -34,8 +26,8 @@ ARCHITECTURE = Architecture(
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    found = sizes(path, config, _SIZES)
-    check_heads(path, found, _SIZES["num_heads"])
+    found = sizes(path, config, SIZES)
+    check_heads(path, found, SIZES["num_heads"])
     types = whole(path, config, _TYPES, MOST, 1, least=0)
     return {
         **found,
@@ -53,7 +45,7 @@ def _read_new(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     factor = positive(path, scaling, "factor", 1.0)
     turned: dict[str, Any] = {"rope_theta": positive(path, config, "rope_theta", 10_000.0) * factor}
     if factor != 1:
-        found = sizes(path, config, _SIZES)
+        found = sizes(path, config, SIZES)
         turned |= {"rope_type": "linear", "factor": factor ** (2 * found["num_heads"] / found["hidden_size"])}
     return _read(path, {**config, "rope_scaling": None, "rope_parameters": turned})
 
@@ -63,7 +55,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["GteModel"],
         "model_type": "gte",
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         _TYPES: config.type_vocab_size if switches.token_types else 0,
         _EPSILON: config.layer_norm_epsilon,
         "hidden_act": "gelu",
@@ -80,7 +72,7 @@ def _register(name: str, read: Any, keys: Mapping[str, Any]) -> None:
         name,
         Family(
             ARCHITECTURE,
-            _SIZES,
+            SIZES,
             {**dict.fromkeys([_TYPES, _EPSILON], ANY), **rotary.KEYS, "hidden_act": ("gelu",), **keys},
             read,
             {

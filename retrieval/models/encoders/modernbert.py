@@ -7,18 +7,10 @@ from typing import Any
 from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, whole
 from retrieval.models.transformer_config import TransformerConfig
 
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
 # Of the published vocabulary; its class has them by default, and refuses a padding that the vocabulary does not have.
 _IDS = dict(bos_token_id=50281, cls_token_id=50281, eos_token_id=50282, sep_token_id=50282, pad_token_id=50283)
 _EVERY = "global_attn_every_n_layers"
@@ -43,8 +35,8 @@ ARCHITECTURE = Architecture(
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    found = sizes(path, config, _SIZES)
-    check_heads(path, found, _SIZES["num_heads"])
+    found = sizes(path, config, SIZES)
+    check_heads(path, found, SIZES["num_heads"])
     window = whole(path, config, "local_attention", default=128, least=2)
     if window % 2:
         raise UserError(f"{path}: local_attention is {window}, and an even number of tokens is needed")
@@ -67,7 +59,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["ModernBertModel"],
         "model_type": "modernbert",
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         "norm_eps": config.layer_norm_epsilon,
         "norm_bias": False,
         "attention_bias": False,
@@ -91,7 +83,7 @@ FAMILIES.register(
     "modernbert",
     Family(
         ARCHITECTURE,
-        _SIZES,
+        SIZES,
         {
             **dict.fromkeys([*_THETAS, "norm_eps", "local_attention", _EVERY], ANY),
             **rotary.KEYS,

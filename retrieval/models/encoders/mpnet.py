@@ -6,19 +6,11 @@ from typing import Any
 
 from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.relative_bias import BUCKETS
 from retrieval.models.transformer_config import TransformerConfig
 
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
 _PAD_ID, _SKIPPED = 1, 2  # positions count from the id of padding + 1
 _EPSILON = "layer_norm_eps"
 
@@ -28,11 +20,11 @@ ARCHITECTURE = Architecture(family="mpnet", token_types=False, relative_bias=Tru
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     if (pad_id := config.get("pad_token_id", _PAD_ID)) != _PAD_ID:
         raise UserError(f"{path}: pad_token_id is {shown(pad_id)}; only {_PAD_ID} fits")
-    found = sizes(path, config, _SIZES)
-    check_heads(path, found, _SIZES["num_heads"])
+    found = sizes(path, config, SIZES)
+    check_heads(path, found, SIZES["num_heads"])
     found["max_length"] -= _SKIPPED
     if found["max_length"] < 1:
-        raise UserError(f"{path}: {_SIZES['max_length']} leaves no position for a text; copy the file again")
+        raise UserError(f"{path}: {SIZES['max_length']} leaves no position for a text; copy the file again")
     return {
         **found,
         "type_vocab_size": 1,
@@ -45,8 +37,8 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["MPNetModel"],
         "model_type": "mpnet",
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-        _SIZES["max_length"]: config.max_length + _SKIPPED,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        SIZES["max_length"]: config.max_length + _SKIPPED,
         _EPSILON: config.layer_norm_epsilon,
         "relative_attention_num_buckets": BUCKETS,
         "hidden_act": "gelu",
@@ -61,7 +53,7 @@ FAMILIES.register(
     "mpnet",
     Family(
         ARCHITECTURE,
-        _SIZES,
+        SIZES,
         {
             _EPSILON: ANY,
             "hidden_act": ("gelu",),

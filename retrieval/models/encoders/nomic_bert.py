@@ -11,19 +11,11 @@ from typing import Any
 from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, check_heads, epsilon, positive, sizes
+from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, positive, sizes
 from retrieval.models.known_keys import ANY, whole
 from retrieval.models.transformer_config import TransformerConfig
 
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-    type_vocab_size="type_vocab_size",
-)
+_SIZES = SIZES | dict(type_vocab_size="type_vocab_size")
 _TRAINED = "max_trained_positions"
 _OWN_SIZES = _SIZES | dict(
     num_layers="n_layer", hidden_size="n_embd", num_heads="n_head", mlp_size="n_inner", max_length=_TRAINED
