@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.search import bm25
+from retrieval.search import bm25, sparse
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.words import Words
 
@@ -127,7 +127,7 @@ def test_every_number_of_queries_and_larger_k():
 def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
     index, queries = Bm25Index.build(TEXTS, "text"), ["cat dog", "mat", "", "unknown", "long dog"] * 40
     wanted = [index.search([query], 3) for query in queries]
-    monkeypatch.setattr(bm25, "_HITS", hits)
+    monkeypatch.setattr(sparse, "_HITS", hits)
     for found, parts in zip(index.search(queries, 3), zip(*wanted)):
         np.testing.assert_array_equal(found, np.concatenate(parts))
 

@@ -11,10 +11,8 @@ equal scores it returns any.
 import array
 import dataclasses
 import itertools
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,10 @@ import scipy.sparse
 
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search.exact import no_results
+from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words
 
 MOST = (1 << 31) - 1  # times that a word of a passage can count
-_BATCH = 128  # queries
-_HITS = 2**26  # a hit, a passage with a word of a query, takes about 16 bytes: a GiB in all threads
 _PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
@@ -46,7 +42,7 @@ class Bm25Index:
     """A [words, passages] matrix of BM25 weights and the words of its rows."""
 
     def __init__(self, weights_VN: scipy.sparse.csr_array, vocabulary: dict[str, int], parameters: _Parameters):
-        self._weights: Any = weights_VN  # SciPy declares neither shapes nor products
+        self._index = SparseIndex(weights_VN)
         self._vocabulary = vocabulary
         self._parameters = parameters
 
@@ -133,7 +129,7 @@ class Bm25Index:
         """Writes the index and the checksums of its files, whole or not at all."""
         with atomic(folder) as temporary:
             temporary.mkdir()
-            scipy.sparse.save_npz(temporary / _WEIGHTS, self._weights, compressed=False)
+            scipy.sparse.save_npz(temporary / _WEIGHTS, self._index.weights, compressed=False)
             write_json(temporary / _VOCABULARY, self._vocabulary)
             write_json(temporary / _PARAMETERS, dataclasses.asdict(self._parameters))
             write_manifest(temporary)
@@ -168,7 +164,7 @@ class Bm25Index:
             raise UserError(f"{path}: not the {path.stem} of an index ({error}); {_REMEDY}") from error
 
     def __len__(self) -> int:
-        return self._weights.shape[1]
+        return len(self._index)
 
     @property
     def k1(self) -> float:
@@ -197,67 +193,17 @@ class Bm25Index:
         Returns:
           scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
         """
-        scores_QK, rows_QK = no_results(len(queries), k)
         words = self._words(queries)
-        for query, (scores, rows) in enumerate(self._results(words, k)):
-            scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
-        return scores_QK, rows_QK
-
-    def _results(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """`_best` of all queries, in batches and threads; of a few queries in this thread.
-
-        Of many passages batches and threads are fewer: together they hold `_HITS` words of passages.
-        """
-        hits_Q = self._hits(words)
-        threads = min(os.cpu_count() or 1, max(1, _HITS // max(1, *hits_Q))) if len(words) > _BATCH else 1
-        batches = _batches(hits_Q, _HITS // threads)
-        if threads == 1:
-            for batch in batches:
-                yield from self._best(words[batch], k)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            for found in pool.map(lambda batch: list(self._best(words[batch], k)), batches):
-                yield from found
-
-    def _hits(self, words: list[list[int]]) -> list[int]:
-        """In how many passages the words of each query are, added up."""
+        columns = np.array([word for query in words for word in query], np.int32)
         ends = np.cumsum([0, *map(len, words)])
-        numbers = np.array([word for query in words for word in query], np.int64)
-        starts: Any = self._weights.indptr
-        up_to = np.cumsum(np.append(0, starts[numbers + 1].astype(np.int64) - starts[numbers]))
-        return np.diff(up_to[ends]).tolist()
+        shape = len(words), len(self._vocabulary)
+        counts_QV = scipy.sparse.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
+        return self._index.search(counts_QV, k)
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""
         texts = self._parameters.words.of(queries)
         return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
-
-    def _best(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Scores and rows of each query's best `k` passages."""
-        ends = np.cumsum([0, *map(len, words)])
-        columns = np.array([word for query in words for word in query], np.int32)
-        counts = scipy.sparse.csr_array(
-            (np.ones(len(columns), np.float32), columns, ends), shape=(len(words), len(self._vocabulary))
-        )
-        sums = counts @ self._weights
-        for start, end in zip(sums.indptr, sums.indptr[1:]):
-            scores, rows = sums.data[start:end], sums.indices[start:end]
-            if len(scores) > k:
-                possible = scores >= np.partition(scores, -k)[-k]  # the k-th best and all that tie with it
-                scores, rows = scores[possible], rows[possible]
-            order = np.lexsort((rows, -scores))[:k]
-            yield scores[order], rows[order]
-
-
-def _batches(hits_Q: Sequence[int], most: int) -> list[slice]:
-    """Queries in a row whose hits are no more than `most`, `_BATCH` of them at most; one at least."""
-    batches, start, held = [], 0, 0
-    for query, hits in enumerate(hits_Q):
-        if query > start and (held + hits > most or query - start == _BATCH):
-            batches.append(slice(start, query))
-            start, held = query, 0
-        held += hits
-    return [*batches, slice(start, len(hits_Q))] if hits_Q else []
 
 
 def _weights(
