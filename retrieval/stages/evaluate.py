@@ -23,7 +23,7 @@ from retrieval.recipes import held_out_questions
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import fused, indexes, pod_search, rankings, run_files, sets
+from retrieval.stages import fused, indexes, pod_search, rankings, run_files, searched, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing
 from retrieval.stages.indexes import Together
@@ -54,11 +54,13 @@ class _Files(NamedTuple):
     Attributes:
       unknown: what is done about candidates in run files that a set lacks.
       systems: that have a run file.
+      searched: the lists of a set that other stages searched.
     """
 
     unknown: str
     systems: frozenset[str]
     fusing: Fusing
+    searched: Callable[[Judged], Iterator[Ranking]]
 
 
 # From ids to these held-out questions, and the candidates that answer them.
@@ -121,7 +123,9 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         weight=run.config.fuse.dense_weight,
     )
     systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))
-    others = _Files(run.config.runs.unknown, systems, fused.fusing(run.config.fuse))
+    others = _Files(
+        run.config.runs.unknown, systems, fused.fusing(run.config.fuse), functools.partial(searched.read, run)
+    )
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = held_out_questions.split_set(run), functools.partial(held_out_questions.validation, run)
     for name, files_of_set in outside.items():
@@ -180,7 +184,7 @@ def _rankings(
     if not collection.has_embeddings():
         search = search._replace(step=None)
     lists = rankings.rank(value, collection, search, validation, together)
-    lists += [_outside(whole, each, search.depth) for each in read]
+    lists += [*others.searched(value), *(_outside(whole, each, search.depth) for each in read)]
     if not lists:
         raise UserError(
             f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
@@ -332,7 +336,12 @@ STAGES.register(
         check_config=(check,),
         check=(lambda run: run_files.check_beginnings(run.config.runs.files),),
         fields=("evaluate", "runs", "fuse"),
-        reads=(Read("sets", required=True, same=True), Read("encode", same=True), "index"),
+        reads=lambda config: (
+            Read("sets", required=True, same=True),
+            Read("encode", same=True),
+            "index",
+            *searched.read_by_evaluate(),
+        ),
         files=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
         writes=("runs", "per_query", "results.json"),
         everywhere=True,
