@@ -378,6 +378,11 @@ declare(
     unroll=Field(
         1, whole(0), "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four"
     ),
+    sparse_queries=Field(
+        "encoder",
+        one_of("encoder of queries", ("encoder", "idf")),
+        "what weighs a query's tokens in the recipe splade: the encoder, or a table by document frequency (idf)",
+    ),
     # Rerankers and readers.
     classes=Field(
         2,
@@ -529,6 +534,18 @@ declare(
         "stored",
         one_of("type", ("stored", "bfloat16", "float32")),
         "type that the frozen parameters are kept in: stored (that of their files, if it has 16 bits), or this one",
+    ),
+)
+declare(
+    "train.sparse",
+    queries=Field("flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of queries"),
+    documents=Field(
+        "flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of documents"
+    ),
+    query_weight=Field(3e-4, NOT_NEGATIVE, "weight of the queries' regularizer, when it has risen"),
+    document_weight=Field(1e-4, NOT_NEGATIVE, "weight of the documents' regularizer"),
+    rise=Field(
+        50_000, whole(0), "steps in which both rise from 0, with the square of the step; 0: they are there at once"
     ),
 )
 declare(
@@ -773,6 +790,13 @@ declare(
     beams=Field(4, whole(1), "texts that beam search keeps"),
     batch_size=Field(64, whole(1), "passages of a batch"),
     shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
+)
+declare(
+    "sparse",
+    document_terms=Field(512, whole(1), "terms of a passage that are kept, those of the greatest weights"),
+    query_terms=Field(512, whole(1), "terms of a query that are kept"),
+    scale=Field(0, whole(0), "weights are rounded to 1 / scale, such as 100 for Anserini's impacts; 0: not at all"),
+    shard_size=Field(16_384, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )
 declare(
     "weigh",

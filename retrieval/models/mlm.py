@@ -36,8 +36,11 @@ class MaskedLanguageModel(nnx.Module):
         """The same from the encoder's hidden states."""
         hidden_GTH = by_group(hidden_RLH, len(masked_positions_GP))
         hidden_GPH = jnp.take_along_axis(hidden_GTH, masked_positions_GP[:, :, None], axis=1)
-        hidden_GPH = self.norm(gelu(self.dense(hidden_GPH))).astype(hidden_GTH.dtype)
-        return self.scores(hidden_GPH)
+        return self.scores(self.transformed(hidden_GPH))
+
+    def transformed(self, hidden_RLH: jax.Array) -> jax.Array:
+        """What the output layer takes of hidden states, of their shape and type."""
+        return self.norm(gelu(self.dense(hidden_RLH))).astype(hidden_RLH.dtype)
 
     def scores(self, hidden_RLH: jax.Array, bias: bool = True) -> jax.Array:
         """Logits of all tokens, float32 [R, L, V]: the output layer, the token embedding and a bias or none."""

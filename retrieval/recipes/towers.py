@@ -55,8 +55,16 @@ def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:
 class Embedder:
     """Padded token ids to embeddings, by towers of one config with any parameters; compiled once per shape."""
 
-    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        model = nnx.eval_shape(lambda: towers_of(config, len(vocabulary)))
+    def __init__(
+        self,
+        config: ConfigDict,
+        vocabulary: Vocabulary,
+        mesh: jax.sharding.Mesh,
+        build: Callable[[ConfigDict, int], Any] = towers_of,
+    ):
+        """`build` makes the untrained model of a config and the size of a vocabulary: towers, or what encodes as they
+        do."""
+        model = nnx.eval_shape(lambda: build(config, len(vocabulary)))
         on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         self._queries = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))
         self._documents = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))

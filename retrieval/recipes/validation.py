@@ -28,7 +28,7 @@ from retrieval.evaluation import metrics
 from retrieval.libraries import seqio, tf
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, held_out_questions
-from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.runtime import hashing
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
@@ -63,8 +63,10 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
-    """A function from parameters to METRICS over a pool that stays the same.
+def make(
+    run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, build: Callable[[ConfigDict, int], Any] = towers_of
+) -> Callable[[Any], dict[str, float]]:
+    """A function from parameters to METRICS over a pool that stays the same; `build` is as of `Embedder`.
 
     Raises:
       UserError: as `check`, or there is nothing to make a pool of.
@@ -73,7 +75,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     check(config)
     pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
-    embedder = Embedder(config, vocabulary, mesh)
+    embedder = Embedder(config, vocabulary, mesh, build)
     queries = list(pool.queries.values())
     rows = list(itertools.chain.from_iterable(pool.candidates.values()))
     owners_W = windows.owners([id for id, texts in pool.candidates.items() for _ in texts])

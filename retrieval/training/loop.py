@@ -36,6 +36,7 @@ class Objective(Protocol):
         """Returns the loss of each example [B], and metrics of each example [B]; 'tokens', those it has, is one.
 
         Args:
+          batch: its fields, and `step`, how many steps came before.
           key: of dropout.
         """
         ...
@@ -158,7 +159,9 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
     def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         trained, others = frozen.split(state.params)
-        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(trained, others, batch, key)
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(
+            trained, others, {**batch, "step": state.step}, key
+        )
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(value) & jnp.isfinite(norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, trained)

@@ -1,0 +1,105 @@
+"""The recipe 'splade': sparse vectors for queries and documents, trained on pairs (Formal et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.methods.splade.model import BY_IDF, Splade
+from retrieval.methods.splade.regularizers import REGULARIZERS, active, strength
+from retrieval.methods.splade.weights import inverse_document_frequencies
+from retrieval.models.rngs import Rngs
+from retrieval.models.transformer_config import TransformerConfig
+from retrieval.pipeline.run import Run
+from retrieval.recipes import validation
+from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.pair_recipe import PairRecipe
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, build_model, check_sees_all
+from retrieval.runtime.arrays import reshape_rows
+from retrieval.training.candidates import inner_products
+from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
+
+_FIELDS = ("queries", "documents", "query_weight", "document_weight", "rise")
+
+
+class SpladeRecipe(PairRecipe):
+    """The loss that `train.loss` names, of inner products, and a regularizer of each side."""
+
+    label = "a model of sparse vectors"
+    gives = (EMBEDDINGS, SCORES)
+    options = ("data.negatives", "model.sparse_queries", *(f"train.sparse.{name}" for name in _FIELDS))
+    metrics = validation.METRICS
+
+    def build(self, vocab_size: int) -> Splade:
+        """A masked language model that weighs tokens."""
+        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
+        return Splade(sizes, self.config.model.sparse_queries, rngs=Rngs(self.config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; also that texts are not packed, and that tokens see those behind them."""
+        super().check()
+        check_sees_all(self.config.model, "a masked language model's do")
+        pack = self.config.data.pack
+        if pack.query or pack.document or pack.auto:
+            raise UserError(
+                f"config.data.pack: {self.label} takes a text a row: set config.data.pack.query=0, "
+                "config.data.pack.document=0 and config.data.pack.auto=False"
+            )
+
+    def check_validation(self) -> None:
+        """As `Recipe.check_validation`; also that something is held out to validate on."""
+        super().check_validation()
+        validation.check(self.config)
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """Retrieval over a small pool."""
+        return validation.make(run, vocabulary, mesh, build_model)
+
+    def begin(self, run: Run, model: Splade) -> None:
+        """Gives queries that need no encoder the weights of their tokens, by the documents of the labelled pairs."""
+        if model.queries == BY_IDF:
+            model.idf[...] = jnp.asarray(inverse_document_frequencies(run, len(model.idf[...])))
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The loss and, in the steps of `train.sparse.rise` ever stronger, what keeps vectors sparse."""
+        loss, chunk_size, fields = self._of_vectors(), self.config.train.chunk_size, self.config.train.sparse
+        by_idf = self.config.model.sparse_queries == BY_IDF
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            model = bound(gather(params))
+            B, K = batch["document_id"].shape
+            query_BV = embed(model.encode_queries, batch, "query", key, 0 if by_idf else chunk_size)
+            document_RV = embed(model.encode_documents, batch, "document", key, chunk_size)
+            loss_B, metrics = loss(query_BV, reshape_rows(document_RV, B, K, -1), batch)
+            sides = {"document": (document_RV, fields.documents, fields.document_weight)}
+            if not by_idf:  # whose queries are as sparse as they are
+                sides["query"] = query_BV, fields.queries, fields.query_weight
+            for side, (weight_XV, name, most) in sides.items():
+                term = REGULARIZERS[name](weight_XV)
+                loss_B += most * strength(batch["step"], fields.rise) * term
+                metrics[f"{side}_{name}"] = jnp.full_like(loss_B, term)
+                metrics[f"{side}_terms"] = active(weight_XV)
+            return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
+
+        return of_batch
+
+    def _of_vectors(self) -> Callable:
+        """The loss with its options, as a function of queries, documents and the batch that they are from."""
+        loss = LOSSES[self.config.train.loss]
+        function = loss.bind(self.loss_options())
+        if loss.compares == EMBEDDINGS:
+            return function
+        return lambda query_BV, document_BKV, batch: function(inner_products(query_BV, document_BKV), batch)
+
+
+RECIPES.register("splade", SpladeRecipe)

@@ -1,0 +1,67 @@
+"""Sparse vectors on the host: the greatest weights of texts, and the weights of queries without an encoder."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+from retrieval.data.examples.stored_pairs import StoredPairs
+from retrieval.pipeline.run import Run
+
+
+class Pruning(NamedTuple):
+    """What is kept of a vector.
+
+    Attributes:
+      terms: its greatest weights, at most so many.
+      scale: weights are rounded to 1 / scale, as whole impacts have it; 0 for no rounding.
+    """
+
+    terms: int
+    scale: int = 0
+
+
+def greatest(weight_BV: jax.Array, terms: int) -> jax.Array:
+    """The greatest weights of each vector, and behind them their tokens, float32 [B, 2 K]: few values leave a device.
+
+    Whole numbers up to 2^24 are exact in float32, and no vocabulary has more tokens.
+    """
+    weight_BK, token_BK = jax.lax.top_k(weight_BV, min(terms, weight_BV.shape[1]))
+    return jnp.concatenate([weight_BK, token_BK.astype(jnp.float32)], axis=1)
+
+
+def as_matrix(greatest_N2K: np.ndarray, vocab_size: int, scale: int) -> scipy.sparse.csr_array:
+    """Vectors [N, V] of what `greatest` gave, without the weights that are 0 or round to it."""
+    weight_NK, token_NK = np.split(greatest_N2K, 2, axis=1)
+    if scale:
+        weight_NK = np.rint(weight_NK * scale) / np.float32(scale)
+    kept_NK = weight_NK > 0
+    ends = np.cumsum([0, *kept_NK.sum(axis=1)])
+    arrays = weight_NK[kept_NK].astype(np.float32), token_NK[kept_NK].astype(np.int32), ends
+    matrix: Any = scipy.sparse.csr_array(arrays, shape=(len(weight_NK), vocab_size))
+    matrix.sort_indices()
+    return matrix
+
+
+def inverse_document_frequencies(run: Run, vocab_size: int) -> np.ndarray:
+    """ln(1 + (N - n + 0.5) / (n + 0.5)) of each token, float32 [V], by the positives of the labelled pairs.
+
+    A token that none of them has gets the highest value, and one that stands around texts gets 0.
+    """
+    pairs = StoredPairs(run.pairs)
+    numbers, ids = pairs.document_ids(negatives=False)
+    _, first = np.unique(ids, return_index=True)
+    count_V = np.zeros(vocab_size, np.int64)
+    for document in pairs.positives(np.sort(numbers[first])):
+        count_V[_distinct([*document.title, *document.text])] += 1
+    idf_V = np.log(1 + (len(first) - count_V + 0.5) / (count_V + 0.5)).astype(np.float32)
+    template = run.load_vocabulary().template
+    idf_V[[*template.before, *template.between, *template.behind]] = 0
+    return idf_V
+
+
+def _distinct(ids: Sequence[int]) -> list[int]:
+    return list(dict.fromkeys(ids))
