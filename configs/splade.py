@@ -29,6 +29,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = on_labelled_examples(sized(size, paper=_paper, distil=_distil, v3=_v3, doc=_doc, local=_local))
     config.recipe = "splade"
     config.stages = ("sets", "pairs", "train", "sparse", "index", "evaluate", "report")
+    config.data.lanes = 4
     config.data.pack.auto = False  # a text a row
     config.train.update(log_q=False, temperature=1.0)
     return config
@@ -42,7 +43,6 @@ def _paper() -> ConfigDict:
     # Section 4.1: 150,000 steps of 124 queries, 2e-5, warm-up of 6,000 steps.
     config.train.update(steps=150_000, batch_size=124, learning_rate=2e-5, warmup_ratio=0.04, weight_decay=0.01)
     config.train.sparse.update(query_weight=3e-4, document_weight=1e-4, rise=50_000)
-    config.data.lanes = 4
     config.loop.update(validate_every=5000, checkpoint_every=5000)
     return config
 

@@ -1,5 +1,7 @@
 """SPLADE: activations, regularizers and the model, against plain forms and the numbers of the papers."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from flax import nnx
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.methods.splade import weights
+from retrieval.methods.splade import json_vectors, weights
 from retrieval.methods.splade.activations import activations
 from retrieval.methods.splade.model import Splade
 from retrieval.methods.splade.regularizers import flops, l1, strength
@@ -105,3 +107,21 @@ def test_the_greatest_weights_are_kept():
     np.testing.assert_array_equal(matrix.toarray(), [[0, 0, 3, 0, 2], [0, 0, 0, 0, 0.5]])
     rounded = weights.as_matrix(np.asarray(weights.greatest(weight_BV, 9)), 5, 100)
     assert rounded.nnz == 4  # 0.004 rounds to nothing
+
+
+def test_json_vectors_of_other_systems(tmp_path):
+    """Anserini's hundredths give the scores back; what has no token is there all the same."""
+    tokens = ["war", ".", "_", "bomb"]
+    documents, queries = (
+        weights.as_matrix(np.asarray(weights.greatest(jnp.array(rows), 4)), 4, 0)
+        for rows in ([[1.386294, 0.002, 0.5, 0.405465], [0.0] * 4], [[0.02, 0.0, 0.0, 0.031]])
+    )
+    for form in json_vectors.FORMATS:
+        json_vectors.write(tmp_path, form, tokens, (["d1", "d2"], documents), (["q"], queries))
+    read = [json.loads(line) for line in (tmp_path / "anserini.jsonl").read_text().splitlines()]
+    assert read[0] == {"id": "d1", "contents": "", "vector": {"war": 139, "_": 50, "bomb": 41}}
+    assert read[1]["vector"] == {"[unused993]": 1}
+    assert (tmp_path / "anserini-queries.tsv").read_text() == "q\twar war bomb bomb bomb\n"
+    first, second = (json.loads(line) for line in (tmp_path / "elastic.jsonl").read_text().splitlines())
+    assert first == {"_id": "d1", "vector": {"war": 1.386294, "_": 0.5, "bomb": 0.405465}}
+    assert second["vector"] == {} and (tmp_path / "elastic-queries.jsonl").exists()

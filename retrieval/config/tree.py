@@ -795,6 +795,11 @@ declare(
     "sparse",
     document_terms=Field(512, whole(1), "terms of a passage that are kept, those of the greatest weights"),
     query_terms=Field(512, whole(1), "terms of a query that are kept"),
+    vectors=Field(
+        (),
+        tuple_of("a tuple of anserini and elastic, or ()", lambda name: name in ("anserini", "elastic")),
+        "JSON lines of the vectors that are written too, for Anserini, or for Elasticsearch and OpenSearch",
+    ),
     scale=Field(0, whole(0), "weights are rounded to 1 / scale, such as 100 for Anserini's impacts; 0: not at all"),
     shard_size=Field(16_384, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

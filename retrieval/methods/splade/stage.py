@@ -18,6 +18,7 @@ from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.methods.splade import json_vectors
 from retrieval.methods.splade.weights import as_matrix, greatest
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
@@ -71,6 +72,10 @@ def search_sparse(run: Run) -> dict[str, Any]:
         queries_QV = queries(query_tokens(config, vocabulary, list(asked.values())))
         search = functools.partial(_search, run, name, paths, queries_QV, step)
         counts[name] = hosts.on_first(search)
+        for form in fields.vectors:
+            both = (c.id for c in collection.candidates()), load(paths)
+            write = functools.partial(json_vectors.write, folder, form, vocabulary.tokens, both, (asked, queries_QV))
+            hosts.on_first(write)
     return counts
 
 

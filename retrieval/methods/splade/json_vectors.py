@@ -1,0 +1,80 @@
+"""Sparse vectors as JSON lines, which other systems index.
+
+anserini    {"id": "d7", "contents": "", "vector": {"bomb": 139, "war": 41}}, weights in hundredths, whole; queries as
+            lines of an id, a tab and each token as often as it weighs (`--impact --pretokenized`)
+elastic     {"_id": "d7", "vector": {"bomb": 1.386294}}, for fields `rank_features` and `sparse_vector` of Elasticsearch
+            and OpenSearch, queries too; their names have no dots, so "." is written as "_"
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval import files
+
+_SCALE = 100
+_NOTHING = {"[unused993]": 1}  # Anserini refuses a passage without a token; no text has this one
+
+FORMATS = ("anserini", "elastic")
+
+
+def write(
+    folder: Path,
+    form: str,
+    tokens: Sequence[str],
+    documents: tuple[Iterable[str], Any],
+    queries: tuple[Iterable[str], Any],
+) -> None:
+    """Writes `FORM.jsonl` of the documents, and `FORM-queries.tsv` or `FORM-queries.jsonl`; each whole or not at all.
+
+    Args:
+      form: in `FORMATS`.
+      tokens: of the vocabulary.
+      documents, queries: the ids, and the vectors [N, V] in compressed rows.
+    """
+    of_documents, of_queries, suffix = {
+        "anserini": (_impacts, _repeated, "tsv"),
+        "elastic": (_weights, _weights, "jsonl"),
+    }[form]
+    for name, lines in (
+        (f"{form}.jsonl", of_documents(_vectors(tokens, *documents))),
+        (f"{form}-queries.{suffix}", of_queries(_vectors(tokens, *queries))),
+    ):
+        with files.atomic(folder / name) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+
+
+Vectors = Iterator[tuple[str, dict[str, float]]]
+
+
+def _vectors(tokens: Sequence[str], ids: Iterable[str], matrix_NV: Any) -> Vectors:
+    """The id of each vector, and the weights of its tokens."""
+    for id, start, end in zip(ids, matrix_NV.indptr[:-1], matrix_NV.indptr[1:], strict=True):
+        yield id, {tokens[at]: float(x) for at, x in zip(matrix_NV.indices[start:end], matrix_NV.data[start:end])}
+
+
+def _rounded(vector: dict[str, float]) -> dict[str, int]:
+    return {token: whole for token, weight in vector.items() if (whole := int(np.rint(_SCALE * weight)))}
+
+
+def _impacts(vectors: Vectors) -> Iterator[str]:
+    for id, vector in vectors:
+        record = {"id": id, "contents": "", "vector": _rounded(vector) or _NOTHING}
+        yield json.dumps(record, ensure_ascii=False)
+
+
+def _repeated(vectors: Vectors) -> Iterator[str]:
+    for id, vector in vectors:
+        yield f"{id}\t{' '.join(token for token, count in _rounded(vector).items() for _ in range(count))}"
+
+
+def _weights(vectors: Vectors) -> Iterator[str]:
+    for id, vector in vectors:
+        named: dict[str, float] = {}
+        for token, weight in vector.items():
+            name = token.replace(".", "_")
+            named[name] = max(named.get(name, 0.0), round(weight, 6))
+        yield json.dumps({"_id": id, "vector": named}, ensure_ascii=False)
