@@ -113,3 +113,21 @@ def test_an_export_has_them_as_prompts(tmp_path):
     plain = towers.query_tokens(run.config, VOCABULARY, ["the fox: fox"])
     run.config.data.query_prefix = "the fox: "
     assert towers.query_tokens(run.config, VOCABULARY, ["fox"]) == plain
+
+
+@pytest.mark.parametrize("titles", ["pair", "joined"])
+def test_a_prefix_in_brackets_that_is_a_token_is_that_token(titles):
+    """Also where tokens do not end at spaces, as in ColBERT on a RoBERTa; any other prefix is text."""
+    vocabulary = vocabularies.load(ROBERTA)
+    data = {"query_prefix": "<mask>", "document_prefix": "a dog: ", "titles": titles}
+    prefixes = Prefixes.of(data, vocabulary)
+    (query,) = prefixes.encode_queries(vocabulary, ["the fox"])
+    assert query == vocabulary.encode("the fox")
+    row = vocabulary.single([vocabulary.mask_id, *query], 24)
+    assert prefixes.query_row(vocabulary, query, 24) == row
+    assert query_row(np.array(query, np.int32), 24, Specials.of(vocabulary, prefixes.of_stored)).numpy().tolist() == row
+    ((title, text),) = prefixes.encode_documents(vocabulary, [""], ["runs"])
+    assert text == vocabulary.encode("a dog: runs") and title == []
+    assert prefixes.document_rows(vocabulary, title, text, 24) == [vocabulary.single(text, 24)]
+    assert Prefixes.of({"query_prefix": "[unused0]"}, VOCABULARY).query == tuple(ids("[unused0]"))
+    assert len(ids("[unused0]")) > 1  # no token of this vocabulary

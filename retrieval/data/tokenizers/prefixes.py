@@ -4,9 +4,11 @@ A document with a title has it before the title, as sentence-transformers puts a
 How a title stands before its text is said here, too.
 
 A text and what stands before it are tokenised as one string. Where tokens end at spaces, as word pieces do, that gives
-the tokens of either, one after the other, and stored texts serve with any prefix. Else stored texts begin with it.
+the tokens of either, one after the other, and stored texts serve with any prefix. Else stored texts begin with it. A
+prefix in brackets that is a token of the vocabulary, such as '[unused0]', is that token, before texts of any kind.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 NAMES = ("query_prefix", "document_prefix")
 FIELDS = (*(f"data.{name}" for name in NAMES), "data.titles")  # on which stored texts depend
 PAIR, JOINED = "pair", "joined"
+_MARK = re.compile(r"[\[<].*[\]>] ?")
 _WORD = "1"  # a token of every vocabulary that splits at spaces, if only the unknown one
 
 
@@ -34,19 +37,24 @@ class Prefixes(NamedTuple):
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
         """The prefixes of the group `data` of a config."""
         prefixes, joined = [data.get(name, "") for name in NAMES], data.get("titles", PAIR) == JOINED
+        marks = [_mark(prefix, vocabulary) for prefix in prefixes]
         # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
-        query, document = (tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for prefix in prefixes)
-        apart = vocabulary.splits_at_spaces and all(
-            vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
-            for prefix, ids in zip(prefixes, (query, document))
+        query, document = (
+            mark or tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for mark, prefix in zip(marks, prefixes)
         )
-        is_plain = not (any(prefixes) or joined)
-        return cls(query, document, joined, None if apart or is_plain else (prefixes[0], prefixes[1]))
+        apart = vocabulary.splits_at_spaces and all(
+            mark or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
+            for mark, prefix, ids in zip(marks, prefixes, (query, document))
+        )
+        first, second = ("" if mark else prefix for mark, prefix in zip(marks, prefixes))
+        is_plain = not (first or second or joined)
+        return cls(query, document, joined, None if apart or is_plain else (first, second))
 
     @property
     def of_stored(self) -> "Prefixes":
         """What is still to be put before the tokens that `encode_queries` and `encode_documents` gave."""
-        return self._replace(query=(), document=()) if self.texts else self
+        in_query, in_document = self.texts or ("", "")
+        return self._replace(query=() if in_query else self.query, document=() if in_document else self.document)
 
     def encode_queries(self, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each query, for `query_row`."""
@@ -86,7 +94,7 @@ class Prefixes(NamedTuple):
             return vocabulary.windows([*prefix, *title] if title else title, text, length, most)
         # Every window begins with the prefix; the first of a text that has it as its beginning has it there.
         room = max(1, length - vocabulary.template.size() - len(self.document))
-        own = room + len(self.document) if self.texts else room
+        own = room + len(self.document) if self.document and not prefix else room
         starts = [0, *range(own, len(text), room)][:most]
         windows = [text[:own], *(text[start : start + room] for start in starts[1:])]
         before = [prefix, *[self.document] * (len(starts) - 1)]
@@ -96,6 +104,11 @@ class Prefixes(NamedTuple):
 def type_change(data: Mapping[str, Any], sep_id: int) -> int:
     """The token behind which tokens are of a second text, [SEP]; -1, which is none, where texts are joined."""
     return -1 if data.get("titles", PAIR) == JOINED else sep_id
+
+
+def _mark(prefix: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """A prefix that is a token by itself, such as ColBERT's '[unused0]' and '[Q] '; () for any other."""
+    return (vocabulary.tokens.index(prefix),) if _MARK.fullmatch(prefix) and prefix in vocabulary.tokens else ()
 
 
 NONE = Prefixes()
