@@ -78,7 +78,7 @@ FAMILIES.register(
         },
         _write,
         heads={"lm_head.": "lm", "classifier.dense.": "pooler", "classifier.": "classifier"},
-        names={r"^mpnet\.": ""},
+        names={r"^mpnet\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"},  # as transformers 5.3 saves them
         unused=r"^(embeddings\.position_ids$|pooler\.)",
         skipped_positions=_SKIPPED,
         prefix="mpnet.",
