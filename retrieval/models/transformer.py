@@ -115,9 +115,9 @@ class Transformer(nnx.Module):
     def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
         config, switches = self.config, self.config.architecture
         asked = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
-        if kernel := fused_attention.kernel_for(*asked):
+        if text.unseen_RL is None and (kernel := fused_attention.kernel_for(*asked)):
             return Segments(text.segments_RL, kernel, switches.causal, reach)
-        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach)[:, None]
+        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach, text.unseen_RL)[:, None]
         return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
 
 
