@@ -12,6 +12,7 @@ from support.run_results import values
 from support.tiny import execute, make_config, make_run
 
 from retrieval.errors import UserError
+from retrieval.methods.late_interaction.marks import Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import preflight
 from retrieval.recipes import initial_parameters
@@ -51,6 +52,17 @@ def known():
 def joined():
     batch = pairs(1)
     return {"pair": batch["document"], "document_id": batch["document_id"]}
+
+
+def marked():
+    """A token of documents does not count, and queries are filled up."""
+    batch = pairs(1)
+    query, query_marks = (rules := Rules(4, (7,))).of_queries(batch["query"])
+    return batch | {
+        "query": query,
+        "query_marks": query_marks,
+        "document_marks": rules.of_documents(batch["document"]),
+    }
 
 
 def masked():
@@ -94,6 +106,7 @@ RECIPES = {
     "quadruplet": (POOLED, {}, lambda: pairs(2)),
     "monobert": ({}, {"data.negatives": 1}, joined),
     "reader": ({}, {"train.select": True, "data.query_length": 8, "data.paragraphs": 2, "spans.depth": 2}, answered),
+    "colbert": ({}, {"data.negatives": 1}, marked),
     "deepct": ({}, {}, weighed),
     "doc2query": ({}, {"model.writer.pre_norm": False}, written),
     "mlm": (BOTH_SIDES, {}, masked),

@@ -163,6 +163,7 @@ KINDS = {
     "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
     "autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
     "deepct": {"recipe": "deepct"},
+    "late": {"recipe": "late_interaction", "train.loss": "maxsim_softmax"},
     "reader": {"recipe": "reader", "train.loss": "span_likelihood"},
     "reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1},
     "seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False},
@@ -183,7 +184,8 @@ def encoders(model):
         ("towers", "towers"),
         ("autoencoder", "autoencoder"),
         ("towers", "mlm"),
-        *((start, "towers") for start in ("deepct", "reader", "reranker", "seq2seq")),
+        *((start, "towers") for start in ("deepct", "late", "reader", "reranker", "seq2seq")),
+        ("mlm", "late"),
     ],
 )
 def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatch, start, kind):

@@ -52,7 +52,7 @@ def example(query, titles, texts, length=14):
 
 def converted(*examples):
     lengths = pair_lengths(6, 14, 2)
-    converter = Converter(recipe_of(make_config()).framed(VOCABULARY.template), lengths, VOCABULARY.sep_id)
+    converter = Converter(recipe_of(make_config()).framed(VOCABULARY), lengths, VOCABULARY.sep_id)
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(examples),
         output_signature={

@@ -407,6 +407,20 @@ declare(
     bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
 )
 declare(
+    "model.late",
+    expansion=Field(
+        "unseen",
+        one_of("way of query expansion", ("none", "unseen", "seen")),
+        "late interaction: [MASK]s fill queries up and count: unseen (no token sees them), seen; none: they do not",
+    ),
+    skip=Field(
+        ("punctuation",),
+        TEXTS,
+        "late interaction: tokens of documents that do not count, such as ('the',); punctuation: all such signs",
+    ),
+    mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
+)
+declare(
     "model.writer",
     layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
     pre_norm=Field(
@@ -455,7 +469,7 @@ declare(
     other_positives=Field(
         "mask",
         one_of("use of other positives", ("mask", "mean", "negatives")),
-        "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
+        "softmax over a batch, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
     ),
     groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
     matryoshka=Field(
@@ -737,6 +751,19 @@ declare(
     trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
     trained_depth=Field(1000, whole(1), "results of those systems that count"),
     shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
+)
+declare(
+    "late",
+    model=Field("", TEXT, "work directory of late interaction, or folder of PyLate; '': the run's own, or its base's"),
+    systems=Field(("bm25",), TEXTS, "systems whose results are ranked by MaxSim, as tables name them; runs.files too"),
+    depth=Field(100, whole(1), "results of a system that are ranked"),
+    exact=Field(False, SWITCH, "whether all candidates of a set are ranked too: the system maxsim"),
+    stored=Field(
+        "float16",
+        one_of("format of stored vectors", ("float32", "float16")),
+        "what a token's vector is stored in",
+    ),
+    shard_size=Field(4096, whole(1), "candidates of a file of vectors; a run that was killed goes on after the last"),
 )
 declare(
     "answer",

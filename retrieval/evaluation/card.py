@@ -38,6 +38,18 @@ scores = model.predict([("a question", "a title its text"), ("a question", "a te
     "text-ranking",
     ("sentence-transformers", "cross-encoder", "reranker"),
 )
+LATE = Kind(
+    "Late interaction: every token of a query and of a document has a vector, and their best matches are added up.",
+    """```python
+from pylate import models, scores
+model = models.ColBERT("FOLDER")
+query, document = model.encode("a question", is_query=True), model.encode("a title its text", is_query=False)
+score = scores.colbert_scores([query], [document])
+```""",
+    "sentence-similarity",
+    ("PyLate", "ColBERT", "sentence-transformers", "feature-extraction", "late-interaction"),
+)
+KINDS = {"": TOWERS, "reranker": RERANKER, "late_interaction": LATE}  # by `Recipe.published_by`
 
 
 def model_card(

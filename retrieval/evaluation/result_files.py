@@ -9,14 +9,16 @@ from retrieval.errors import UserError
 from retrieval.evaluation import per_query
 from retrieval.evaluation.per_query import PerQuery
 
-RERANKED, ANSWERED = "reranked", "answered"
+RERANKED, ANSWERED, LATE = "reranked", "answered", "late"
+OF_STAGES = {"rerank": RERANKED, "answer": ANSWERED, "maxsim": LATE}  # those with systems of their own
 NAME = "results.json"
 _FIELDS = {"system", "dataset", "split", "metric", "value", "queries", "step"}  # of a row, at least
 
 
 def folders(folder: Path) -> list[Path]:
     """The folders of a run that have results, those of `evaluate` first."""
-    return [place for place in (folder, folder / RERANKED, folder / ANSWERED) if (place / NAME).is_file()]
+    places = (folder, *(folder / name for name in OF_STAGES.values()))
+    return [place for place in places if (place / NAME).is_file()]
 
 
 def rows(places: Iterable[Path]) -> list[Mapping]:
@@ -28,7 +30,9 @@ def rows(places: Iterable[Path]) -> list[Mapping]:
     read = [(place / NAME, files.read_json(place / NAME)) for place in places]
     for path, value in read:
         if not isinstance(value, list) or not all(isinstance(row, Mapping) and row.keys() >= _FIELDS for row in value):
-            raise UserError(f"{path}: not a list of results; its stage makes it again (evaluate, rerank or answer)")
+            raise UserError(
+                f"{path}: not a list of results; its stage makes it again (evaluate, {', '.join(OF_STAGES)})"
+            )
     return [row for _, value in read for row in value]
 
 

@@ -28,6 +28,7 @@ from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.module_folder import ACTIVATIONS, MODEL, POOLINGS, SETTINGS, TITLES, TRUNCATED
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
+from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
 from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
@@ -92,13 +93,7 @@ def write_tower(
       query_length: tokens that a query is cut to, where that is another number.
     """
     hidden_size = tower.encoder.config.hidden_size
-    names = TensorNames.of(tower.encoder.config.architecture)
-    tensors = encoder_tensors.to_tensors(_parameters(tower.encoder), names)
-    write_tensors(folder, tensors | (_no_pooler(hidden_size) if names.family in WITH_POOLER else {}))
-    config = encoder_folder.written_config(tower.encoder.config)
-    if config.get("pad_token_id") is None:  # in a family whose vocabularies have it in many places
-        config["pad_token_id"] = pad_id if pad_id >= 0 else None
-    files.write_json(folder / "config.json", config)
+    write_encoder(folder, tower.encoder, pad_id)
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
     way = next(name for name, ours in POOLINGS.items() if ours == tower.pooling)
     pooling = {"embedding_dimension": hidden_size, "pooling_mode": way, "include_prompt": use.include_prompt}
@@ -110,6 +105,22 @@ def write_tower(
         _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
     _write_modules(folder, kinds)
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
+
+
+def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
+    """Writes an encoder's config and weights into a folder that is there.
+
+    Args:
+      pad_id: the token of padding, -1 where there is none.
+    """
+    names = TensorNames.of(encoder.config.architecture)
+    tensors = encoder_tensors.to_tensors(_parameters(encoder), names)
+    has_pooler = names.family in WITH_POOLER
+    write_tensors(folder, tensors | (_no_pooler(encoder.config.hidden_size) if has_pooler else {}))
+    config = encoder_folder.written_config(encoder.config)
+    if config.get("pad_token_id") is None:  # in a family whose vocabularies have it in many places
+        config["pad_token_id"] = pad_id if pad_id >= 0 else None
+    files.write_json(folder / "config.json", config)
 
 
 def write_router(folder: Path, use: Use) -> None:

@@ -20,7 +20,7 @@ from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import module_fields
 from retrieval.recipes.placement import parameters_of
-from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runtime import hub, model_folder
 
 _log = logging.getLogger(__name__)
@@ -113,14 +113,16 @@ def check_tensors(config: ConfigDict) -> None:
         folder = next(iter(bert_folders.values()))
         path = vocabularies.find(folder.path)
         vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
-        _load(bert_folders, parameters_of(abstract_model(config, vocab_size)))
+        _load(recipe_of(config), bert_folders, parameters_of(abstract_model(config, vocab_size)))
 
 
 def init(model: nnx.Module, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
     state, bert_folders = nnx.state(model, nnx.Param), folders(config)
     has_towers = recipe_of(config).has_towers
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(bert_folders, parameters_of(model))))
+    nnx.replace_by_pure_dict(
+        state, jax.tree.map(jnp.asarray, _load(recipe_of(config), bert_folders, parameters_of(model)))
+    )
     nnx.update(model, state)
     for folder in dict.fromkeys(bert_folders.values()):
         started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
@@ -130,13 +132,13 @@ def init(model: nnx.Module, config: ConfigDict) -> None:
             log_spare_rows(folder, vocabularies.load(path))
 
 
-def _load(bert_folders: Mapping[str, EncoderFolder], params: Mapping[str, Any]) -> dict[str, Any]:
+def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters (or shapes) of a model, with those of the folders in their places."""
     if "classifier" in params:
         return _load_reranker(bert_folders["query_tower"], params)
     if "encoder" in params:
         load = _load_mlm if "dense" in params else _load_encoder
-        return load(bert_folders["query_tower"], params)
+        return {**load(bert_folders["query_tower"], params), **recipe.own_head(bert_folders["query_tower"], params)}
     towers = {name: tower for name, tower in params.items() if name in bert_folders}
     return {**params, **{name: {**shapes, **_of_tower(bert_folders[name], shapes)} for name, shapes in towers.items()}}
 
@@ -204,7 +206,7 @@ def _check_encoder(config: ConfigDict, folder: EncoderFolder) -> None:
 def _other_sizes(config: ConfigDict, folder: EncoderFolder) -> list[str]:
     """The flags that give a config the sizes of a folder."""
     fields = module_fields.encoder_fields(folder)
-    wrong = [f"--config.model.{name}={_quoted(str(x))}" for name, x in fields.items() if config.model[name] != x]
+    wrong = [f"--config.model.{name}={quoted(str(x))}" for name, x in fields.items() if config.model[name] != x]
     longest = folder.sizes["max_length"]
     wrong += [
         f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
@@ -240,10 +242,10 @@ def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -
     places = tuple(place if tower in towers else ours for place, ours, tower in theirs_or_ours)
     if places != tuple(model.pool_from):
         wanted["model.pool_from"] = places
-    return [f"--config.{name}={_quoted(str(value))}" for name, value in wanted.items()]
+    return [f"--config.{name}={quoted(str(value))}" for name, value in wanted.items()]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A value for a shell; that of a tuple of texts stays one that can be read."""
     return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 

@@ -177,7 +177,7 @@ def converter_of(recipe: Recipe, vocabulary: Vocabulary, positives: int = 0) -> 
     from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
 
     change = prefixes.type_change(recipe.config.data, vocabulary.sep_id)
-    return Converter(recipe.framed(vocabulary.template), recipe.lengths(positives), change)
+    return Converter(recipe.framed(vocabulary), recipe.lengths(positives), change)
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
@@ -207,9 +207,9 @@ def check(config: ConfigDict) -> None:
     recipe = recipe_of(config)
     seqio_tasks.check_rates(config.data.rates.to_dict())
     _check_kinds(config, recipe)
-    if not recipe.has_towers and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
+    if not recipe.has_prefixes and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
         raise UserError(f"config.data.{name}={config.data[name]}: only towers have prefixes; set it to ''")
-    if not recipe.has_towers and config.data.titles != prefixes.PAIR:
+    if not recipe.has_prefixes and config.data.titles != prefixes.PAIR:
         raise UserError(f"config.data.titles={config.data.titles}: only towers join them; set it to {prefixes.PAIR}")
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:

@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import declared, values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
-from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.warm_start import copy_encoder
 from retrieval.pipeline.run import Run
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
@@ -35,7 +35,9 @@ class Recipe(abc.ABC):
       label: what it trains, for errors, such as 'a masked language model'.
       has_towers: whether the model has a query tower and a document tower. A model without them is a transformer,
         and gives its encoder to towers.
+      has_prefixes: whether queries and documents have prefixes, and titles may be joined with texts.
       reranks: whether the model scores a query and a document that it reads together.
+      published_by: the kind of `TRAINED` whose models write themselves for other libraries; '' for towers and others.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
@@ -47,7 +49,9 @@ class Recipe(abc.ABC):
     kind: ClassVar[ExampleKind]
     label: ClassVar[str]
     has_towers: ClassVar[bool] = False
+    has_prefixes: ClassVar[bool] = False
     reranks: ClassVar[bool] = False
+    published_by: ClassVar[str] = ""
     examples_of: ClassVar[str] = "pairs"
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
@@ -95,9 +99,17 @@ class Recipe(abc.ABC):
     def begin(self, run: Run, model: Any) -> None:  # noqa: B027
         """Gives a model, beside what `train.init_from` gives it, what it takes of other runs before the first step."""
 
-    def framed(self, template: Template) -> ExampleKind:
-        """Its kind, of examples whose texts have a vocabulary's tokens around them."""
+    def framed(self, vocabulary: Vocabulary) -> ExampleKind:
+        """Its kind, of examples whose texts are of a vocabulary's tokens, and have some around them."""
         return self.kind
+
+    def own_head(self, folder: EncoderFolder, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters, or shapes, that a published folder has for a model beside its encoder, by their names.
+
+        Raises:
+          UserError: they do not fit, or cannot be read.
+        """
+        return {}
 
     @abc.abstractmethod
     def lengths(self, positives: int = 0) -> dict[str, int]:

@@ -35,7 +35,7 @@ class TwoTowerRecipe(PairRecipe):
     """Queries and documents are embedded; `train.loss` compares them, or their inner products."""
 
     label = "a model of two towers"
-    has_towers = True
+    has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")

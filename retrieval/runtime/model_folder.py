@@ -25,7 +25,7 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _ENTRY = {"idx", "name", "path", "type"}
 # No path leads out of the folder.
 _PATH = re.compile(r"(\w[\w.-]*)?", re.ASCII)
-_PACKAGE = "sentence_transformers."
+_PACKAGES = ("sentence_transformers.", "pylate.models.")  # PyLate's are of late interaction
 
 
 class Module(NamedTuple):
@@ -60,7 +60,7 @@ def modules(folder: Path) -> list[Module]:
             raise UserError(
                 f"{path}: {more[0]!r} of the module {entry['type']!r} is not known here; take another model"
             )
-        if not entry["type"].startswith(_PACKAGE):
+        if not entry["type"].startswith(_PACKAGES):
             raise UserError(f"{path}: {entry['type'][:80]!r} is code of the model's own, which is not run here")
     return [Module(entry["type"].rpartition(".")[2], folder / entry["path"]) for entry in entries]
 

@@ -1,4 +1,4 @@
-"""The stage `export`: trained towers or a reranker as folders that Hugging Face's libraries load, with a model card."""
+"""The stage `export`: trained models as folders that Hugging Face's libraries load, with a model card."""
 
 import functools
 import logging
@@ -33,14 +33,14 @@ FOLDER = "export"
 def export(run: Run) -> dict[str, Any]:
     """Writes `export/`: tied towers as one model, others as one each in `query/` and `document/`, with a router above.
 
-    A reranker is one model, a cross-encoder.
+    A reranker is one model, a cross-encoder, and so is late interaction.
     """
     vocabulary, trainer = run.load_vocabulary(), run.holder("train")
     config, step = trainer.config, record_of(run, "train")["details"]["step"]
     # On every host, as checkpoints are read.
-    if recipe_of(config).reranks:
-        write_model = TRAINED["reranker"].open(run, "", "config.base").write
-        kind = {"classes": config.model.classes}
+    if publisher := recipe_of(config).published_by:
+        write_model = TRAINED[publisher].open(run, "", "config.base").write
+        kind = {"classes": config.model.classes} if recipe_of(config).reranks else {}
     else:
         towers = load_towers(run, len(vocabulary))
         _check_towers(towers, config.recipe)
@@ -117,7 +117,7 @@ def check(run: Run) -> None:
             f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
             "directory of a run that trains towers"
         )
-    if not ((recipe := recipe_of(config)).has_towers or recipe.reranks):
+    if not ((recipe := recipe_of(config)).has_towers or recipe.published_by):
         raise UserError(
             f"stage 'export': config.recipe={config.recipe} trains {recipe.label}, which has no towers; train them "
             f"from it with --config.train.init_from={run.folder} and export these"
@@ -242,16 +242,15 @@ def _card(
     """
     lengths = trained.data.query_length, trained.data.document_length
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
-    reranks = recipe_of(trained).reranks
+    publisher = recipe_of(trained).published_by
     return card.model_card(
-        card.RERANKER if reranks else card.TOWERS,
+        card.KINDS[publisher],
         title=title,
         license=license,
         datasets=[name for names in trained_on.values() for name in names],
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
-            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, trained)),
-            *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained.data).items()),
+            *_NOTES[publisher](*lengths, trained),
             *_notes(vocabulary, trained.model.dtype),
         ],
         settings=dict(_settings(trained)),
@@ -309,10 +308,21 @@ def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDic
         *titles,
         *(truncated if model.truncate_dim else []),
         f"`{loader}` loads the encoder alone.{pooler}",
+        *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained.data).items()),
     ]
 
 
-def _notes_of_reranker(query_length: int, document_length: int) -> list[str]:
+def _notes_of_late_interaction(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
+    return [
+        f"Queries have {query_length} tokens and documents at most {document_length}, special ones among them.",
+        "Every token has a vector. A score is the sum, over a query's tokens, of the best product with a document's.",
+        "A document with a title is the title, a space and the text."
+        if trained.data.titles == prefixes.JOINED
+        else "It was trained with titles as a text of their own, which PyLate does not have: leave them out.",
+    ]
+
+
+def _notes_of_reranker(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
     return [
         f"Query and document have {document_length} tokens together, [CLS] and two [SEP] among them.",
         f"It was trained with queries of at most {query_length} tokens, and nothing here cuts them to that.",
@@ -338,6 +348,9 @@ def _settings(trained: ConfigDict) -> Iterator[tuple[str, Any]]:
     for group in ("model", "data", "train"):
         fields = getattr(trained, group).to_dict()
         yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
+
+
+_NOTES = {"": _notes_of_towers, "reranker": _notes_of_reranker, "late_interaction": _notes_of_late_interaction}
 
 
 STAGES.register(

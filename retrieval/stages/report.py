@@ -47,13 +47,14 @@ def write_report(run: Run) -> None:
     tables = [
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
+        _token_vectors(details(run, "tokens") or {}, details(run, "maxsim") or {}),
         *tables,
         _stages(records),
         _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
     folders = [run.holder("evaluate").folder]
-    for stage, place in (("rerank", result_files.RERANKED), ("answer", result_files.ANSWERED)):
+    for stage, place in result_files.OF_STAGES.items():
         if is_done(run, stage):
             folders.append(run.holder(stage).folder / place)
     results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
@@ -104,6 +105,14 @@ def _answered(answered: Details) -> Table:
         [name, of["weight"], of["validation"], *(of.get(count, 0) for count in counts)] for name, of in answered.items()
     ]
     return Table("Answers", header, rows)
+
+
+def _token_vectors(counts: Details, milliseconds: Details) -> Table:
+    """The vectors of every set's tokens, and how long their comparison takes."""
+    columns = list(next(iter(counts.values()), {}))
+    rows = [[name, *of.values()] for name, of in counts.items()]
+    times = ", ".join(f"{display.inline(name)}: {time:g}" for name, time in milliseconds.items())
+    return Table("Vectors of tokens", ["set", *columns], rows, f"Milliseconds of a query: {times}." if times else "")
 
 
 def _corpus(statistics: Details) -> Table:
@@ -181,6 +190,8 @@ STAGES.register(
             Read("evaluate", required=True),
             Read("rerank", optional=True),
             Read("answer", optional=True),
+            Read("tokens", optional=True),
+            Read("maxsim", optional=True),
             Read("prepare", loose=True),
             Read("sets", loose=True),
         ),

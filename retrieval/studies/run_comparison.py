@@ -19,7 +19,7 @@ from retrieval.runtime import artefacts
 from retrieval.runtime.store import is_url
 
 # What is read of a run on a store.
-_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "stages")
+_READ = (result_files.NAME, per_query.FOLDER, *result_files.OF_STAGES.values(), "stages")
 _NOTE = (
     "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
     "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "

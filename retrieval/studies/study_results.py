@@ -14,7 +14,7 @@ from retrieval.studies.claims import MILLISECONDS, Cell
 Key = tuple[str, str, str, str]  # system, dataset, split, metric
 
 # What is read of a run.
-_READ = (result_files.NAME, result_files.RERANKED, result_files.ANSWERED, per_query.FOLDER, "metrics")
+_READ = (result_files.NAME, *result_files.OF_STAGES.values(), per_query.FOLDER, "metrics")
 _DIGITS = 6  # what lies beyond is the noise of adding floats
 _ROUNDED = 2e-4  # percentage points between equal differences: results.json has six digits of a fraction
 

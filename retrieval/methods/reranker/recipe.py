@@ -80,6 +80,7 @@ class RerankerRecipe(PairRecipe):
     kind = JOINED
     label = "a reranker"
     reranks = True
+    published_by = "reranker"
     head = ("model.classes",)
     options = (*PairRecipe.options, "model.classes")
     gives = (SCORES, CLASSES)
@@ -106,9 +107,9 @@ class RerankerRecipe(PairRecipe):
                     f"'{self.pooling}': set config.model.pooling={theirs}"
                 )
 
-    def framed(self, template: Template) -> ExampleKind:
+    def framed(self, vocabulary: Vocabulary) -> ExampleKind:
         """As `Recipe.framed`."""
-        return dataclasses.replace(JOINED, make=functools.partial(_made, template=template))
+        return dataclasses.replace(JOINED, make=functools.partial(_made, template=vocabulary.template))
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""

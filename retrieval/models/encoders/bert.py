@@ -42,6 +42,7 @@ _HEADS = {
     "cls.seq_relationship.": "next_sentence",
     "pooler.": "pooler",
     "classifier.": "classifier",
+    "linear.": "late",  # the projection of Stanford's ColBERT
 }
 
 # Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.

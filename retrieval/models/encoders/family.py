@@ -70,8 +70,8 @@ class Family:
         architecture names.
         Where one holds several of ours, in equal parts of its rows, they are 'NAME#0', 'NAME#1', ...
       gated_modules: those that have other names where the MLP is gated.
-      heads: prefixes of tensors behind the encoder -> what they are of: 'mlm', 'next_sentence', 'pooler', 'classifier'
-        or 'lm'.
+      heads: prefixes of tensors behind the encoder -> what they are of: 'mlm', 'next_sentence', 'pooler', 'classifier',
+        'late' or 'lm'.
       names: other names of tensors (regular expressions) -> those of `modules`, each looked for in turn.
       unused: tensors (a regular expression) that have no place in any model of ours.
       skipped_positions: rows of its table of positions before that of a text's first token.

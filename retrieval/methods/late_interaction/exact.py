@@ -1,0 +1,95 @@
+"""Exact MaxSim of queries with stored documents, a block of these at a time.
+
+Letters of shapes: Q queries, A tokens of a query, J documents of a block, L tokens of a document, E size of a vector.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from retrieval.methods.late_interaction.maxsim import maxsim
+from retrieval.methods.late_interaction.token_encoder import Queries
+from retrieval.search import encoding
+
+_BLOCK, _QUERIES = 128, 64
+
+
+class Documents(Protocol):
+    """The vectors of documents by their numbers, float32 or float16 [T, E] of each."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> np.ndarray: ...
+
+
+def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows of the best documents of all, [Q, depth], best first, ties to the smaller row.
+
+    Args:
+      longest: no document has more tokens.
+
+    Returns:
+      -inf and -1 where there are fewer; a query without a token finds nothing, nor is a document without one found.
+    """
+    scores_QN = np.full((len(queries.counts), len(documents)), -np.inf, np.float32)
+    for numbers, block in _blocks(documents, range(len(documents)), longest):
+        for start in range(0, len(scores_QN), _QUERIES):
+            part = slice(start, start + _QUERIES)
+            scores_QN[part, numbers] = _scores(queries, part, block)[:, : len(numbers)]
+    return best(scores_QN, np.broadcast_to(np.arange(len(documents)), scores_QN.shape), depth)
+
+
+def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray, longest: int) -> np.ndarray:
+    """The scores of each query's candidates, float32 [Q, K]; -inf for a row of -1, and as `ranked`."""
+    scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
+    for number, rows_K in enumerate(rows_QK):
+        places = np.flatnonzero(rows_K >= 0)
+        for some, block in _blocks(documents, rows_K[places].tolist(), longest):
+            scores_QK[number, places[some]] = _scores(queries, slice(number, number + 1), block)[0, : len(some)]
+    return scores_QK
+
+
+def best(scores_QN: np.ndarray, rows_QN: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first of some scores with their rows, [Q, depth]; equal ones keep their order, and -inf is no result."""
+    order_QK = np.argsort(-scores_QN, axis=1, kind="stable")[:, :depth]
+    scores_QK, rows_QK = (np.take_along_axis(x, order_QK, axis=1) for x in (scores_QN, rows_QN))
+    return scores_QK, np.where(scores_QK == -np.inf, -1, rows_QK)
+
+
+def _blocks(
+    documents: Documents, numbers: Sequence[int], longest: int
+) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+    """Documents of like length: their places among `numbers`, and their vectors [J, L, E] with what counts [J, L].
+
+    L is one of few lengths, so few shapes compile.
+    """
+    sizes, lengths = np.array([len(documents[number]) for number in numbers]), encoding.lengths_up_to(longest)
+    order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] > 0]
+    for start in range(0, len(order), _BLOCK):
+        some = order[start : start + _BLOCK]
+        L = next(length for length in lengths if length >= sizes[some].max())
+        vectors_JLE = np.zeros((_BLOCK, L, documents[numbers[some[0]]].shape[1]), np.float32)
+        for row, place in enumerate(some):
+            vectors_JLE[row, : sizes[place]] = documents[numbers[place]]
+        counts_J = np.zeros(_BLOCK, np.int64)
+        counts_J[: len(some)] = sizes[some]
+        yield some, (vectors_JLE, np.arange(L) < counts_J[:, None])
+
+
+def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """The scores of some queries with a block, [Q, J]; -inf for a query without a token."""
+    counts_QA = queries.counts[part]
+    given = map(jnp.asarray, (queries.vectors[part], counts_QA, *block))
+    scores_QJ = np.array(_compiled()(*given))
+    scores_QJ[~counts_QA.any(axis=1)] = -np.inf
+    return scores_QJ
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    return jax.jit(maxsim)

@@ -1,0 +1,243 @@
+"""Models of late interaction as folders of others, in and out.
+
+PyLate's, which sentence-transformers 6 reads too:
+
+    config.json, model.safetensors    the encoder, as its family has it
+    modules.json                      it, and `1_Dense/`: the projection, without a bias
+    config_sentence_transformers.json    what stands before texts, their lengths, query expansion, what does not count
+    tokenizer.json ...
+
+Stanford's (`HF_ColBERT`) are read, not written: one `model.safetensors` with the projection as `linear.weight`, and
+`artifact.metadata` beside it.
+"""
+
+import string
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from retrieval import files
+from retrieval.data.tokenizers import prefixes, tokenizer_files
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.methods.late_interaction.marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
+from retrieval.methods.late_interaction.model import LateInteraction
+from retrieval.models import export_files, known_keys, tensor_files
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.known_keys import ANY, shown
+from retrieval.models.module_folder import SETTINGS
+from retrieval.recipes import bert_weights, module_fields
+from retrieval.runtime import model_folder
+from retrieval.runtime.model_folder import MODULES
+
+STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
+_MODEL, _SCORE = "ColBERT", "MaxSim"
+_IDENTITY = "torch.nn.modules.linear.Identity"
+_WEIGHT, _DENSE = "linear.weight", "1_Dense"
+_SWITCHES = (True, False)
+_MOST = 2**31 - 1
+_SETTINGS = {
+    "__version__": ANY,
+    "model_type": (_MODEL, "SentenceTransformer"),  # some versions have it, others have none
+    "similarity_fn_name": (_SCORE,),
+    "default_prompt_name": ANY,
+    "prompts": ({}, {"query": "", "document": ""}),
+    "query_prefix": ANY,
+    "document_prefix": ANY,
+    "query_length": ANY,
+    "document_length": ANY,
+    "do_query_expansion": _SWITCHES,
+    "attend_to_expansion_tokens": _SWITCHES,
+    "skiplist_words": ANY,
+}
+_OF_DENSE = {
+    "in_features": ANY,
+    "out_features": ANY,
+    "bias": (False,),
+    "activation_function": (_IDENTITY,),
+    "use_residual": (False,),
+}
+# Of `artifact.metadata` what is read; the rest is of training.
+_OF_STANFORD = {
+    "query_prefix": ("query_token_id", "[unused0]"),
+    "document_prefix": ("doc_token_id", "[unused1]"),
+    "query_length": ("query_maxlen", 32),
+    "document_length": ("doc_maxlen", 180),
+    "attend_to_expansion_tokens": ("attend_to_mask_tokens", False),
+}
+
+
+class LateFolder(NamedTuple):
+    """A folder that has been looked at.
+
+    Attributes:
+      encoder: its encoder, whose weights are read when they are asked for.
+      projection: the folder that has the projection.
+      fields: those of a config on which vectors depend, by their dotted names, as the folder has them.
+    """
+
+    encoder: EncoderFolder
+    projection: Path
+    fields: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> "LateFolder":
+        """Looks at all settings of a folder of PyLate's or Stanford's.
+
+        Raises:
+          UserError: it is none, a file is missing or damaged, or a setting is not understood.
+        """
+        encoder = EncoderFolder.open(path)
+        if model_folder.has_modules(path):
+            projection, settings = _pylate(path)
+        else:
+            projection, settings = path, _stanford(path)
+        vocabulary = bert_weights.vocabulary_of(encoder)
+        skip = tuple(settings["skiplist_words"])
+        expands, attends = settings["do_query_expansion"], settings["attend_to_expansion_tokens"]
+        model = module_fields.encoder_fields(encoder) | {
+            "embed_dim": _shape(projection, encoder.sizes["hidden_size"])[0],
+            "late.expansion": (SEEN if attends else UNSEEN) if expands else NONE,
+            "late.skip": (PUNCTUATION,) if set(skip) == set(string.punctuation) else skip,
+        }
+        data: dict[str, Any] = {"titles": prefixes.JOINED}
+        for side in ("query", "document"):
+            length, prefix = settings[f"{side}_length"], settings[f"{side}_prefix"]
+            data |= {f"{side}_length": min(length, encoder.sizes["max_length"]), f"{side}_prefix": prefix}
+            _check_prefix(path, prefix, vocabulary)
+        named = {"model": model, "data": data}
+        return cls(encoder, projection, {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()})
+
+    def kernel(self) -> np.ndarray:
+        """The projection's, float32 [H, E].
+
+        Raises:
+          UserError: it cannot be read, or has values that are not finite.
+        """
+        weight = np.asarray(tensor_files.read(self.projection)[_WEIGHT], np.float32)
+        if not np.isfinite(weight).all():
+            raise UserError(f"{self.projection}: {_WEIGHT} has values that are not finite; copy it again")
+        return np.ascontiguousarray(weight.T)
+
+
+def is_late(folder: Path) -> bool:
+    """Whether a folder says that it has a model of late interaction."""
+    if model_folder.has_modules(folder):
+        settings = files.read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+        return isinstance(settings, dict) and settings.get("similarity_fn_name") == _SCORE
+    config = files.read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return isinstance(config, dict) and STANFORD in (config.get("architectures") or ())
+
+
+def _pylate(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of the projection, and the settings, with those that PyLate has where there are none."""
+    if not is_late(path):
+        raise UserError(
+            f"{path / SETTINGS}: similarity_fn_name is not {_SCORE}, so it has no vectors of tokens; take a folder of "
+            "PyLate's"
+        )
+    modules = model_folder.modules(path)
+    if [module.kind for module in modules] != ["Transformer", "Dense"]:
+        raise UserError(
+            f"{path / MODULES}: its modules are {', '.join(module.kind for module in modules)[:80]}; a Transformer and "
+            "one Dense are needed"
+        )
+    known_keys.read(modules[1].folder / "config.json", _OF_DENSE)
+    usual = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180}
+    usual |= {"do_query_expansion": True, "attend_to_expansion_tokens": False}
+    usual |= {"skiplist_words": list(string.punctuation)}
+    settings = usual | known_keys.read(path / SETTINGS, _SETTINGS)
+    return modules[1].folder, _checked(path / SETTINGS, settings)
+
+
+def _stanford(path: Path) -> dict[str, Any]:
+    if not is_late(path):
+        raise UserError(
+            f"{path}: an encoder without vectors of tokens; a folder of PyLate's, or one of Stanford's (architectures "
+            f"[{STANFORD}]), is needed"
+        )
+    record = files.read_json(path / METADATA) if (path / METADATA).is_file() else {}
+    settings = {ours: record.get(theirs, usual) for ours, (theirs, usual) in _OF_STANFORD.items()}
+    skip = list(string.punctuation) if record.get("mask_punctuation", True) else []
+    return _checked(path / METADATA, settings | {"do_query_expansion": True, "skiplist_words": skip})
+
+
+def _checked(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, whose values are of the types that they should be."""
+    for side in ("query", "document"):
+        known_keys.whole(path, settings, f"{side}_length", _MOST, least=5)
+        if not isinstance(settings[f"{side}_prefix"], str):
+            raise UserError(f"{path}: {side}_prefix is {shown(settings[f'{side}_prefix'])}, and a text is needed")
+    skip = settings["skiplist_words"]
+    if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
+        raise UserError(f"{path}: skiplist_words is {shown(skip)}, and a list of words is needed")
+    return settings
+
+
+def _check_prefix(path: Path, prefix: str, vocabulary: Vocabulary) -> None:
+    """Checks that a prefix is one token behind the first one: so PyLate has it."""
+    if prefix and (prefix not in vocabulary.tokens or len(vocabulary.template.before) != 1):
+        raise UserError(
+            f"{path}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token of a text; "
+            "take another model, or one that was saved with its tokenizer"
+        )
+
+
+def _shape(folder: Path, size: int) -> tuple[int, int]:
+    """The shape of the projection, [E, H]."""
+    tensors = tensor_files.read(folder, values=False)
+    shape = tensors[_WEIGHT].shape if _WEIGHT in tensors else ()
+    if len(shape) != 2 or shape[1] != size:
+        raise UserError(f"{folder}: no projection {_WEIGHT} [dimensions, {size}] among its weights; copy it again")
+    return shape
+
+
+def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabulary) -> None:
+    """Writes a model with its tokenizer, as PyLate has it, into a folder that is there.
+
+    Args:
+      fields: the config that it was trained with.
+
+    Raises:
+      UserError: a prefix is no single token, which PyLate needs.
+    """
+    data, late = fields.data, fields.model.late
+    for side in ("query", "document"):
+        prefix = data[f"{side}_prefix"]
+        if prefix and (prefix not in vocabulary.tokens or len(vocabulary.template.before) != 1):
+            raise UserError(
+                f"stage 'export': config.data.{side}_prefix={prefix!r} is no token of the vocabulary, and PyLate puts "
+                "one token behind [CLS]: train with one, such as [unused0], or with ''"
+            )
+    sizes = model.encoder.config
+    export_files.write_encoder(folder, model.encoder, vocabulary.pad_id)
+    (folder / _DENSE).mkdir()
+    kernel = np.asarray(model.projection.kernel[...], np.float32)
+    dense = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": False}
+    files.write_json(folder / _DENSE / "config.json", dense | {"activation_function": _IDENTITY, "use_residual": False})
+    export_files.write_tensors(folder / _DENSE, {_WEIGHT: np.ascontiguousarray(kernel.T)})
+    kinds = [("", "sentence_transformers.models.Transformer"), (_DENSE, "pylate.models.Dense.Dense")]
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds)]
+    files.write_json(folder / MODULES, modules)
+    longest = max(data.query_length, data.document_length)
+    files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    settings = {name: data[name] for name in ("query_prefix", "document_prefix", "query_length", "document_length")}
+    files.write_json(
+        folder / SETTINGS,
+        {"model_type": _MODEL, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": _SCORE}
+        | settings
+        | {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
+        | {"skiplist_words": words(late.skip)},
+    )
+    types = sizes.type_vocab_size if sizes.architecture.token_types else 0
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=longest, types=types)
+    _add_tokens(folder / "tokenizer.json", {data.query_prefix, data.document_prefix} - {""})
+
+
+def _add_tokens(path: Path, tokens: set[str]) -> None:
+    """Has a tokenizer look for tokens of its vocabulary in a text: sentence-transformers puts prefixes before it."""
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in sorted(tokens)])
+    files.write_text(path, tokenizer.to_str(pretty=True) + "\n")

@@ -1,0 +1,196 @@
+"""The recipe 'late_interaction': a vector for every token of a query and a document (Khattab & Zaharia 2020)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.config.fields import values_of
+from retrieval.data.examples.example_kind import ExampleKind
+from retrieval.data.sets import beir
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.evaluation import metrics
+from retrieval.methods.late_interaction import marks
+from retrieval.methods.late_interaction.exact import ranked
+from retrieval.methods.late_interaction.folder import LateFolder, is_late
+from retrieval.methods.late_interaction.loss import BATCH_SCORES
+from retrieval.methods.late_interaction.marks import LATE, OTHER, Rules
+from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
+from retrieval.methods.late_interaction.model import LateInteraction, unpacked, with_marks
+from retrieval.methods.late_interaction.token_encoder import TokenEncoder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.rngs import Rngs
+from retrieval.models.transformer_config import TransformerConfig
+from retrieval.pipeline.run import Run
+from retrieval.recipes import bert_weights, examples
+from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.pair_recipe import PairRecipe
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.recipes.validation import METRICS, labelled_pool
+from retrieval.runtime.arrays import reshape_rows
+from retrieval.training.chunks import in_chunks
+from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import LOSSES, SCORES
+
+_log = logging.getLogger(__name__)
+
+_LENGTHS = ("data.query_length", "data.document_length")  # which fine-tuning may change
+
+
+class LateRecipe(PairRecipe):
+    """A document's score is MaxSim: the sum, over a query's tokens, of the best inner product with one of its own."""
+
+    kind = LATE
+    label = "a model of late interaction"
+    has_prefixes = True
+    published_by = "late_interaction"
+    gives = (BATCH_SCORES, SCORES)
+    metrics = METRICS
+    head = ("model.embed_dim",)
+    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean")
+
+    def build(self, vocab_size: int) -> LateInteraction:
+        """An encoder with a projection."""
+        config = self.config
+        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
+        return LateInteraction(sizes, config.model.embed_dim, rngs=Rngs(config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; also that vectors have a size, and a batch negatives."""
+        super().check()
+        if not self.config.model.embed_dim:
+            raise UserError(
+                "config.model.embed_dim=0 is no size of a token's vector: set one, such as config.model.embed_dim=128"
+            )
+        is_of_batch = LOSSES[self.config.train.loss].compares == BATCH_SCORES
+        if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
+            raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+
+    def check_run(self, run: Run) -> None:
+        """As `Recipe.check_run`; of a folder of late interaction all has to be as it has it."""
+        for encoder in dict.fromkeys(bert_weights.folders(self.config).values()):
+            if not is_late(encoder.path):
+                continue
+            theirs = {name: x for name, x in LateFolder.open(encoder.path).fields.items() if name not in _LENGTHS}
+            ours = values_of(self.config, list(theirs))
+            if flags := [
+                f"--config.{name}={bert_weights.quoted(str(x))}" for name, x in theirs.items() if ours[name] != x
+            ]:
+                raise UserError(
+                    f"config.train.init_from={encoder.path}: a model of late interaction with other settings; set\n  "
+                    + " ".join(flags)
+                )
+
+    def own_head(self, folder: EncoderFolder, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As `Recipe.own_head`: the projection, which an encoder alone has not."""
+        if not is_late(folder.path):
+            return {}
+        kernel = LateFolder.open(folder.path).kernel()
+        if kernel.shape != (shape := params["projection"]["kernel"].shape):
+            raise UserError(
+                f"config.train.init_from={folder.path}: vectors of {kernel.shape[1]} dimensions, and here of "
+                f"{shape[1]}: set config.model.embed_dim={kernel.shape[1]}"
+            )
+        return {"projection": {"kernel": kernel}}
+
+    def framed(self, vocabulary: Vocabulary) -> ExampleKind:
+        """As `Recipe.framed`; what fills queries up and what does not count are of the vocabulary."""
+        return Rules.of(self.config.model, vocabulary).kind()
+
+    def check_validation(self) -> None:
+        """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
+        super().check_validation()
+        if not examples.labelled(self.config):
+            raise UserError(
+                f"config.loop.validate_every={self.config.loop.validate_every}: late interaction is validated on "
+                "labelled queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
+            )
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """Exact search for held-out queries over a small pool."""
+        self.check_validation()
+        config, pool = self.config, labelled_pool(run)
+        encoder = TokenEncoder(config, vocabulary, abstract_model(config, len(vocabulary)), mesh)
+        own, texts = beir.own_rows(pool.queries, pool.candidates), list(pool.queries.values())
+        ids = [candidate.id for candidate in pool.candidates]
+        _log.info("validation: %d queries over %d candidates", len(texts), len(ids))
+
+        def validate(params: Any) -> dict[str, float]:
+            queries, documents = encoder.queries(params)(texts), encoder.documents(params)(pool.candidates)
+            depth = min(100 + bool(own), len(ids))
+            found = ranked(queries, documents, config.data.document_length, depth)
+            _, rows_QK = metrics.drop_self_matches(*found, pool.queries, own)
+            return metrics.evaluate(rows_QK, list(pool.queries), ids, pool.qrels, METRICS)
+
+        return validate
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The loss that the config names, of the scores of a batch."""
+        of_batch_scores = LOSSES[self.config.train.loss].compares == BATCH_SCORES
+        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
+        chunk_size, late = self.config.train.chunk_size, self.config.model.late
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            model, (B, K) = bound(gather(params)), batch["document_id"].shape
+            keys = [None if key is None else jax.random.fold_in(key, side) for side in (0, 1)]
+            unseen = late.expansion == marks.UNSEEN
+            query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, unseen)
+            document_NLE = token_vectors(model, batch, "document", keys[1], chunk_size)
+            counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
+            if of_batch_scores:
+                L = counts_BKL.shape[2]
+                score_BX = maxsim(query_BAE, counts_BA, document_NLE, reshape_rows(counts_BKL, B * K, L))
+            else:
+                document_BKLE = reshape_rows(document_NLE, B, K, *document_NLE.shape[1:])
+                score_BX = own_scores(query_BAE, counts_BA, document_BKLE, counts_BKL)
+            # A document without a token has the lowest score that there is: an infinite one has no gradient.
+            score_BX = jnp.where(jnp.isfinite(score_BX), score_BX, -float(counts_BA.shape[1]))
+            if late.mean:
+                score_BX /= jnp.maximum(counts_BA.sum(axis=1, keepdims=True), 1)
+            loss_B, metrics = loss(score_BX, batch)
+            return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
+
+        return of_batch
+
+
+def token_vectors(
+    model: LateInteraction,
+    batch: Mapping[str, jax.Array],
+    side: str,
+    key: jax.Array | None,
+    chunk_size: int,
+    unseen: bool = False,
+) -> jax.Array:
+    """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_fields.embed`).
+
+    Args:
+      unseen: whether no token sees those that fill a text up.
+    """
+    parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
+    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
+    group_size = len(batch["document_id"]) // len(batch[side])
+    length = batch[f"{side}_marks"].shape[-1]
+    if group_size > 1:
+        del fields[f"{side}_marks"]  # of packed texts they are of examples
+
+    def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        text = text_of(fields, side)
+        if unseen:
+            text = with_marks(text, fields[f"{side}_marks"], unseen)
+        vector_BLE = unpacked(model(text, key), text, length)
+        return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
+
+    vector_GCLE = in_chunks(of_groups, fields, key, chunk_size // group_size)
+    return reshape_rows(vector_GCLE, -1, *vector_GCLE.shape[2:])
+
+
+RECIPES.register("late_interaction", LateRecipe)

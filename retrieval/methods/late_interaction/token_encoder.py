@@ -1,0 +1,99 @@
+"""Texts to the vectors of their tokens, on the devices of a host.
+
+Letters of shapes: Q queries, N documents, A tokens of a query, L tokens of a document, E size of a vector, T tokens.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.prefixes import type_change
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.methods.late_interaction.marks import COUNTED, OTHER, UNSEEN, Rules
+from retrieval.methods.late_interaction.model import with_marks
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.towers import candidate_windows, query_tokens
+from retrieval.search import encoding
+
+_QUERIES = 64  # of a batch
+
+
+class Queries(NamedTuple):
+    """Attributes:
+    vectors: float32 [Q, A, E]; where scores are means over tokens, divided by how many count.
+    counts: whether a token counts, bool [Q, A].
+    """
+
+    vectors: np.ndarray
+    counts: np.ndarray
+
+
+class TokenEncoder:
+    """A model of late interaction with any parameters of its sizes."""
+
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: nnx.Module, mesh: jax.sharding.Mesh):
+        """Args are the config that the model was trained with, its vocabulary, and the model, which may be abstract."""
+        self._config, self._vocabulary = config, vocabulary
+        self._rules = Rules.of(config.model, vocabulary)
+        self._devices, unseen = mesh.size, config.model.late.expansion == UNSEEN
+        on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
+        self._queries = on_mesh.compiled(lambda model, text, marks_BL: model(with_marks(text, marks_BL, unseen), None))
+        self._documents = on_mesh.compiled(lambda model, text: model(text, None))
+
+    def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:
+        """A function from texts to their vectors."""
+        embed = self._queries(params)
+        return lambda texts: self._encode_queries(embed, texts)
+
+    def documents(self, params: Any) -> Callable[[Iterable[Candidate]], list[np.ndarray]]:
+        """A function from candidates to the vectors of the tokens that count, float32 [T, E] of each."""
+        embed = self._documents(params)
+        return lambda items: self._encode_documents(embed, items)
+
+    def _encode_queries(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
+        rows = query_tokens(self._config, self._vocabulary, texts)
+        length, size = self._config.data.query_length, -(-_QUERIES // self._devices) * self._devices
+        vectors, counts = [], []
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            ids_BL, marks_BL = self._rules.of_queries(encoding.padded(part, size, length))
+            vectors.append(_finite(embed(ids_BL, marks_BL))[: len(part)])
+            counts.append((marks_BL != OTHER)[: len(part)])
+        if not rows:
+            return Queries(np.zeros((0, length, self._config.model.embed_dim), np.float32), np.zeros((0, length), bool))
+        vectors_QAE, counts_QA = np.concatenate(vectors), np.concatenate(counts)
+        if self._config.model.late.mean:
+            vectors_QAE /= np.maximum(counts_QA.sum(axis=1), 1)[:, None, None]
+        return Queries(vectors_QAE, counts_QA)
+
+    def _encode_documents(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
+        windows = candidate_windows(self._config, self._vocabulary, list(items))
+        found: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(windows)
+
+        def size(length: int) -> int:
+            rows = self._config.encode.batch_tokens // length // self._devices * self._devices
+            return max(self._devices, rows)
+
+        rows = (rows[0] for rows in windows)
+        for places, ids_BL in encoding.batches(rows, size, self._config.data.document_length):
+            counts_BL = self._rules.of_documents(ids_BL) == COUNTED
+            for place, vectors_LE, counts_L in zip(places, _finite(embed(ids_BL)), counts_BL):
+                found[place] = vectors_LE[counts_L]
+        return found
+
+
+def _finite(vectors: np.ndarray) -> np.ndarray:
+    """The vectors.
+
+    Raises:
+      UserError: one holds NaN or infinity.
+    """
+    if not np.isfinite(vectors).all():
+        raise UserError("a vector is not finite: the parameters of the model are damaged, or its dtype overflows")
+    return vectors

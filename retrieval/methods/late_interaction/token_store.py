@@ -1,0 +1,146 @@
+"""The vectors of texts' tokens in files, a shard of the texts in each; a run that was killed goes on after the last.
+
+NAME-00003-of-00012.npy          the vectors of all tokens that count, [tokens, E], float16 or float32
+NAME-00003-of-00012.texts.json   the ids of the shard's texts, and how many vectors each has
+"""
+
+import bisect
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.methods.late_interaction.token_encoder import Queries
+from retrieval.search import sharded_map
+
+_AGAIN = "--stage=tokens makes it again"
+
+
+def write(
+    folder: Path,
+    name: str,
+    texts: Iterable[Any],
+    total: int,
+    make: Any,
+    *,
+    shard_size: int,
+    dtype: str,
+) -> None:
+    """Writes this host's shards below `folder`.
+
+    Args:
+      texts: in order.
+      total: how many there are.
+      make: from the texts of a shard to their ids, and the vectors [T, E] of each.
+      shard_size: texts of a file.
+      dtype: of what is written.
+
+    Raises:
+      UserError: there are not `total` texts.
+    """
+
+    def save(path: Path, made: tuple[list[str], list[np.ndarray]]) -> None:
+        ids, vectors = made
+        size = next((each.shape[1] for each in vectors if len(each)), 0)
+        flat = np.concatenate([np.zeros((0, size), dtype), *(each.astype(dtype) for each in vectors if len(each))])
+        # These come first: where the vectors are there, the shard is finished.
+        files.write_json(_texts_path(path), {"ids": ids, "vectors": list(map(len, vectors))})
+        with files.atomic(path) as temporary, temporary.open("wb") as file:
+            np.save(file, flat, allow_pickle=False)
+
+    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
+    sharded_map.write_shards(paths, texts, total, shard_size, make, save)
+
+
+def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
+    """Copies this host's shards of a name that `write` has written of as many texts; those that are there are kept."""
+    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
+        files.copy(_texts_path(source / path.name), _texts_path(path))
+        files.copy(source / path.name, path)
+
+
+class TokenStore:
+    """The vectors of a name that `write` has written. Files are mapped into memory, and read where they are asked for.
+
+    Attributes:
+      ids: of the texts, in order.
+      sizes: how many vectors each has, int64 [N].
+      bytes: of the vectors of all.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        """Looks at all shards.
+
+        Raises:
+          UserError: one is missing or damaged, or its vectors are of another size than those of the others.
+        """
+        self._paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
+        if not self._paths or len(self._paths) != int(self._paths[0].stem.rpartition("-")[2]):
+            raise UserError(f"{folder}: {len(self._paths)} shards of '{name}', not all that there should be; {_AGAIN}")
+        self.ids: list[str] = []
+        sizes: list[int] = []
+        self._firsts = [0]
+        for path in self._paths:
+            record = files.read_json(_texts_path(path))
+            self.ids += record["ids"]
+            sizes += record["vectors"]
+            self._firsts.append(len(self.ids))
+        self.sizes = np.array(sizes, np.int64)
+        self._begins = np.concatenate(
+            [np.cumsum([0, *self.sizes[a:b]])[:-1] for a, b in itertools.pairwise(self._firsts)]
+        )
+        self._shard = functools.lru_cache(64)(lambda number: self._opened(number))
+        shapes = [self._shard(number).shape for number in range(len(self._paths))]
+        self.dimensions = max(size for _, size in shapes)
+        for number, (path, (count, size)) in enumerate(zip(self._paths, shapes)):
+            expected = int(self.sizes[self._firsts[number] : self._firsts[number + 1]].sum())
+            if count != expected or (count and size != self.dimensions):
+                raise UserError(
+                    f"{path}: {count} vectors of {size} dimensions where {expected} of {self.dimensions} belong; "
+                    f"{_AGAIN}"
+                )
+        self.bytes = sum(self._shard(number).nbytes for number in range(len(self._paths)))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int, /) -> np.ndarray:
+        """The vectors of a text, [T, E]."""
+        if not self.sizes[number]:
+            return np.zeros((0, self.dimensions), np.float32)
+        begin = self._begins[number]
+        return self._shard(bisect.bisect_right(self._firsts, number) - 1)[begin : begin + self.sizes[number]]
+
+    def as_queries(self) -> Queries:
+        """All of them, padded."""
+        longest = max(1, int(self.sizes.max(initial=0)))
+        vectors = np.zeros((len(self), longest, self.dimensions), np.float32)
+        for number in range(len(self)):
+            vectors[number, : self.sizes[number]] = self[number]
+        return Queries(vectors, np.arange(longest) < self.sizes[:, None])
+
+    def check(self, what: str, ids: Sequence[str]) -> None:
+        """Checks that the texts are those of a set as it is now.
+
+        Raises:
+          UserError: they are others, and results would be taken for theirs.
+        """
+        for number, (id, other) in enumerate(itertools.zip_longest(ids, self.ids), 1):
+            if id != other:
+                raise UserError(
+                    f"{self._paths[0].parent}: older than the set: of its {len(ids)} {what} '{id}' is number {number}, "
+                    f"and '{other}' of the {len(self.ids)} here; {_AGAIN}"
+                )
+
+    def _opened(self, number: int) -> np.ndarray:
+        has_vectors = self.sizes[self._firsts[number] : self._firsts[number + 1]].any()  # else there is nothing to map
+        return files.read_array(self._paths[number], _AGAIN, mapped=bool(has_vectors))
+
+
+def _texts_path(shard: Path) -> Path:
+    return shard.with_suffix(".texts.json")

@@ -1,0 +1,36 @@
+"""Folders of late interaction, and what sentence-transformers makes of them."""
+
+import numpy as np
+import pytest
+from support.tiny import make_config
+
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.methods.late_interaction.exact import of_candidates
+from retrieval.methods.late_interaction.folder import write
+from retrieval.methods.late_interaction.trained import read
+from retrieval.recipes.recipe import recipe_of
+
+pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+library = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+
+WORDS = ["[unused0]", "[unused1]", ".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+QUERIES = ["what eats the fox?", "a", "grass " * 30]
+TEXTS = ["The red fox eats grass.", "grass, a b c d e", "...", "fox " * 60]
+
+
+@pytest.mark.parametrize("expansion", ["unseen", "seen", "none"])
+def test_scores_are_those_of_the_library(tmp_path, expansion):
+    config = make_config("colbert", **{"model.late.expansion": expansion, "model.hidden_size": 32})
+    config.data.update(query_prefix="[unused0]", document_prefix="[unused1]")
+    write(tmp_path, recipe_of(config).build(len(VOCABULARY)), config, VOCABULARY)
+    theirs = library.MultiVectorEncoder(str(tmp_path), device="cpu")
+    queries, documents = theirs.encode_query(QUERIES), theirs.encode_document(TEXTS)
+    expected = [[(np.asarray(q) @ np.asarray(d).T).max(axis=1).sum() for d in documents] for q in queries]
+    model = read(config, tmp_path)
+    ours = model.documents([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
+    rows_QK = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
+    actual = of_candidates(model.queries(QUERIES), ours, rows_QK, 48)
+    assert [len(d) for d in ours] == [len(d) for d in documents]
+    np.testing.assert_allclose(actual, expected, atol=1e-4)

@@ -1,0 +1,153 @@
+"""Models of late interaction as folders of PyLate's and Stanford's, in and out."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.tiny import make_config, make_run
+
+import retrieval
+from retrieval.config.experiment import defaults
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.files import read_json, write_json
+from retrieval.methods.late_interaction.exact import of_candidates
+from retrieval.methods.late_interaction.folder import LateFolder, write
+from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel, read
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import recipe_of
+
+WORDS = ["[unused0]", "[unused1]", ".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+TEXTS = ["The red fox eats grass.", "grass, a b c d e", "...", "fox " * 40]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A model, and its config."""
+    config = make_config("colbert", **{"data.query_prefix": "[unused0]", "data.document_prefix": "[unused1]"})
+    return config, recipe_of(config).build(len(VOCABULARY))
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    (place := tmp_path / "model").mkdir()
+    write(place, made[1], made[0], VOCABULARY)
+    return place
+
+
+def scores(model):
+    queries = model.queries(["what eats the fox?", "", "a b"])
+    rows_QK = np.tile(np.arange(len(TEXTS)), (3, 1))
+    documents = model.documents([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
+    return of_candidates(queries, documents, rows_QK, model.config.data.document_length)
+
+
+def settings(folder, **changes):
+    path = folder / "config_sentence_transformers.json"
+    write_json(path, read_json(path) | changes)
+    return folder
+
+
+def test_a_folder_is_read_back(made, folder):
+    config, model = made
+    found = LateFolder.open(folder).fields
+    assert found["data.query_prefix"] == "[unused0]" and found["model.late.skip"] == ("punctuation",)
+    assert {name: found[f"data.{name}"] for name in ("query_length", "document_length")} == {
+        "query_length": 16,
+        "document_length": 48,
+    }
+    again = read(make_config("colbert"), folder)
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(again.model), parameters_of(model))
+    expected = scores(LateModel(config, config, VOCABULARY, model))
+    np.testing.assert_allclose(scores(again), expected, atol=1e-5)
+    assert [len(x) for x in again.documents([Candidate("", "", "...")])] == [3]  # [CLS], [unused1] and [SEP]
+
+
+def test_settings_of_others_are_kept(folder):
+    changes = {"skiplist_words": ["the"], "do_query_expansion": False, "query_length": 8}
+    found = LateFolder.open(settings(folder, **changes, prompts={"query": "", "document": ""})).fields
+    assert found["model.late.skip"] == ("the",) and found["model.late.expansion"] == "none"
+    assert found["data.query_length"] == 8
+    model = read(make_config("colbert"), folder)
+    assert model.queries(["red fox"]).counts.sum() == 5
+
+
+def test_a_folder_of_stanford_is_the_same_model(folder, tmp_path):
+    (place := tmp_path / "stanford").mkdir()
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, place / name)
+    write_json(place / "config.json", read_json(folder / "config.json") | {"architectures": ["HF_ColBERT"]})
+    tensors = {f"bert.{name}": x for name, x in load_file(folder / "model.safetensors").items()}
+    save_file(tensors | load_file(folder / "1_Dense" / "model.safetensors"), place / "model.safetensors")
+    lengths = {"query_maxlen": 16, "doc_maxlen": 48, "query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    write_json(place / "artifact.metadata", {**lengths, "attend_to_mask_tokens": False, "mask_punctuation": True})
+    config = make_config("colbert")
+    np.testing.assert_allclose(scores(read(config, place)), scores(read(config, folder)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"similarity_fn_name": "cosine"}, "similarity_fn_name is not MaxSim"),
+        ({"query_prefix": "[Q] "}, r"the prefix '\[Q\] ' is no token of its vocabulary"),
+        ({"query_length": 0}, "query_length is 0; a whole number from 5"),
+        ({"skiplist_words": "abc"}, "skiplist_words is 'abc', and a list of words is needed"),
+        ({"pool_factor": 2}, "pool_factor is 2, and whether that changes a result is not known here"),
+        ({"prompts": {"query": "q: "}}, "prompts is"),
+    ],
+)
+def test_what_is_not_understood_is_refused(folder, changes, message):
+    with pytest.raises(UserError, match=message):
+        LateFolder.open(settings(folder, **changes))
+
+
+def test_other_kinds_of_models_are_refused(folder, inputs, tmp_path):
+    dense = folder / "1_Dense" / "config.json"
+    write_json(dense, read_json(dense) | {"use_residual": True})
+    with pytest.raises(UserError, match="use_residual is True; only False is understood here"):
+        LateFolder.open(folder)
+    write_json(dense, read_json(dense) | {"use_residual": False})
+    save_file({"linear.weight": np.zeros((8, 3), np.float32)}, folder / "1_Dense" / "model.safetensors")
+    with pytest.raises(UserError, match=r"no projection linear.weight \[dimensions, 16\]"):
+        LateFolder.open(folder)
+    with pytest.raises(UserError, match="not one Transformer with one Pooling behind it"):
+        retrieval.load(folder)
+    shutil.rmtree(folder / "1_Dense")
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    run = make_run("colbert", inputs, tmp_path / "run", **{"late.model": str(folder)})
+    with pytest.raises(UserError, match="an encoder without vectors of tokens; a folder of PyLate's"):
+        LATE_MODELS.check(run, str(folder), "config.late.model")
+
+
+def test_a_prefix_of_several_tokens_is_not_exported(made, tmp_path):
+    config = made[0].copy_and_resolve_references()
+    config.data.query_prefix = "a b"
+    with pytest.raises(UserError, match="query_prefix='a b' is no token of the vocabulary, and PyLate puts"):
+        write(tmp_path, made[1], config, VOCABULARY)
+
+
+def test_training_starts_from_a_folder(made, folder, inputs, tmp_path):
+    changes = {"train.init_from": str(folder), "vocab": str(folder), "model.positions": 48}
+    changes |= {"data.query_prefix": "[unused0]", "data.document_prefix": "[unused1]"}
+    run = make_run("colbert", inputs, tmp_path / "run", **changes)
+    recipe_of(run.config).check_run(run)
+    model = recipe_of(run.config).build(len(VOCABULARY))
+    initial_parameters.init_from(model, run.config, len(VOCABULARY))
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), parameters_of(made[1]))
+    run.config.data.query_prefix, run.config.model.embed_dim = "", 4
+    with pytest.raises(UserError, match=r"--config.model.embed_dim=8 --config.data.query_prefix='?\[unused0\]"):
+        recipe_of(run.config).check_run(run)
+
+
+def test_defaults_have_every_field_that_a_folder_sets(folder):
+    config = defaults()
+    config.update_from_flattened_dict(LateFolder.open(folder).fields)
+    assert json.loads((Path(folder) / "modules.json").read_text())[1]["type"] == "pylate.models.Dense.Dense"

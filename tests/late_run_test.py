@@ -1,0 +1,108 @@
+"""Late interaction from labelled pairs to a report, on the toy corpus."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from support.run_results import state
+from support.tiny import execute, make_run
+
+from retrieval.errors import UserError
+from retrieval.evaluation import result_files
+from retrieval.methods.late_interaction.token_store import TokenStore
+from retrieval.methods.late_interaction.tokens_stage import tokens
+from retrieval.methods.late_interaction.trained import LATE_MODELS
+from retrieval.pipeline import preflight, records
+from retrieval.runtime import artefacts
+
+
+@pytest.fixture(scope="module")
+def trained(inputs, tmp_path_factory):
+    """Half of the toy questions to train on, an eighth to validate on."""
+    changes = {
+        "stages": ("prepare", "sets", "index", "mine", "pairs", "train", "evaluate", "tokens", "maxsim", "report"),
+        "split.set": "reqa",
+        "split.ratio": 0.5,
+        "split.validation": 0.25,
+        "mine.last": 20,
+        "train.batch_size": 8,
+        "loop.validate_every": 2,
+        "late.depth": 5,
+        "late.exact": True,
+        "late.shard_size": 20,
+        "encode.corpus": False,
+    }
+    run = make_run("colbert", inputs, tmp_path_factory.mktemp("late") / "run", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def test_it_is_trained_and_validated(trained):
+    lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    validations = [line["validation/RR"] for line in lines if "validation/RR" in line]
+    assert len(losses) == len(validations) == 2 and np.isfinite(losses).all()
+    assert all(0 <= value <= 1 for value in validations)
+
+
+def test_its_systems_are_among_the_results(trained):
+    rows = result_files.rows(result_files.folders(trained.folder))
+    assert {row["system"] for row in rows} == {"bm25", "bm25+maxsim@5", "maxsim"}
+    report = (trained.folder / "report.md").read_text()
+    assert "bm25+maxsim@5" in report and "## Vectors of tokens" in report and "bytes a candidate" in report
+
+
+def test_scores_are_those_of_the_model(trained):
+    folder = trained.folder / "tokens" / "reqa"
+    queries, candidates = TokenStore(folder, "queries"), TokenStore(folder, "candidates")
+    assert len(list(folder.glob("candidates-*.npy"))) > 1
+    counts = records.details(trained, "tokens")["reqa"]
+    assert counts["bytes a candidate"] == round(2 * 8 * candidates.sizes.mean(), 1)
+    model = LATE_MODELS.open(trained, "", "config.late.model")
+    texts = [json.loads(line) for line in (trained.sets / "reqa" / "queries.jsonl").open()]
+    vectors, counts = model.queries([text["text"] for text in texts])
+    for number in range(3):
+        np.testing.assert_allclose(queries[number], vectors[number][counts[number]], atol=1e-3)
+    lines = [line.split() for line in (trained.folder / "late" / "runs" / "reqa" / "maxsim.trec").open()]
+    rows = {id: row for row, id in enumerate(candidates.ids)}
+    for query, _, id, _, score, _ in lines[:20]:
+        place = queries.ids.index(query)
+        expected = (queries[place].astype(float) @ candidates[rows[id]].T.astype(float)).max(axis=1).sum()
+        assert float(score) == pytest.approx(expected, abs=1e-3)
+
+
+def test_encoding_goes_on_after_a_kill(trained):
+    folder = trained.folder / "tokens" / "reqa"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    gone = sorted(folder.glob("candidates-*.npy"))[1]
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("*.npy") if path != gone}
+    gone.unlink()
+    with pytest.raises(UserError, match="not all that there should be; --stage=tokens makes it again"):
+        TokenStore(folder, "candidates")
+    tokens(trained)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+
+
+def test_training_goes_on_to_the_same_bits(trained, tmp_path):
+    """From the checkpoint before the last, as after a kill."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained.folder, folder, ignore=shutil.ignore_patterns("tokens", "late"))
+    run = dataclasses.replace(trained, folder=folder)
+    newest = max(artefacts.checkpoints(folder).iterdir(), key=lambda path: int(path.name))
+    assert newest.name == "4"
+    shutil.rmtree(newest)
+    (folder / "stages" / "train.json").unlink()
+    execute(run, "train")
+    before, after = state(trained.folder), state(folder)
+    assert len(before) == len(after)
+    for a, b in zip(before, after):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_it_is_exported(trained):
+    with pytest.raises(UserError, match="query_prefix='query: ' is no token of the vocabulary"):
+        execute(trained, "export")
