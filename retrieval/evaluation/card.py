@@ -49,7 +49,19 @@ score = scores.colbert_scores([query], [document])
     "sentence-similarity",
     ("PyLate", "ColBERT", "sentence-transformers", "feature-extraction", "late-interaction"),
 )
-KINDS = {"": TOWERS, "reranker": RERANKER, "late_interaction": LATE}  # by `Recipe.published_by`
+SPARSE = Kind(
+    "Learned sparse retrieval: queries and documents become weights of the vocabulary's tokens.",
+    """```python
+from sentence_transformers import SparseEncoder
+model = SparseEncoder("FOLDER")
+queries, documents = model.encode_query(["a question"]), model.encode_document(["a title its text"])
+scores = model.similarity(queries, documents)
+```""",
+    "feature-extraction",
+    ("sentence-transformers", "sparse-encoder", "splade", "feature-extraction"),
+)
+# By `Recipe.published_by`.
+KINDS = {"": TOWERS, "reranker": RERANKER, "late_interaction": LATE, "splade": SPARSE}
 
 
 def model_card(

@@ -322,6 +322,17 @@ def _notes_of_late_interaction(query_length: int, document_length: int, trained:
     ]
 
 
+def _notes_of_sparse(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
+    by_table = "A table weighs the tokens of queries, without an encoder."
+    return [
+        f"Queries were cut to {query_length} tokens in training, and documents to {document_length}.",
+        *([by_table] if trained.model.sparse_queries == "idf" else []),
+        "A document with a title is the title, a space and the text."
+        if trained.data.titles == prefixes.JOINED
+        else "It was trained with titles as a text of their own, which `SparseEncoder` does not have: leave them out.",
+    ]
+
+
 def _notes_of_reranker(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
     return [
         f"Query and document have {document_length} tokens together, [CLS] and two [SEP] among them.",
@@ -350,7 +361,12 @@ def _settings(trained: ConfigDict) -> Iterator[tuple[str, Any]]:
         yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
 
 
-_NOTES = {"": _notes_of_towers, "reranker": _notes_of_reranker, "late_interaction": _notes_of_late_interaction}
+_NOTES = {
+    "": _notes_of_towers,
+    "reranker": _notes_of_reranker,
+    "late_interaction": _notes_of_late_interaction,
+    "splade": _notes_of_sparse,
+}
 
 
 STAGES.register(

@@ -34,6 +34,8 @@ class SpladeRecipe(PairRecipe):
     """The loss that `train.loss` names, of inner products, and a regularizer of each side."""
 
     label = "a model of sparse vectors"
+    published_by = "splade"
+    has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     options = ("data.negatives", "model.sparse_queries", *(f"train.sparse.{name}" for name in _FIELDS))
     metrics = validation.METRICS

@@ -1,0 +1,47 @@
+"""Folders of sparse vectors, and what sentence-transformers makes of them."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.tiny import make_config
+
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.methods.splade.folder import write
+from retrieval.models.text import Text
+from retrieval.recipes.recipe import recipe_of
+from retrieval.search.encoding import padded
+
+pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+library = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+
+WORDS = [".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+QUERIES = ["what eats the fox?", "a", "fox fox grass"]
+TEXTS = ["The red fox eats grass.", "grass, a b c d e", "fox " * 60]
+
+
+def rows(texts, length):
+    ids = [VOCABULARY.single(VOCABULARY.encode(text), length) for text in texts]
+    ids_BL = jnp.asarray(padded(ids, len(ids), length))
+    return Text.from_ids(ids_BL, jnp.zeros_like(ids_BL))
+
+
+@pytest.mark.parametrize("queries", ["encoder", "idf"])
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_vectors_are_those_of_the_library(tmp_path, queries, family):
+    config = make_config("splade", **{"model.sparse_queries": queries, "model.hidden_size": 32, "model.family": family})
+    model = recipe_of(config).build(len(VOCABULARY))
+    random = np.random.default_rng(0)
+    model.bias[...] = jnp.asarray(random.normal(size=len(VOCABULARY)).astype(np.float32))
+    if queries == "idf":
+        weights = random.normal(size=len(VOCABULARY)).astype(np.float32) + 1
+        weights[[VOCABULARY.cls_id, VOCABULARY.sep_id]] = 0
+        model.idf[...] = jnp.asarray(weights)
+    write(tmp_path, model, config.data, VOCABULARY)
+    theirs = library.SparseEncoder(str(tmp_path), device="cpu")
+    for ours, expected in (
+        (model.encode_queries(rows(QUERIES, config.data.query_length), None), theirs.encode_query(QUERIES)),
+        (model.encode_documents(rows(TEXTS, config.data.document_length), None), theirs.encode_document(TEXTS)),
+    ):
+        np.testing.assert_allclose(ours, expected.to_dense().numpy(), atol=1e-5)
+        assert (np.asarray(ours) > 0).any()
