@@ -21,10 +21,11 @@ from retrieval.errors import UserError
 from retrieval.search import encoding, scann
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex, recall
+from retrieval.search.index_kind import INDEXES
 from retrieval.search.index_shards import IndexShards
 from retrieval.search.scann import ScannIndex
 from retrieval.search.windows import WindowIndex, owners
-from retrieval.stages import pod_search
+from retrieval.stages import indexes, pod_search
 
 
 def write(folder, ids, embeddings, shard_size):
@@ -82,6 +83,7 @@ def test_embeddings_of_one_system_are_on_the_devices_at_a_time(tmp_path):
 
 
 SCRIPT = """
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,9 +103,11 @@ def say(what):
     print(">", what, flush=True)  # Gloo says something too
 
 def work(together):
-    found = together(INDEXES["exact"], there, "trained").search(np.load(folder / "queries.npy"), 50)
-    np.savez(folder / "found.npz", *found)
-    return {"queries": len(found[0])}
+    queries = np.load(folder / "queries.npy")
+    np.savez(folder / "found.npz", *together(INDEXES["exact"], there, "trained").search(queries, 50))
+    coded = together(INDEXES["quantised"], there, "trained", json.loads(sys.argv[2]))
+    np.savez(folder / "coded.npz", *coded.search(queries, 50))
+    return {"queries": len(queries)}
 
 def fail(together):
     raise UserError("no such set")
@@ -144,7 +148,8 @@ def check_tuned(folder, alone):
 def test_two_hosts_find_what_one_finds(tmp_path):
     ids, embeddings, queries = collection(tmp_path, most=3)
     np.save(tmp_path / "queries.npy", queries)
-    with ending(processes(["-c", SCRIPT, str(tmp_path)], 2, devices=2)) as started:
+    options = {"index.precision": "int4", "index.symmetric": 0, "index.binary_queries": False, "index.rescore": 2}
+    with ending(processes(["-c", SCRIPT, str(tmp_path), json.dumps(options)], 2, devices=2)) as started:
         said = [process.communicate(timeout=100) for process in started]
     assert [[line[2:] for line in out.splitlines() if line.startswith("> ")] for out, _ in said] == [
         ["{'queries': 9}", "embedded", "no such set"],
@@ -153,6 +158,10 @@ def test_two_hosts_find_what_one_finds(tmp_path):
     check_tuned(tmp_path, WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 21))
     found = np.load(tmp_path / "found.npz")
     for ours, expected in zip(found.values(), WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 50)):
+        np.testing.assert_array_equal(ours, expected)
+    there = SimpleNamespace(embeddings=lambda system: tmp_path / system)
+    alone = indexes.build_dense(INDEXES["quantised"], there, options).search(queries, 50)
+    for ours, expected in zip(np.load(tmp_path / "coded.npz").values(), alone):
         np.testing.assert_array_equal(ours, expected)
 
 
@@ -182,7 +191,7 @@ def work(together):
 def main(_):
     hosts.connect()
     if task == "build":
-        print(index._build_dense(scann, {}, there), flush=True)
+        print(index._build_dense(scann, {"index.rescore": 0}, there), flush=True)
     pod_search.lead(lambda name: there, work)
     ending.leave(0)
 

@@ -8,6 +8,7 @@ import pytest
 
 from retrieval.errors import UserError
 from retrieval.search.exact import ExactIndex, recall
+from retrieval.search.rescoring import Rescored
 from retrieval.search.scann import ScannIndex, available
 
 needs_scann = pytest.mark.skipif(not available(), reason="ScaNN cannot be imported here")
@@ -62,6 +63,21 @@ def test_fewer_candidates_than_asked_for_and_ties():
     assert rows.tolist() == [[1, 2, 3, 0, -1, -1]]
     assert scores.tolist() == [[2, 2, 2, 1, -np.inf, -np.inf]]
     assert index.search(np.zeros((0, 2), np.float32), 3)[1].shape == (0, 3)
+
+
+@needs_scann
+def test_without_embeddings_of_its_own_others_score_again(saved, tmp_path):
+    """The folder has codes alone, and embeddings from elsewhere find what its own would."""
+    _, embeddings, queries = saved
+    ScannIndex.build(embeddings, reorders=False).save(tmp_path / "index")
+    assert not (tmp_path / "index" / "dataset.npy").exists()
+    index = ScannIndex.load(tmp_path / "index")
+    exact_scores, exact_rows = ExactIndex(embeddings).search(queries, 10)
+    alone = recall(exact_rows, index.search(queries, 10)[1])
+    scores, rows = Rescored(index, lambda rows_M: embeddings[rows_M], 10).search(queries, 10)
+    assert alone < 0.9 and recall(exact_rows, rows) >= 0.99 and "no embeddings kept" in index.description
+    same = rows == exact_rows
+    np.testing.assert_allclose(scores[same], exact_scores[same], rtol=1e-5, atol=1e-4)
 
 
 def test_what_scann_fills_up_with_is_no_result():

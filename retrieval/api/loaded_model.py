@@ -26,6 +26,7 @@ from retrieval.api.document_texts import (
     read_passages,
 )
 from retrieval.config import experiment
+from retrieval.config.fields import check_value, declared
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, hub_hint, unknown_name
@@ -41,11 +42,11 @@ from retrieval.recipes.towers import Embedder
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
 from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
-from retrieval.search import encoding, windows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Texts
+from retrieval.search import encoding, vector_codes
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, NO_OPTIONS, OF_WORDS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, open_collection
+from retrieval.stages.collection import CORPUS, Collection, open_collection
 
 # Stages that read what is copied down of a run on a store.
 _READS_THE_MODEL, _READS_THE_INDEXES = "export", "search"
@@ -77,10 +78,10 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
             f"{path}: neither the work directory of a run nor a model; name the --workdir of a run, or a folder that "
             f"sentence-transformers or transformers saved{hub_hint(path)}"
         )
-    if any(chosen):
+    if any(chosen[:2]):
         raise UserError(
-            f"{path}: a run has the prefixes and the dimensions that it was trained with, config.data.query_prefix, "
-            "config.data.document_prefix and config.model.truncate_dim: leave them out"
+            f"{path}: a run has the prefixes that it was trained with, config.data.query_prefix and "
+            "config.data.document_prefix: leave them out"
         )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
@@ -92,19 +93,23 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
             f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` "
             "goes on with it"
         )
-    return of_run(run)
+    return of_run(run, truncate_dim)
 
 
-def of_run(run: Run) -> "Model":
+def of_run(run: Run, truncate_dim: int = 0) -> "Model":
     """The model of a run whose files are here.
 
+    Args:
+      truncate_dim: dimensions of an embedding that are kept; by default as many as the run's own have.
+
     Raises:
-      UserError: it has trained nothing that encodes, reranks or reads.
+      UserError: it has trained nothing that encodes, reranks or reads; or has fewer dimensions.
     """
     trained = recipe_of(run.holder("train").config)
     if any(kind.is_of(trained) for kind in TRAINED.values()):
         return Model(None, run.place, run)
-    config, vocabulary = initial_parameters.of_towers(run), run.load_vocabulary()
+    config = towers.truncated(initial_parameters.of_towers(run), truncate_dim, "truncate_dim")
+    vocabulary = run.load_vocabulary()
     params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
     return Model(ExportedTowers(config.copy_and_resolve_references(), vocabulary, params), run.place, run)
 
@@ -164,20 +169,26 @@ class Model:
         kind: str = EXACT,
         weight: float | None = None,
         fields: Mapping[str, str] | None = None,
+        precision: str | None = None,
+        rescore: int | None = None,
     ) -> DocumentIndex:
         """An index of documents that can be searched.
 
         Args:
           documents: texts or records; or a file or a folder, whose documents are cut into passages. By default the
             passages that the run itself has indexed.
-          kind: of index: 'exact' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the run's first
-            index of words with exact search.
+          kind: of index: 'exact', 'quantised' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the
+            run's first index of words with exact search.
           weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
           fields: what the records of a file call 'id', 'title', 'text' and 'url'. These win over `documents` of the
             run, which has the names of the others.
+          precision: of 'quantised', such as 'int8' or 'binary'; by default `index.precision` of the run.
+          rescore: of 'quantised' and 'scann', how many results for each that is asked for the embeddings score again;
+            by default `index.rescore` of the run.
 
         Raises:
-          UserError: there is no document, two have one id, there is no such kind, or `fields` without a path.
+          UserError: there is no document, two have one id, there is no such kind, or `fields` without a path; or
+            `precision` or `rescore` with another kind, or of no such value.
         """
         self._check_towers()
         if kind not in (*INDEXES, HYBRID):
@@ -187,12 +198,20 @@ class Model:
         of_dense: float = self._config.fuse.dense_weight if weight is None else weight
         of_index = self._run.holder("index").config if self._run and documents is None else self._config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
+        given = {"index.precision": precision, "index.rescore": rescore}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name, value in given.items():
+            if name not in kinds[-1].options:
+                raise UserError(
+                    f"{name.removeprefix('index.')}={value!r}: an index of kind '{kind}' has none; leave it out"
+                )
+            check_value(name, value, declared()[name].kind)
         if fields is not None:
             check_fields(fields)
         if fields and not isinstance(documents, str | Path):
             raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:
-            return self._of_run(self._run, kinds, of_dense)
+            return self._of_run(self._run, kinds, of_dense, given)
         if isinstance(documents, str | Path):
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
@@ -203,7 +222,7 @@ class Model:
             check_ids(texts)
         if not texts:
             raise UserError("there is no document to index")
-        built = {each.name: self._built(each, texts) for each in kinds}
+        built = {each.name: self._built(each, texts, given) for each in kinds}
         return DocumentIndex(texts, built, of_dense, self._merged)
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
@@ -284,7 +303,17 @@ class Model:
         if not self._has_towers:
             raise UserError(f"{self._place}: the model embeds nothing: call rerank or answer, or load a run of towers")
 
-    def _of_run(self, run: Run | None, kinds: Sequence[IndexKind], weight: float) -> DocumentIndex:
+    def check_embeddings(self, collection: Collection) -> None:
+        """Checks that stored embeddings are such as the model gives.
+
+        Raises:
+          UserError: they are of another size, length or precision.
+        """
+        vector_codes.check(collection.embeddings(), "candidates", towers.form_of(self._config))
+
+    def _of_run(
+        self, run: Run | None, kinds: Sequence[IndexKind], weight: float, given: Options = NO_OPTIONS
+    ) -> DocumentIndex:
         if run is None:
             raise UserError(f"{self._place}: an export, which has no passages of its own: give documents to index")
         downloads.bring(run, [_READS_THE_INDEXES])
@@ -305,7 +334,9 @@ class Model:
             if each.of_words:
                 opened[each.name] = indexes.open_words(each, collection).search
             else:
-                options = indexes.options_of(each, self._config)
+                self.check_embeddings(collection)
+                options = {**indexes.options_of(each, self._config), **given}
+                each.check(options)
                 opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options).search)
         return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 
@@ -314,8 +345,8 @@ class Model:
         """How many results of each list a hybrid merges: as many as the stage `search` does."""
         return (self._run.config if self._run else self._config).evaluate.depth
 
-    def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Search:
-        options = indexes.options_of(kind, self._config)
+    def _built(self, kind: IndexKind, texts: Sequence[Candidate], given: Options) -> Search:
+        options = {**indexes.options_of(kind, self._config), **given}
         kind.check(options)
         kind.inputs(options)
         if kind.name in OF_WORDS:
@@ -326,7 +357,8 @@ class Model:
         rows = self._windows(texts)
         owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
         embeddings_WE = self._embed(self._documents, list(itertools.chain.from_iterable(rows)))
-        return self._of_texts(windows.over_candidates(kind.build(embeddings_WE, options), owners_W).search)
+        index = indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W)
+        return self._of_texts(index.search)
 
     def _of_texts(self, search: Callable[[np.ndarray, int], Any]) -> Search:
         return lambda queries, k: search(self.encode_queries(queries), k)

@@ -43,6 +43,8 @@ class OwnSearch:
         collection, config = open_collection(run, CORPUS), run.holder("index").config
         self.texts, self._depth = own_passages(run, collection), depth
         self.model = of_run(run) if collection.has_embeddings() else None
+        if self.model:
+            self.model.check_embeddings(collection)
         embed = self.model.encode_queries if self.model else None
         options_of = functools.partial(indexes.options_of, config=config)
         sizes, weight = (depth, len(self.texts)), run.config.fuse.dense_weight

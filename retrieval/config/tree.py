@@ -69,6 +69,7 @@ _ORIGINS = tuple_of(
     "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
     lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
 )
+_PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "int4", "binary"))
 _TARGETS = "retrieval.models.lora.are_targets"
 
 # The run.
@@ -660,6 +661,14 @@ declare(
     batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
     shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of two are in memory at a time"),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
+    truncate=Field(
+        0, whole(0), "dimensions of an embedding that are kept, the first ones, when training has ended; 0: all"
+    ),
+    precision=Field("float32", _PRECISION, "how embeddings of candidates are stored, such as bfloat16 or int8"),
+    symmetric=Field(0.0, NOT_NEGATIVE, "int8 and int4: one range r for all dimensions; 0: each has its own"),
+    calibrate=Field(
+        10_000, whole(1), "int8 and int4: candidates, spread evenly, that the ranges of dimensions are from"
+    ),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
     start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),
     corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
@@ -669,7 +678,16 @@ declare(
     dense=Field(
         "scann",
         one_of("index", "retrieval.search.index_kind.DENSE"),
-        "dense index: scann, or exact, which builds nothing",
+        "dense index: scann, or exact and quantised, which build nothing",
+    ),
+    precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
+    symmetric=Field(0.0, NOT_NEGATIVE, "quantised, int8 and int4: one range r for all dimensions; 0: each has its own"),
+    binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
+    rescore=Field(
+        0,
+        whole(0),
+        "quantised, scann: results for each that is asked for which the embeddings score again; 0: none. ScaNN then "
+        "keeps no embeddings of its own",
     ),
     words=Field(
         ("bm25",),

@@ -24,7 +24,7 @@ from retrieval.recipes import adapters, bert_weights, train_state
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
-from retrieval.recipes.towers import build_towers
+from retrieval.recipes.towers import build_towers, truncated
 from retrieval.runtime import artefacts
 from retrieval.runtime.arrays import on_host
 from retrieval.training import checkpoint, sharding
@@ -313,16 +313,19 @@ def decided(config: ConfigDict) -> tuple[str, ...]:
 def of_towers(run: Run) -> ConfigDict:
     """The run's config with the sizes and lengths of the towers that it has: its base's, where they were trained there.
 
-    An MLM trains no towers: those with its encoder are as the run's own config has them.
+    They are cut as the embeddings are that the stage `encode` made. An MLM trains no towers: those with its encoder are
+    as the run's own config has them.
+
+    Raises:
+      UserError: embeddings have fewer dimensions than are to be kept.
     """
-    trained = run.holder("train").config
-    if not recipe_of(trained).has_towers:
-        return run.config
-    config = run.config.copy_and_resolve_references()
-    config.recipe, config.model = trained.recipe, trained.model
-    for name in TEXT_FIELDS:
-        config.data[name] = trained.data[name]
-    return config
+    trained, config = run.holder("train").config, run.config.copy_and_resolve_references()
+    if recipe_of(trained).has_towers:
+        config.recipe, config.model = trained.recipe, trained.model
+        for name in TEXT_FIELDS:
+            config.data[name] = trained.data[name]
+    config.encode.update(run.holder("encode").config.encode)
+    return truncated(config, config.encode.truncate)
 
 
 def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:

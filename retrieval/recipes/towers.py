@@ -19,6 +19,7 @@ from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
+from retrieval.search.vector_codes import Form
 
 
 def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
@@ -41,6 +42,42 @@ def check_truncated(model: Any) -> None:
     size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     if not 0 <= model.truncate_dim <= size:
         raise UserError(f"config.model.truncate_dim={model.truncate_dim}: embeddings have {size} dimensions: take less")
+
+
+def truncated(config: ConfigDict, size: int, field: str = "config.encode.truncate") -> ConfigDict:
+    """A config whose towers keep the first dimensions of an embedding, all that they have where `size` is 0.
+
+    Args:
+      field: what says so, for the error.
+
+    Raises:
+      UserError: they have fewer.
+    """
+    if not size:
+        return config
+    model = config.model
+    full = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    if not 0 < size <= full:
+        raise UserError(f"{field}={size}: embeddings have {full} dimensions: take less")
+    config = config.copy_and_resolve_references()
+    config.model.truncate_dim = size
+    return config
+
+
+def form_of(config: ConfigDict, precision: str | None = None) -> Form:
+    """What the embeddings of a config's towers are, and how the stage `encode` stores those of candidates.
+
+    Args:
+      precision: of others.
+
+    Raises:
+      UserError: the dimensions do not fill whole bytes.
+    """
+    model, stored = config.model, config.encode
+    full = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    size = model.truncate_dim or full
+    form = Form(precision or stored.precision, size, full if size < full else None, model.normalize)
+    return dataclasses.replace(form, symmetric=stored.symmetric or None) if form.has_range else form
 
 
 def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:

@@ -1,7 +1,9 @@
 """Texts to embeddings, in batches of texts of like length, and in files that a killed run goes on with.
 
-NAME-00003-of-00012.npy        float32 [rows, E]
-NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
+NAME-00003-of-00012.npy            [rows, E], float32, or codes as `vector_codes` has them
+NAME-00003-of-00012.ids.json       the ids of the rows, in order; of a text with several rows they are neighbours
+NAME-00003-of-00012.clipped.json   where codes have ranges: how many values lie outside of these
+NAME.json, NAME.ranges.npy         what the rows are, where `encode` was told; without these they are float32
 
 Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, one
 batch ahead of the one whose result it takes, and a third writes the shard before.
@@ -23,8 +25,9 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.filler import FILLER
-from retrieval.search import sharded_map
+from retrieval.search import sharded_map, vector_codes
 from retrieval.search.exact import finite_embeddings
+from retrieval.search.vector_codes import FLOAT32, Form
 
 T = TypeVar("T")
 
@@ -33,6 +36,7 @@ Embed = Callable[[np.ndarray], np.ndarray]
 
 # Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
+_REMEDY = "delete it and encode again"
 
 
 def encode(
@@ -47,6 +51,7 @@ def encode(
     batch_tokens: int,
     longest: int,
     multiple: int = 1,
+    form: Form | None = None,
 ) -> None:
     """Writes the embeddings of this host's shards below `folder`, as `sharded_map` says.
 
@@ -57,6 +62,7 @@ def encode(
       batch_tokens: padded tokens of a batch; fixes the memory.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
+      form: how the rows are stored, which is noted; by default as float32, of which nothing is noted.
 
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
@@ -67,27 +73,55 @@ def encode(
         return ids, encode_rows(_rows(members, tokens, ids), embed, batch_tokens, longest, multiple)
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
-    sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made))
+    if form and hosts.is_first():
+        vector_codes.write(folder, name, form)
+    options = (form,) if form else ()
+    sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made, *options))
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
     """Copies this host's shards of a name that `encode` has written of as many texts; those that are there are kept."""
+    if (form := vector_codes.read(source, name)) and hosts.is_first():
+        vector_codes.write(folder, name, form)
     for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        files.copy(_ids_path(source / path.name), _ids_path(path))
+        for of_shard in (_ids_path, _clipped_path):
+            if of_shard(source / path.name).exists():
+                files.copy(of_shard(source / path.name), of_shard(path))
         files.copy(source / path.name, path)
 
 
-def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray) -> None:
+def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray, form: Form | None = None) -> None:
     """Writes a shard. The ids come first: where the embeddings are there, it is finished."""
     files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
+    stored_NS = embeddings_NE
+    if form and len(ids):  # of no text not even the dimensions are known
+        stored_NS, clipped = form.encode(embeddings_NE)
+        if form.has_range:
+            files.write_json(_clipped_path(path), clipped)
     with files.atomic(path) as temporary, temporary.open("wb") as file:
-        np.save(file, embeddings_NE, allow_pickle=False)
+        np.save(file, stored_NS, allow_pickle=False)
+
+
+def clipped(folder: Path, name: str) -> int | None:
+    """How many values of all rows of a name lay outside of the ranges of their codes; None where these have none.
+
+    Raises:
+      UserError: a shard is missing, or such a number is none.
+    """
+    form = vector_codes.read(folder, name)
+    if not (form and form.has_range):
+        return None
+    counts = [files.read_json(_clipped_path(path)) for path in _whole_paths(folder, name) if len(_read_ids(path))]
+    if not all(type(count) is int for count in counts):
+        raise UserError(f"{folder}: the values of '{name}' outside of their ranges are {counts[:3]}; encode again")
+    return sum(counts)
 
 
 class StoredRows:
     """The embeddings [N, E] of a name that `encode` has written, read when they are asked for; slices are arrays.
 
     Attributes:
+      form: how they are stored; None of what is not noted, which is float32.
       ends: 0, and the row behind the last one of each shard.
     """
 
@@ -95,20 +129,22 @@ class StoredRows:
         """Reads the ids of all shards.
 
         Raises:
-          UserError: a shard is missing, or a list of ids is damaged.
+          UserError: a shard is missing, or a list of ids or what is noted of the rows is damaged.
         """
         self._paths = _whole_paths(folder, name)
+        self.form = vector_codes.read(folder, name)
         self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self._paths), initial=0))
         # Several devices of a host ask for rows of one shard, one after the other.
-        self._shard = functools.lru_cache(1)(_read_shard)
+        self._shard = functools.lru_cache(1)(functools.partial(_read_shard, form=self.form))
+        self._mapped = functools.cache(functools.partial(files.read_array, remedy=_REMEDY, mapped=True))
 
     @property
     def shape(self) -> tuple[int, int]:
         """N and E."""
-        return self.ends[-1], self._dimensions
+        return self.ends[-1], self.form.dim if self.form else self._width
 
     @functools.cached_property
-    def _dimensions(self) -> int:
+    def _width(self) -> int:
         return self._shard(self._paths[0]).shape[1]
 
     def __len__(self) -> int:
@@ -122,17 +158,51 @@ class StoredRows:
         """
         start, stop, _ = rows.indices(len(self))
         result_NE = np.empty((max(stop - start, 0), self.shape[1]), np.float32)  # concatenated, it would be there twice
-        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
-            first, end = self.ends[number], self.ends[number + 1]
-            result_NE[max(first - start, 0) : end - start] = self._whole(number)[max(start - first, 0) : stop - first]
+        for first, part_NS in self._parts(start, stop):
+            decoded_NE = self.form.decode(part_NS) if self.form else part_NS
+            result_NE[first : first + len(part_NS)] = decoded_NE
         return result_NE
 
-    def _whole(self, number: int) -> np.ndarray:
-        path, expected = self._paths[number], (self.ends[number + 1] - self.ends[number], self.shape[1])
-        shard_NE = self._shard(path)
-        if shard_NE.shape != expected:
-            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
-        return shard_NE
+    def stored(self, rows: slice) -> np.ndarray:
+        """The rows [N, S] as the files have them.
+
+        Raises:
+          UserError: as `[]`.
+        """
+        start, stop, _ = rows.indices(len(self))
+        parts = [part_NS for _, part_NS in self._parts(start, stop)]
+        return np.concatenate(parts) if parts else self._shard(self._paths[0])[:0]
+
+    def take(self, rows_M: np.ndarray) -> np.ndarray:
+        """Some rows [M, E], float32, in any order; of the files only their bytes are read.
+
+        Raises:
+          UserError: a shard is damaged, or of another size than the others.
+        """
+        result_ME = np.empty((len(rows_M), self.shape[1]), np.float32)
+        numbers_M = np.searchsorted(self.ends, rows_M, side="right") - 1
+        for number in np.unique(numbers_M).tolist():
+            here_M = numbers_M == number
+            part_NS = self._checked(number, self._mapped(self._paths[number]))[rows_M[here_M] - self.ends[number]]
+            result_ME[here_M] = self.form.decode(part_NS) if self.form else part_NS
+        return result_ME
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The rows of each shard in a range, as they are stored, and where in the range they begin."""
+        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
+            first, end = self.ends[number], self.ends[number + 1]
+            shard_NS = self._checked(number, self._shard(self._paths[number]))
+            part_NS = shard_NS[max(start - first, 0) : min(stop, end) - first]
+            if len(part_NS):
+                yield max(first - start, 0), part_NS
+
+    def _checked(self, number: int, shard_NS: np.ndarray) -> np.ndarray:
+        path, rows = self._paths[number], self.ends[number + 1] - self.ends[number]
+        expected = (rows, self.form.width if self.form else self._width)
+        if shard_NS.shape != expected or (self.form and shard_NS.dtype != self.form.stored_type):
+            kind = f" of {shard_NS.dtype}" if self.form else ""
+            raise UserError(f"{path}: embeddings {shard_NS.shape}{kind} where {expected} belong; {_REMEDY}")
+        return shard_NS
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
@@ -211,18 +281,24 @@ def _whole_paths(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _read_shard(path: Path) -> np.ndarray:
-    stored = files.read_array(path, "delete it and encode again")
+def _read_shard(path: Path, form: Form | None) -> np.ndarray:
+    stored = files.read_array(path, _REMEDY)
+    if form and form.precision != FLOAT32:
+        return stored
     try:
         return finite_embeddings(stored, "stored")
     except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: damaged ({error}); delete it and encode again") from error
+        raise UserError(f"{path}: damaged ({error}); {_REMEDY}") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
 def _ids_path(shard: Path) -> Path:
     return shard.with_suffix(".ids.json")
+
+
+def _clipped_path(shard: Path) -> Path:
+    return shard.with_suffix(".clipped.json")
 
 
 def _read_ids(shard: Path) -> list[str]:

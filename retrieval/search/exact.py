@@ -1,16 +1,18 @@
 """Exact search: the candidates with the largest inner products, by matrix multiplication on every device of a mesh.
 
+Of codes (`vector_codes`) the devices hold the codes, and a tile at a time is what these stand for.
+
 Each device holds an equal share of the rows and ranks it by itself; the best of all shares are gathered and ranked once
 more. Rows lie in their order: in ties `top_k` takes what comes first, so at every level the smaller row wins.
 
 Shape letters: Q queries of a call, B queries of a batch, G batches of a program, N candidates, E embedding, K results,
-P rows of a share. A share is T tiles of R rows, R being M blocks of W; C blocks of a tile can hold a result; X is what
-is ranked.
+P rows of a share, S stored numbers of a row. A share is T tiles of R rows, R being M blocks of W; C blocks of a tile
+can hold a result; X is what is ranked.
 """
 
 import dataclasses
 import functools
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
+from retrieval.search.vector_codes import FLOAT32, Form, Packing, inner_products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
 # while they are in a cache. On a CPU this pair is the fastest of 32 to 128 and 2,048 to 16,384.
@@ -34,19 +37,22 @@ _GPU_TILE, _GPU_QUERIES = 131_072, 2048
 # A call of few queries is one batch of the least of these sizes that is enough. Of 80,000 candidates on a CPU core, the
 # best 100 take 3, 6 and 17 ms, and those of 512 queries 220 ms. Each size compiles a program, so they are few.
 _FEW = (1, 8, 32, 512)
+# Rows that are brought to a device at once: on a CPU, too, they are there twice meanwhile.
+_PIECE = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How the rows of all candidates, and rows of padding behind them, lie on the devices."""
+    """How the rows of all candidates, and rows of padding behind them, lie on the devices; and what is in them."""
 
     mesh: jax.sharding.Mesh
     candidates: int
     tiles: int
     rows: int
+    packing: Packing | None = None
 
     @classmethod
-    def of(cls, candidates: int, mesh: jax.sharding.Mesh) -> "_Layout":
+    def of(cls, candidates: int, mesh: jax.sharding.Mesh, packing: Packing | None = None) -> "_Layout":
         """The tile depends on the number of candidates and the kind of device alone.
 
         The last bits of a product depend on its shape, so with tiles of one shape the scores are the same on any mesh.
@@ -54,29 +60,43 @@ class _Layout:
         """
         tile = _GPU_TILE if _of_gpus(mesh) else _TILE
         rows = min(tile, _ceil(_ceil(candidates, 16), _BLOCK) * _BLOCK)
-        return cls(mesh, candidates, _ceil(_ceil(candidates, rows), mesh.size), rows)
+        return cls(mesh, candidates, _ceil(_ceil(candidates, rows), mesh.size), rows, packing)
 
     @property
     def share(self) -> int:
         """Rows of a device."""
         return self.tiles * self.rows
 
-    def place(self, embeddings_NE: "Rows") -> jax.Array:
-        """The embeddings and their padding on the devices; only the rows of this process's devices are read."""
-        shape = (self.mesh.size * self.share, embeddings_NE.shape[1])
+    def place(self, rows_NS: "Rows") -> jax.Array:
+        """The rows and their padding on the devices; only the rows of this process's devices are read."""
+        shape, sharding = (
+            (self.mesh.size * self.share, rows_NS.shape[1]),
+            NamedSharding(self.mesh, P(self.mesh.axis_names)),
+        )
+        indices = sharding.addressable_devices_indices_map(shape)
+        parts = [self._share_of(rows_NS, index[0].start or 0, device) for device, index in indices.items() if index]
+        return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
-        def rows(index: tuple[slice, ...] | None) -> np.ndarray:
-            assert index is not None, "JAX asks for rows of its own devices"
-            start, stop, _ = index[0].indices(shape[0])
-            part_PE = embeddings_NE[start:stop]
-            missing = stop - start - len(part_PE)
-            return np.pad(part_PE, ((0, missing), (0, 0))) if missing else np.asarray(part_PE)
-
-        return jax.make_array_from_callback(shape, NamedSharding(self.mesh, P(self.mesh.axis_names)), rows)
+    def _share_of(self, rows_NS: "Rows", start: int, device: Any) -> jax.Array:
+        """The rows of a device, piece by piece: all at once they would be in memory twice."""
+        share_PS = None
+        for first in range(0, self.share, _PIECE):
+            size = min(_PIECE, self.share - first)
+            piece_NS = rows_NS[start + first : start + first + size]
+            missing = size - len(piece_NS)
+            piece_NS = np.pad(piece_NS, ((0, missing), (0, 0))) if missing else np.asarray(piece_NS)
+            piece = jax.device_put(piece_NS, device)
+            if size == self.share:
+                return piece
+            if share_PS is None:
+                share_PS = jnp.zeros((self.share, rows_NS.shape[1]), piece.dtype, device=device)
+            share_PS = _filled(share_PS, piece, first).block_until_ready()
+        assert share_PS is not None, "every device has rows"
+        return share_PS
 
 
 class Rows(Protocol):
-    """Embeddings [N, E] whose slices are arrays, such as those of a file that is read when it is asked for."""
+    """Rows [N, E], or codes [N, S], whose slices are arrays, such as those of a file that is read when asked for."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -87,7 +107,7 @@ class Rows(Protocol):
 
 
 class ExactIndex:
-    """Every candidate's embedding on the devices of a mesh, compared with every query in float32.
+    """Every candidate's embedding, or its code, on the devices of a mesh, compared with every query in float32.
 
     The same scores and rows, to the bit, on any number of devices of a kind. Besides the embeddings a search needs
     about `batch_size` x 8,192 x 4 bytes on a device, on a GPU a gigabyte, however many queries and candidates there
@@ -95,7 +115,14 @@ class ExactIndex:
     On 2 CPU cores, 97,888 queries x 102,000 candidates x 128 dimensions, the best 100: about 40 s.
     """
 
-    def __init__(self, embeddings_NE: Rows, batch_size: int | None = None, mesh: jax.sharding.Mesh | None = None):
+    def __init__(
+        self,
+        embeddings_NE: Rows,
+        batch_size: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+        form: Form | None = None,
+        bits: bool = False,
+    ):
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
             What is no array checks its rows itself, and each process reads those of its own devices.
@@ -103,18 +130,22 @@ class ExactIndex:
             have smaller batches.
           mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
             devices of several processes, all of them build the index and make the same searches.
+          form: of what the rows are codes, as `Form.typed` gives them; by default they are embeddings.
+          bits: whether queries become bits too, of rows that are: by Hamming distance, the score E - 2 times that.
 
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
         """
-        if isinstance(embeddings_NE, np.ndarray):
+        self._form = form if form and form.precision != FLOAT32 else None
+        if isinstance(embeddings_NE, np.ndarray) and not self._form:
             embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
         if not len(embeddings_NE):
             raise UserError("there are no candidates to search: the list of embeddings is empty")
-        self._candidates, self._dimensions = embeddings_NE.shape
+        self._candidates, width = embeddings_NE.shape
+        self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = _Layout.of(self._candidates, mesh)
+        self._layout = _Layout.of(self._candidates, mesh, self._form.packing(bits) if self._form else None)
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,6 +161,9 @@ class ExactIndex:
         queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         depth = min(k, self._candidates)
+        constant_Q = np.zeros(len(queries_QE), np.float32)
+        if self._form and self._layout.packing:
+            queries_QE, constant_Q = self._form.queries(queries_QE, self._layout.packing.bits)
         start, batch_size = 0, _batch_size(len(queries_QE), self._batch_size)
         for batches in _calls(len(queries_QE), batch_size):
             part_BE = queries_QE[start : start + batches * batch_size]
@@ -144,7 +178,7 @@ class ExactIndex:
             start += size
         if not np.isfinite(scores_QK[:, :depth]).all():
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
-        return scores_QK, rows_QK
+        return scores_QK + constant_Q[:, None], rows_QK
 
 
 def recall(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> float:
@@ -213,6 +247,12 @@ def no_results(queries: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int32)
 
 
+@functools.partial(jax.jit, donate_argnums=0)
+def _filled(share_PS: jax.Array, piece_NS: jax.Array, first: jax.Array) -> jax.Array:
+    """A share with some of its rows."""
+    return jax.lax.dynamic_update_slice(share_PS, piece_NS, (first, 0))
+
+
 @functools.partial(jax.jit, static_argnames=("layout", "k"))
 def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, layout: _Layout, k: int):
     """The best `k` of the best of every share: scores and rows, [G * B, K], on every device."""
@@ -235,7 +275,7 @@ def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Lay
 
     def search(queries_BE: jax.Array):
         def step(best: tuple[jax.Array, jax.Array], tile: tuple[jax.Array, jax.Array]):
-            return _search_tile(queries_BE, *tile, best, layout.candidates), None
+            return _search_tile(queries_BE, *tile, best, layout), None
 
         return jax.lax.scan(step, nothing, (tiles_TRE, first_rows_T))[0]
 
@@ -247,7 +287,7 @@ def _search_tile(
     tile_RE: jax.Array,
     first_row: jax.Array,
     best: tuple[jax.Array, jax.Array],
-    candidates: int,
+    layout: _Layout,
 ):
     """The best K of `best`, which come from the rows before, and of a tile: scores and rows, [B, K].
 
@@ -256,14 +296,13 @@ def _search_tile(
     the maxima of K blocks, in a tie by their smaller rows.
     """
     B, K = best[0].shape
-    scores_BMW = jnp.einsum("be,re->br", queries_BE, tile_RE, precision=jax.lax.Precision.HIGHEST).reshape(
-        B, -1, _BLOCK
-    )
+    products = layout.packing.products if layout.packing else inner_products
+    scores_BMW = products(queries_BE, tile_RE).reshape(B, -1, _BLOCK)
     rows_MW = first_row + jnp.arange(len(tile_RE)).reshape(-1, _BLOCK)
 
     def candidates_only(scores: jax.Array, rows: jax.Array) -> jax.Array:
         scores = jnp.where(scores == 0, 0, scores)  # top_k ranks 0.0 above -0.0
-        return jnp.where(rows < candidates, scores, -jnp.inf)
+        return jnp.where(rows < layout.candidates, scores, -jnp.inf)
 
     # Of all scores only these maxima are made: a second copy of them would cost as much as half of the products.
     maxima_BM = candidates_only(scores_BMW, rows_MW).max(axis=-1)

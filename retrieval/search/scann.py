@@ -34,15 +34,21 @@ _REMEDY = "--stage=index makes it again"
 
 
 class ScannIndex:
-    """A ScaNN searcher of inner products. The scores it returns are exact; only the choice of candidates is not."""
+    """A ScaNN searcher of inner products. The scores it returns are exact; only the choice of candidates is not.
 
-    def __init__(self, searcher: Any, candidates: int, dimensions: int):
-        self._searcher, self._candidates, self._dimensions = searcher, candidates, dimensions
+    One that does not reorder keeps no embeddings, but codes alone, and its scores are those of the codes.
+    """
+
+    def __init__(self, searcher: Any, candidates: int, dimensions: int, reorders: bool = True):
+        self._searcher, self._candidates, self._dimensions, self._reorders = searcher, candidates, dimensions, reorders
         self._partitions = 1 if candidates < _BRUTE_FORCE_BELOW else round(math.sqrt(candidates))
 
     @classmethod
-    def build(cls, embeddings_NE: np.ndarray) -> "ScannIndex":
+    def build(cls, embeddings_NE: np.ndarray, reorders: bool = True) -> "ScannIndex":
         """Builds the index; 100,000 candidates of 128 dimensions take about 20 s on two cores.
+
+        Args:
+          reorders: whether the best candidates get their exact score, by a copy of the embeddings.
 
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
@@ -50,7 +56,7 @@ class ScannIndex:
         embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
         if not len(embeddings_NE):
             raise UserError("there are no candidates to search: the list of embeddings is empty")
-        index = cls(None, *embeddings_NE.shape)
+        index = cls(None, len(embeddings_NE), embeddings_NE.shape[1], reorders)
         builder = _import_scann().builder(embeddings_NE, 1, "dot_product")
         if index._partitions == 1:
             builder = builder.score_brute_force()
@@ -59,7 +65,7 @@ class ScannIndex:
             builder = builder.tree(index._partitions, index._partitions, training_sample_size=sample)
             dimensions = min(_DIMENSIONS_PER_CODE, index._dimensions)
             builder = builder.score_ah(dimensions, anisotropic_quantization_threshold=_THRESHOLD)
-            builder = builder.reorder(_LEAST_RESCORED)
+            builder = builder.reorder(_LEAST_RESCORED) if reorders else builder
         index._searcher = builder.build()
         return index
 
@@ -71,7 +77,7 @@ class ScannIndex:
         with atomic(folder) as temporary:
             temporary.mkdir()
             self._searcher.serialize(str(temporary), relative_path=True)
-            write_json(temporary / _SIZES, [self._candidates, self._dimensions])
+            write_json(temporary / _SIZES, [self._candidates, self._dimensions, int(self._reorders)])
             write_manifest(temporary)
 
     @classmethod
@@ -87,12 +93,12 @@ class ScannIndex:
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
         verify_manifest(folder, _REMEDY)
         try:
-            candidates, dimensions = map(int, read_json(folder / _SIZES))
+            candidates, dimensions, reorders = map(int, read_json(folder / _SIZES))
             _check_assets(folder)
             searcher = _import_scann().load_searcher(str(folder))
         except (ValueError, RuntimeError, TypeError) as error:
             raise UserError(f"{folder}: ScaNN cannot read it ({error}); {_REMEDY}") from error
-        return cls(searcher, candidates, dimensions)
+        return cls(searcher, candidates, dimensions, bool(reorders))
 
     @property
     def description(self) -> str:
@@ -100,7 +106,8 @@ class ScannIndex:
         size = f"{self._candidates:,} candidates of {self._dimensions} dimensions"
         if self._partitions == 1:
             return f"ScaNN, brute force, {size}"
-        searched = f"{self._searched(10)} of them searched for 10 results, {_RESCORED} candidates per result rescored"
+        rescored = f"{_RESCORED} candidates per result rescored" if self._reorders else "no embeddings kept"
+        searched = f"{self._searched(10)} of them searched for 10 results, {rescored}"
         return f"ScaNN, {self._partitions} partitions, {searched}, anisotropic hashing, {size}"
 
     def _searched(self, k: int) -> int:
@@ -121,7 +128,7 @@ class ScannIndex:
         if not len(queries_QE):
             return scores_QK, rows_QK
         wanted = min(k, self._candidates)
-        rescored = min(max(_RESCORED * wanted, _LEAST_RESCORED), self._candidates)
+        rescored = min(max(_RESCORED * wanted, _LEAST_RESCORED), self._candidates) if self._reorders else None
         found, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched(wanted))
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)

@@ -14,12 +14,13 @@ class Scann(IndexKind):
     """ScaNN."""
 
     name, title, system = "scann", "ScaNN", "dense (ScaNN)"
+    options = ("index.rescore",)
 
     def available(self) -> bool:
         return scann.available()
 
     def build(self, contents: np.ndarray, options: Options) -> ScannIndex:
-        return ScannIndex.build(contents)
+        return ScannIndex.build(contents, reorders=not options["index.rescore"])
 
     def load(self, folder: Path) -> ScannIndex:
         return ScannIndex.load(folder)

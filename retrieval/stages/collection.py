@@ -12,7 +12,7 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
-from retrieval.search import encoding
+from retrieval.search import encoding, vector_codes
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +60,14 @@ class Collection:
         """Checks that the embeddings are of a set's candidates and queries as they are now.
 
         Raises:
-          UserError: they are older; results would be taken for those of other texts.
+          UserError: they are older, and results would be taken for those of other texts; or candidates and queries are
+            not of one size and length.
         """
         folder = self.embeddings(system)
+        asked, there = (vector_codes.read(folder, kind) for kind in ("queries", "candidates"))
+        if asked and there:
+            of = {name: getattr(asked, name) for name in ("dim", "truncated_from", "normalised")}
+            vector_codes.check(folder, "candidates", dataclasses.replace(there, **of))
         for kind, ids in (("candidates", value.candidates), ("queries", value.queries)):
             embedded = dict.fromkeys(encoding.load_ids(folder, kind))
             for number, (id, other) in enumerate(itertools.zip_longest(ids, embedded), 1):

@@ -1,10 +1,13 @@
 """The stage `encode`: texts to embeddings."""
 
 import functools
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
@@ -14,21 +17,25 @@ from retrieval.recipes import held_out_questions, initial_parameters
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
-from retrieval.runtime import platforms
-from retrieval.search import encoding
+from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
+from retrieval.runtime import hosts, platforms
+from retrieval.search import encoding, vector_codes
+from retrieval.search.vector_codes import FLOAT32, Form
 from retrieval.stages.collection import (
     BASELINES,
     CORPUS,
     START,
     TRAINED,
     UNTRAINED,
+    Collection,
     collections,
     of_pairs,
     repeated,
 )
 
 _log = logging.getLogger(__name__)
+
+_OUTSIDE = "values outside of the ranges"
 
 
 def encode(run: Run) -> dict[str, Any]:
@@ -51,9 +58,15 @@ def encode(run: Run) -> dict[str, Any]:
         systems[START] = lambda: initial_parameters.load_start(run, config, len(vocabulary))
     sizes = {"shard_size": config.encode.shard_size, "batch_tokens": config.encode.batch_tokens}
     options = {**sizes, "longest": longest_text(config), "multiple": mesh.size}
+    of_queries, of_candidates = form_of(config, FLOAT32), form_of(config)
 
     def write_queries(folder: Path, kind: str, queries: Mapping[str, str], embed: encoding.Embed) -> None:
-        encoding.encode(folder, kind, queries.items(), len(queries), rows_of, embed, **options)
+        encoding.encode(folder, kind, queries.items(), len(queries), rows_of, embed, form=of_queries, **options)
+
+    def embed_some(collection: Collection, total: int, embed: encoding.Embed) -> np.ndarray:
+        some = itertools.islice(collection.candidates(), 0, None, -(-total // config.encode.calibrate))
+        rows = (row for each in some for row in windows_of([each])[0])
+        return encoding.encode_rows(rows, embed, config.encode.batch_tokens, longest_text(config), mesh.size)
 
     for system, towers in systems.items():
         params = parameters_of(towers())
@@ -73,8 +86,40 @@ def encode(run: Run) -> dict[str, Any]:
             else:  # they are read as they are encoded: a collection may be larger than the memory
                 texts = ((item.id, item) for item in collection.candidates())
                 documents = embedder.documents(params)
-                encoding.encode(folder, "candidates", texts, total, windows_of, documents, **options)
+                form = _calibrated(of_candidates, folder, functools.partial(embed_some, collection, total, documents))
+                encoding.encode(folder, "candidates", texts, total, windows_of, documents, form=form, **options)
+            if of_candidates.has_range:
+                clipped = hosts.on_first(functools.partial(encoding.clipped, folder, "candidates"))
+                counts[f"{name}, {system}, {_OUTSIDE}"] = clipped
+                _log.info("%s, %s: %s %s of %s", name, system, f"{clipped:,}", _OUTSIDE, of_candidates.precision)
     return counts
+
+
+def _calibrated(form: Form, folder: Path, embed_some: Callable[[], np.ndarray]) -> Form:
+    """The form of candidates; where it needs ranges, these are of some of them, in a pod as the first host has them.
+
+    Args:
+      folder: has the ranges already where the stage was cut off.
+      embed_some: gives embeddings of the candidates that count.
+    """
+    if not form.needs_ranges:
+        return form
+
+    def ranges() -> list[list[float]]:
+        there = vector_codes.read(folder, "candidates")
+        found_2E = there.ranges_2E if there else None
+        return (vector_codes.ranges_of(embed_some()) if found_2E is None else found_2E).tolist()
+
+    return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32))
+
+
+def check_form(run: Run) -> None:
+    """Checks that embeddings can be stored as the config says.
+
+    Raises:
+      UserError: they have fewer dimensions than are to be kept, or these do not fill whole bytes.
+    """
+    form_of(of_towers(run))
 
 
 def check_start(run: Run) -> None:
@@ -107,6 +152,7 @@ STAGES.register(
             Run.check_vocabulary,
             check_towers,
             check_start,
+            check_form,
             platforms.check,
         ),
         fields=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),

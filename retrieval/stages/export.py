@@ -22,6 +22,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import adapters, examples, module_fields
 from retrieval.recipes.initial_parameters import check_towers, load_adapted, load_towers
 from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.towers import truncated
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.runtime import hosts, hub, model_folder
 
@@ -43,6 +44,7 @@ def export(run: Run) -> dict[str, Any]:
         kind = {"classes": config.model.classes} if recipe_of(config).reranks else {}
     else:
         towers = load_towers(run, len(vocabulary))
+        config = truncated(config, run.holder("encode").config.encode.truncate)
         _check_towers(towers, config.recipe)
         write_model = functools.partial(
             _write_towers,
@@ -52,7 +54,7 @@ def export(run: Run) -> dict[str, Any]:
             document_length=config.data.document_length,
             use=folders.Use(
                 normalize=towers.normalize,
-                truncate_dim=towers.truncate_dim,
+                truncate_dim=config.model.truncate_dim,
                 prompts=_prompts(config.data),
                 include_prompt=_includes_prompts(config, vocabulary),
                 titles=config.data.titles,
@@ -379,7 +381,7 @@ STAGES.register(
             Run.check_vocabulary,
             check_towers,
         ),
-        fields=("export",),
+        fields=("export", "encode.truncate"),
         reads=("prepare", "train", Read("evaluate", loose=True)),
         files=lambda run: [*results(run), *run.vocabulary_inputs()],
         writes=(FOLDER,),

@@ -1,17 +1,30 @@
 """The indexes over a collection: which of them there are, and how they are opened."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError
-from retrieval.search import encoding, fusion, index_shards, side_by_side, windows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
+from retrieval.search import encoding, fusion, index_shards, row_views, side_by_side, windows
+from retrieval.search.encoding import StoredRows
+from retrieval.search.index_kind import (
+    DENSE,
+    EXACT,
+    INDEXES,
+    NO_OPTIONS,
+    OF_WORDS,
+    IndexKind,
+    Options,
+    SavedIndex,
+    kinds_of_words,
+)
 from retrieval.search.index_shards import IndexShards
+from retrieval.search.rescoring import Rescored
 from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
 from retrieval.stages.collection import CORPUS, TRAINED, Collection
@@ -24,8 +37,12 @@ class Built(NamedTuple):
     options: Options
 
 
-Together = Callable[[IndexKind, Collection, str], Index | None]
-"""Opens an index over the embeddings by one system that all hosts search; None where this one searches alone."""
+class Together(Protocol):
+    """Opens an index over the embeddings by one system that all hosts search; None where this one searches alone."""
+
+    def __call__(
+        self, kind: IndexKind, collection: Collection, system: str, options: Options = NO_OPTIONS, /
+    ) -> Index | None: ...
 
 
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
@@ -95,7 +112,8 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, system
     if not kind.is_saved:
         return build_dense(kind, collection, options, system)
     ids = encoding.load_ids(collection.embeddings(), "candidates")
-    return windows.over_candidates(open_shards(kind, collection, len(ids)), windows.owners(ids))
+    index = open_shards(kind, collection, len(ids))
+    return finished(index, options, lambda: StoredRows(collection.embeddings(), "candidates"), windows.owners(ids))
 
 
 def open_shards(kind: IndexKind, collection: Collection, rows: int, part: slice = slice(None)) -> IndexShards:
@@ -114,8 +132,23 @@ def open_shards(kind: IndexKind, collection: Collection, rows: int, part: slice 
 
 def build_dense(kind: IndexKind, collection: Collection, options: Options, system: str = TRAINED) -> Index:
     """As `open_dense`, built now and not saved."""
-    embeddings_WE, ids = encoding.load(collection.embeddings(system), "candidates")
-    return windows.over_candidates(kind.build(embeddings_WE, options), windows.owners(ids))
+    folder = collection.embeddings(system)
+    owners_W = windows.owners(encoding.load_ids(folder, "candidates"))  # the ids are gone before the index is there
+    rows = StoredRows(folder, "candidates")
+    return finished(kind.build(rows if kind.spreads else rows[:], options), options, lambda: rows, owners_W)
+
+
+def finished(index: Index, options: Options, rows: Callable[[], Any], owners_W: np.ndarray) -> Index:
+    """An index over rows as one over candidates; its results are scored again where its options say so.
+
+    Args:
+      options: of the kind of index.
+      rows: gives the rows, as an array or as `StoredRows`.
+      owners_W: the candidate of each row.
+    """
+    if multiplier := options.get("index.rescore"):
+        index = Rescored(index, functools.partial(row_views.take, rows()), multiplier)
+    return windows.over_candidates(index, owners_W)
 
 
 def dense_kind_there(collection: Collection) -> IndexKind:

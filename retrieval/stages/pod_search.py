@@ -13,8 +13,8 @@ from jax.experimental import multihost_utils
 from retrieval.runtime import hosts, orders
 from retrieval.search import encoding, index_shards, windows
 from retrieval.search.encoding import StoredRows
-from retrieval.search.exact import ExactIndex, matching_queries, no_results
-from retrieval.search.index_kind import EXACT, INDEXES, IndexKind
+from retrieval.search.exact import matching_queries, no_results
+from retrieval.search.index_kind import INDEXES, NO_OPTIONS, IndexKind, Options
 from retrieval.search.windows import Index
 from retrieval.stages import indexes
 from retrieval.stages.collection import Collection
@@ -33,12 +33,15 @@ def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
     part = _Part(collection_of)
 
     def led(give: orders.Give) -> Any:
-        def together(kind: IndexKind, collection: Collection, system: str) -> Index | None:
-            if kind.name != EXACT and not kind.is_saved:
+        def together(
+            kind: IndexKind, collection: Collection, system: str, options: Options = NO_OPTIONS, /
+        ) -> Index | None:
+            if not (kind.spreads or kind.is_saved):
                 return None
-            ids = encoding.load_ids(collection.embeddings(system), "candidates")
-            asked = _Asked(part, give, [collection.name, kind.name, system])
-            return windows.over_candidates(asked, windows.owners(ids))
+            folder = collection.embeddings(system)
+            owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
+            asked = _Asked(part, give, [collection.name, kind.name, system], options)
+            return indexes.finished(asked, options, lambda: StoredRows(folder, "candidates"), owners_W)
 
         return work(together)
 
@@ -78,25 +81,27 @@ class _Part:
         """Does what the first process asks for."""
         what, place, *arguments = order
         if what == "open":
-            self.open(place)
+            self.open(place, *arguments)
         else:
             shape, k = arguments
             self.search(place, np.zeros(shape, np.float32), k)
 
-    def open(self, place: Sequence[str]) -> int:
+    def open(self, place: Sequence[str], options: Options = NO_OPTIONS) -> int:
         """Takes this host's part; those of other embeddings are no longer needed. Returns the dimensions.
 
         Args:
           place: the collection, the kind of index, and the system whose embeddings it is over.
+          options: of the kind, for an index that is built now.
         """
         name, kind, system = place
         if (name, system) != self._of:
             self._of, self._open = (name, system), {}
         collection = self._collection_of(name)
         rows = StoredRows(collection.embeddings(system), "candidates")
-        if kind == EXACT:
+        if INDEXES[kind].spreads:
             mesh = jax.make_mesh((jax.device_count(),), ("rows",))  # over the devices of all hosts
-            search = ExactIndex(rows, mesh=mesh).search
+            build: Callable[..., Index] = INDEXES[kind].build
+            search = build(rows, options, mesh).search
         else:
             own = slice(hosts.number(), None, hosts.count())
             search = functools.partial(_gathered, indexes.open_shards(INDEXES[kind], collection, len(rows), own))
@@ -111,10 +116,10 @@ class _Part:
 class _Asked:
     """An index in the first process: every search is one of all hosts."""
 
-    def __init__(self, part: _Part, give: orders.Give, place: Sequence[str]):
+    def __init__(self, part: _Part, give: orders.Give, place: Sequence[str], options: Options):
         self._part, self._give, self._place = part, give, place
-        give(["open", place])
-        self._dimensions = part.open(place)
+        give(["open", place, dict(options)])
+        self._dimensions = part.open(place, options)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As that of the index of one host."""

@@ -130,9 +130,9 @@ def _rank(
         return ranking._replace(on_validation=found)
 
     def ask_dense(kind: IndexKind, system: str = TRAINED, **more: Any) -> Ranking:
-        index = together(kind, collection, system) if together and kind not in built else None
+        options = {} if kind.name == EXACT else searched.options(kind)
+        index = together(kind, collection, system, options) if together and kind not in built else None
         if index is None:
-            options = {} if kind.name == EXACT else searched.options(kind)
             index = (indexes.build_dense if kind in built else indexes.open_dense)(kind, collection, options, system)
         queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
         return ask(kind.system_of(index) if system == TRAINED else system, index, queries_QE, **more)

@@ -1,0 +1,40 @@
+"""Codes of vectors that sentence-transformers makes: the same bytes here.
+
+Skipped where it is not installed; nothing is fetched.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+from retrieval.search.vector_codes import Form, ranges_of
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+quantization = pytest.importorskip(
+    "sentence_transformers.util.quantization", reason="sentence-transformers is not installed: pip install .[interop]"
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(2000, 64)).astype(np.float32)
+X[:, 5] = 0.25  # a dimension of one value
+OTHERS = np.concatenate([1.3 * RNG.normal(size=(500, 64)).astype(np.float32), np.zeros((1, 64), np.float32)])
+
+
+def test_int8_with_ranges_of_other_vectors():
+    ranges = ranges_of(X)
+    form = Form("int8", 64, ranges_2E=ranges)
+    for vectors in (X, OTHERS):
+        expected = quantization.quantize_embeddings(vectors, "int8", ranges=ranges)
+        np.testing.assert_array_equal(form.encode(vectors)[0], expected)
+    calibrated = quantization.quantize_embeddings(OTHERS, "int8", calibration_embeddings=X)
+    np.testing.assert_array_equal(form.encode(OTHERS)[0], calibrated)
+    assert form.encode(OTHERS)[1] > 0
+
+
+def test_bits():
+    stored, _ = Form("binary", 64).encode(OTHERS)
+    np.testing.assert_array_equal(stored, quantization.quantize_embeddings(OTHERS, "ubinary"))
+    signed = quantization.quantize_embeddings(OTHERS, "binary")
+    np.testing.assert_array_equal(stored.astype(int) - 128, signed)
