@@ -70,6 +70,7 @@ _ORIGINS = tuple_of(
     lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
 )
 _PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "int4", "binary"))
+_PRECISIONS = tuple_of("a tuple of some of float32, bfloat16, int8, int4 and binary", _PRECISION.fits)
 _TARGETS = "retrieval.models.lora.are_targets"
 
 # The run.
@@ -732,6 +733,15 @@ declare(
     ),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
     dense=Field((), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search"),
+    sizes=Field(
+        (),
+        whole_numbers("a tuple of sizes, such as (384,128,64), or ()", 1),
+        "first dimensions of embeddings that exact search is measured with, each in every precision",
+    ),
+    precisions=Field((), _PRECISIONS, "precisions that it is measured with, such as ('int8','binary')"),
+    rescore=Field(
+        4, whole(0), "of these, results for each that is asked for which float32 embeddings score again; 0: none"
+    ),
 )
 declare(
     "fuse",

@@ -12,7 +12,8 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stages import indexes, run_files
+from retrieval.stages import by_form, indexes, run_files
+from retrieval.stages.by_form import Forms
 from retrieval.stages.collection import BASELINES, TRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
@@ -86,6 +87,7 @@ class Search(NamedTuple):
       dense: names of further kinds of index of embeddings. They are built now, and not saved.
       step: of training; None where nothing was trained.
       weight: of the dense list in the hybrid, where no validation questions choose it.
+      forms: in which the embeddings are searched besides.
     """
 
     depth: int
@@ -94,6 +96,7 @@ class Search(NamedTuple):
     dense: Sequence[str] = ()
     step: int | None = None
     weight: float = fusion.DENSE_WEIGHT
+    forms: Forms = Forms((), (), 0)
 
 
 def rank(
@@ -156,6 +159,9 @@ def _rank(
     for kind in (*indexes.dense_kinds_of(collection), *built):
         ranking = ask_dense(kind, step=searched.step)
         yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
+    for form in by_form.searched(collection, searched.forms):
+        ranking = ask(form.system, form.index, form.queries_QE, on_validation=None, notes=form.notes)
+        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows), step=searched.step)
     if first:
         yield _hybrid(first, dense, validation.golds if validation else (), depth, searched.weight)
 

@@ -13,6 +13,7 @@ from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.stages import by_form
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,13 @@ def write_report(run: Run) -> None:
     tables = [
         table(details_of_stage) for table, stage in of_stages.items() if (details_of_stage := details(run, stage))
     ]
+    folders = [run.holder("evaluate").folder]
+    for stage, place in result_files.OF_STAGES.items():
+        if is_done(run, stage):
+            folders.append(run.holder(stage).folder / place)
+    results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
     tables = [
+        by_form.table(evaluated or {}, results),
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
         _token_vectors(details(run, "tokens") or {}, details(run, "maxsim") or {}),
@@ -53,11 +60,6 @@ def write_report(run: Run) -> None:
         _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
-    folders = [run.holder("evaluate").folder]
-    for stage, place in result_files.OF_STAGES.items():
-        if is_done(run, stage):
-            folders.append(run.holder(stage).folder / place)
-    results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     verify_written(run.folder, ["metrics"])
     run_report.write_report(run.folder, run.folder.name, results, tables, folders, compared)

@@ -1,0 +1,257 @@
+"""Runs whose embeddings are cut and stored as codes: the stages, a kill, the API, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import exported
+from support.tiny import CHEAP, execute, make_config
+
+import retrieval
+from retrieval.api.own_search import OwnSearch
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
+from retrieval.search import encoding, row_views
+from retrieval.search.encoding import StoredRows
+from retrieval.search.vector_codes import Form
+from retrieval.stages import encode, report
+
+WORDS = "fox dog the sep a b c d e f g h i j k".split()
+RNG = np.random.default_rng(0)
+DOCUMENTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
+QUERIES = [" ".join(RNG.choice(WORDS, 3)) for _ in range(6)]
+CODED = {"encode.precision": "int8", "encode.truncate": 6, "encode.calibrate": 9, "encode.shard_size": 25}
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Towers of 8 dimensions that have seen two batches."""
+    folder = tmp_path_factory.mktemp("trained")
+    WordPiece([*SPECIAL_TOKENS, *WORDS]).save(folder / "vocab.txt")
+    lines = [json.dumps({"query": query, "positives": [text]}) for query, text in zip(QUERIES * 10, DOCUMENTS)]
+    (folder / "pairs.jsonl").write_text("\n".join(lines))
+    changes = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(folder / "pairs.jsonl"), "data.negatives": 0}
+    changes |= {"data.lanes": 1, "split.shards": 1, "train.batch_size": 8, "train.steps": 2, "loop.validate_every": 0}
+    changes |= {"stages": ("sets", "pairs", "train"), "model.normalize": True, "encode.untrained": False}
+    made = Run(make_config("dpr", **CHEAP | changes), folder / "run", REPOSITORY / "requirements.lock")
+    execute(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set") / "toy"
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": f"{name[0]}{number}", "text": text}) for number, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    rows = [f"q{query}\tc{7 * query + 1}\t1" for query in range(len(QUERIES))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    return folder
+
+
+def run_of(trained, toy, folder, *stages, **changes):
+    fixed = {"base": str(trained.folder), "sets.beir": str(toy), "evaluate.depth": 10, "index.dense": "exact"}
+    fixed |= {"stages": stages, "encode.untrained": False, "encode.corpus": False}
+    fixed |= {"evaluate.metrics": ("nDCG@10", "RR")}
+    return Run(make_config("dpr", **fixed | changes), folder, REPOSITORY / "requirements.lock")
+
+
+def embeddings_of(run):
+    return {path.name: path.read_bytes() for path in run.embeddings("toy", "trained").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def coded(trained, toy, tmp_path_factory):
+    """int8 of the first 6 dimensions, which codes of 4 bits search first."""
+    more = {"index.dense": "quantised", "index.precision": "int4", "index.rescore": 2}
+    more |= {"evaluate.sizes": (4,), "evaluate.precisions": ("float32", "int8"), "evaluate.rescore": 2}
+    stages = ("sets", "encode", "index", "evaluate", "report")
+    run = run_of(trained, toy, tmp_path_factory.mktemp("coded") / "run", *stages, **CODED | more)
+    execute(run)
+    return run
+
+
+def whole_embeddings(trained, texts, queries=False):
+    """Of all 8 dimensions, by the API."""
+    model = retrieval.load(trained.folder)
+    return (model.encode_queries if queries else model.encode_documents)(texts)
+
+
+def cut(vectors, size):
+    return vectors[:, :size] / np.linalg.norm(vectors[:, :size], axis=1, keepdims=True)
+
+
+def test_stored_are_codes_of_the_cut_embeddings(coded, trained):
+    folder = coded.embeddings("toy", "trained")
+    names = {"candidates.json", "candidates.ranges.npy", "queries.json"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert json.loads((folder / "candidates.json").read_text()) == {
+        "precision": "int8",
+        "dim": 6,
+        "truncated_from": 8,
+        "normalised": True,
+        "symmetric": None,
+    }
+    assert json.loads((folder / "queries.json").read_text())["precision"] == "float32"
+    expected = cut(whole_embeddings(trained, DOCUMENTS), 6)
+    ranges = np.load(folder / "candidates.ranges.npy")
+    some = expected[:: -(-60 // 9)]
+    np.testing.assert_allclose(ranges, [some.min(axis=0), some.max(axis=0)], atol=1e-6)
+    stored = StoredRows(folder, "candidates")
+    assert stored.stored(slice(0, 60)).dtype == np.int8
+    step = (ranges[1] - ranges[0]) / 255
+    error = np.abs(stored[:] - np.clip(expected, ranges[0], ranges[1]))
+    assert (error <= step / 2 + 2e-6).all()
+    queries, _ = encoding.load(folder, "queries")
+    np.testing.assert_allclose(queries, cut(whole_embeddings(trained, QUERIES, True), 6), atol=1e-6)
+    clipped = records.details(coded, "encode")["toy, trained, values outside of the ranges"]
+    outside = ((expected < ranges[0] - 1e-7) | (expected > ranges[1] + 1e-7)).sum()
+    assert abs(clipped - outside) <= len(some) and clipped > 0
+
+
+def test_the_report_compares_sizes_and_precisions(coded, trained):
+    """Each list is that of embeddings cut once more, and of codes of those."""
+    notes, results = records.details(coded, "evaluate"), json.loads((coded.folder / "results.json").read_text())
+    systems = {row["system"] for row in results}
+    assert systems == {
+        *("bm25", "hybrid", "dense", "dense (quantised)"),
+        *("dense (4, float32)", "dense (4, int8)", "dense (4, int8, rescored)"),
+    }
+    table = report.by_form.table(notes, results)
+    assert [row[1:5] for row in table.rows] == [
+        [4, "float32", None, 16],
+        [4, "int8", None, 4],
+        [4, "int8", 2, 4],
+    ]
+    said = (coded.folder / "report.md").read_text()
+    assert "## Embeddings by size and precision" in said and "| toy, test | 4 | int8 | 2 | 4 |" in said
+    stored, queries = (encoding.load(coded.embeddings("toy", "trained"), name)[0] for name in ("candidates", "queries"))
+    scores = cut(queries, 4).astype(float) @ cut(stored, 4).T
+    order = np.argsort(-scores, axis=1, kind="stable")
+    value = {(row["system"], row["metric"]): row["value"] for row in results}
+    ranks = np.argmax(order == np.arange(1, 42, 7)[:6, None], axis=1) + 1
+    assert value["dense (4, float32)", "RR"] == pytest.approx(np.mean(np.where(ranks <= 10, 1 / ranks, 0)), abs=1e-6)
+    assert notes["toy, dense (4, int8, rescored)"]["recall_against_exact"] > 0.5
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_killed_encode_goes_on_to_the_same_bytes(coded, trained, toy, tmp_path, monkeypatch, kept):
+    run = run_of(trained, toy, tmp_path / "run", "sets", "encode", **CODED)
+    execute(run, "sets")
+    write, written, samples = encoding.write, [], []
+
+    def killed(path, *rest):
+        if "candidates" in path.name:
+            if len(written) == kept:
+                raise KeyboardInterrupt
+            written.append(path.name)
+        write(path, *rest)
+
+    monkeypatch.setattr(encoding, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, "encode")
+    monkeypatch.setattr(encoding, "write", write)
+    ranges_of = encode.vector_codes.ranges_of
+    monkeypatch.setattr(encode.vector_codes, "ranges_of", lambda rows: samples.append(len(rows)) or ranges_of(rows))
+    execute(run, "encode")
+    assert embeddings_of(run) == embeddings_of(coded) and not samples  # the ranges are not made again
+    ours, theirs = (records.record_of(each, "encode") for each in (run, coded))
+    assert ours["details"] == theirs["details"] and ours["outputs"] == theirs["outputs"]
+
+
+def test_another_form_makes_evaluate_stale(coded, tmp_path):
+    run = Run(coded.config.copy_and_resolve_references(), shutil.copytree(coded.folder, tmp_path / "run"), coded.lock)
+    assert records.is_current(run, "evaluate")
+    for field, value in (("index.rescore", 3), ("evaluate.precisions", ("binary",)), ("encode.truncate", 4)):
+        changed = run.config.copy_and_resolve_references()
+        changed.update_from_flattened_dict({field: value})
+        other = dataclasses.replace(run, config=changed)
+        stage = "encode" if field.startswith("encode") else "index" if field.startswith("index") else "evaluate"
+        assert not records.is_current(other, stage), field
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encode.truncate": 9}, r"config\.encode\.truncate=9: embeddings have 8 dimensions: take less"),
+        (
+            {"encode.precision": "binary", "encode.truncate": 6},
+            r"binary has 8 dimensions a byte, and embeddings have 6",
+        ),
+        ({"encode.precision": "int3"}, r"int8"),
+        ({"index.dense": "quantised", "index.binary_queries": True}, r"has no bits; set the first to False"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_a_stage(trained, toy, tmp_path, changes, message):
+    run = run_of(trained, toy, tmp_path / "run", "sets", "encode", "index", **changes)
+    with pytest.raises(UserError, match=message):
+        preflight.check(run, run.config.stages)
+
+
+@pytest.fixture(scope="module")
+def searchable(trained, tmp_path_factory):
+    """The run's own passages, cut: 4 bits, whose results int8 scores again."""
+    folder = shutil.copytree(trained.folder, tmp_path_factory.mktemp("own") / "run")
+    changes = {"encode.precision": "int8", "encode.corpus": True, "index.precision": "int4", "index.rescore": 3}
+    config = trained.config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes | {"index.dense": "quantised", "encode.truncate": 6})
+    config.stages = ("sets", "pairs", "train", "encode", "index")
+    run = Run(config, folder, trained.lock)
+    execute(run, "encode", "index")
+    return run
+
+
+def test_own_passages_are_searched_by_codes(searchable, trained):
+    searcher = OwnSearch(searchable, 5)
+    stored, _ = encoding.load(searchable.embeddings("corpus", "trained"), "candidates")
+    form = row_views.calibrated(Form("int4", 6), stored)
+    codes = form.decode(form.encode(stored)[0])
+    queries = cut(whole_embeddings(trained, QUERIES, True), 6)
+    for query, lists in zip(queries, searcher.search(QUERIES, 5)):
+        hits = lists["dense"]
+        first = np.argsort(-codes @ query, kind="stable")[:15]
+        exact = np.sort(stored[first].astype(float) @ query)[::-1][:5]
+        np.testing.assert_allclose([hit.score for hit in hits], exact, atol=1e-5)
+
+
+def test_the_api_takes_precision_and_rescore(searchable, trained):
+    model = retrieval.load(trained.folder)
+    exact = model.index(DOCUMENTS).search(QUERIES[0], 5)
+    rescored = model.index(DOCUMENTS, kind="quantised", precision="int8", rescore=8).search(QUERIES[0], 5)
+    np.testing.assert_allclose([hit.score for hit in rescored], [hit.score for hit in exact], atol=1e-5)
+    codes = model.index(DOCUMENTS, kind="quantised", precision="binary", rescore=0).search(QUERIES[0], 5)
+    assert codes[0].score == pytest.approx(np.abs(model.encode_queries(QUERIES[:1])).sum(), rel=0.9)
+    for options, message in (
+        ({"kind": "exact", "rescore": 2}, r"rescore=2: an index of kind 'exact' has none; leave it out"),
+        ({"kind": "quantised", "precision": "int3"}, r"precision in config\.index\.precision .*int3"),
+        ({"kind": "quantised", "rescore": -1}, r"config\.index\.rescore=-1: a whole number of at least 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.index(DOCUMENTS, **options)
+
+
+def test_a_model_of_fewer_dimensions_does_not_search_the_runs_own(searchable, trained):
+    whole, short = retrieval.load(searchable.folder), retrieval.load(searchable.folder, truncate_dim=4)
+    np.testing.assert_allclose(short.encode_queries(QUERIES), cut(whole.encode_queries(QUERIES), 4), atol=1e-6)
+    assert whole.index(kind="exact").search(QUERIES[0])
+    with pytest.raises(UserError, match=r"candidates\.json: embeddings with dim 6, and the model .* have 4"):
+        short.index(kind="exact")
+    with pytest.raises(UserError, match=r"truncate_dim=7: embeddings have 6 dimensions: take less"):
+        retrieval.load(searchable.folder, truncate_dim=7)
+
+
+def test_an_export_is_cut_as_the_embeddings_are(tmp_path):
+    run = exported.work_directory(tmp_path / "run", **{"model.normalize": True})
+    whole = retrieval.load(exported.export(run)).encode_queries(QUERIES)
+    run.config.encode.truncate = 4
+    exported_to = exported.export(run)
+    np.testing.assert_allclose(retrieval.load(exported_to).encode_queries(QUERIES), cut(whole, 4), atol=1e-5)
+    assert "the first 4 dimensions are kept" in (exported_to / "README.md").read_text()
