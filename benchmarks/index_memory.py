@@ -2,8 +2,9 @@
 
     python -m benchmarks.index_memory --folder=FOLDER --out=index_memory.json
 
-Writes `--rows` embeddings of `--dimensions` below --folder, in shards as the stage `encode` does, then builds, saves,
-loads and searches, every step in a process of its own. Prints a table and writes --out.
+Writes `--rows` embeddings of `--dimensions` below --folder, in shards as the stage `encode` does, as float32 and as
+int8. Then builds, saves, loads and searches, every step in a process of its own. Prints a table and writes --out.
+`--indexes=exact,int8,binary` leaves ScaNN out.
 """
 
 import multiprocessing
@@ -18,17 +19,23 @@ from absl import logging as absl_logging
 from benchmarks import measure, worker
 from retrieval import cli, files
 from retrieval.errors import UserError
-from retrieval.search import encoding, scann
-from retrieval.search.exact import ExactIndex, recall
+from retrieval.search import encoding, quantised_kind, row_views, scann, vector_codes
+from retrieval.search.encoding import StoredRows
+from retrieval.search.exact import recall
+from retrieval.search.exact_kind import Exact
+from retrieval.search.rescoring import Rescored
 from retrieval.search.scann import ScannIndex
+from retrieval.search.vector_codes import Form
 
 _FOLDER = flags.DEFINE_string("folder", None, "Folder for the embeddings and the index.")
 _OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
 _ROWS = flags.DEFINE_integer("rows", 1_000_000, "Candidates.", lower_bound=1)
 _DIMENSIONS = flags.DEFINE_integer("dimensions", 512, "Dimensions of an embedding.", lower_bound=1)
+_INDEXES = flags.DEFINE_list("indexes", ["exact", "int8", "binary", "scann"], "Which are measured; exact comes first.")
 _QUERIES = flags.DEFINE_integer("queries", 500, "Queries that are measured.", lower_bound=1)
 
-_K, _SHARD = 100, 65_536
+_K, _SHARD, _RESCORED = 100, 65_536, 4
+_CODES = "int8"  # the folder of these
 # A cluster of fewer than a hundred rows: the best hundred lie in several.
 _CLUSTER, _SPREAD = 50, 1.0
 
@@ -39,16 +46,19 @@ def main(argv: Sequence[str]) -> None:
     cli.refuse_arguments(argv)
     if not _FOLDER.value or not _OUT.value:
         raise UserError("--folder and --out are needed: where the embeddings go, and the file for the numbers")
-    if not scann.available():
+    if "scann" in _INDEXES.value and not scann.available():
         raise UserError("ScaNN cannot be imported here: there is nothing to measure")
     folder = Path(_FOLDER.value)
     write_embeddings(folder, _ROWS.value, _DIMENSIONS.value, _QUERIES.value)
     steps: dict[str, Callable[[Path], dict[str, Any]]] = {
         "exact: load, search": _search_exactly,
-        "ScaNN: load, build, save": _build_scann,
-        "ScaNN: load, search": _search_scann,
+        "int8: load, search": _search_int8,
+        "binary: load int8, code, search, rescore": _search_bits,
+        "scann: load, build, save": _build_scann,
+        "scann: load, search": _search_scann,
     }
-    measured = {name: _in_process(step, folder) for name, step in steps.items()}
+    wanted = {name: step for name, step in steps.items() if name.partition(":")[0] in _INDEXES.value}
+    measured = {name: _in_process(step, folder) for name, step in wanted.items()}
     size = _ROWS.value * _DIMENSIONS.value * 4
     files.write_json(Path(_OUT.value), {"bytes": size, "steps": measured})
     print(table(measured, size))
@@ -68,6 +78,19 @@ def write_embeddings(folder: Path, rows: int, dimensions: int, queries: int) -> 
             path = folder / f"{name}-{shard:05d}-of-{shards:05d}.npy"
             files.write_json(path.with_suffix(".ids.json"), list(map(str, ids)))
             np.save(path, values_NE, allow_pickle=False)
+    _write_codes(folder)
+
+
+def _write_codes(folder: Path) -> None:
+    """The candidates as int8."""
+    rows = StoredRows(folder, "candidates")
+    form = row_views.calibrated(Form("int8", rows.shape[1]), rows)
+    vector_codes.write(folder / _CODES, "candidates", form)
+    shards = len(rows.ends) - 1
+    for shard in range(shards):
+        ids = list(map(str, range(rows.ends[shard], rows.ends[shard + 1])))
+        path = folder / _CODES / f"candidates-{shard:05d}-of-{shards:05d}.npy"
+        encoding.write(path, ids, rows[rows.ends[shard] : rows.ends[shard + 1]], form)
 
 
 def table(measured: dict[str, Any], size: int) -> str:
@@ -111,12 +134,33 @@ def _in_process(step: Callable[..., dict[str, Any]], *arguments: Any) -> dict[st
 
 def _search_exactly(folder: Path) -> dict[str, Any]:
     part = _Parts()
-    index = part("load", lambda: ExactIndex(encoding.load(folder, "candidates")[0]))
+    index = part("load", lambda: Exact().build(StoredRows(folder, "candidates"), {}))
     queries_QE, _ = encoding.load(folder, "queries")
-    index.search(queries_QE[:1], _K)  # compilation is not part of the search
+    index.search(queries_QE, _K)  # compilation is not part of the search
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
     np.save(folder / "exact.npy", rows_QK, allow_pickle=False)
     return {"parts": part.parts, "results": _speed(part, queries_QE)}
+
+
+def _search_int8(folder: Path) -> dict[str, Any]:
+    part = _Parts()
+    index = part("load", lambda: Exact().build(StoredRows(folder / _CODES, "candidates"), {}))
+    return _searched(folder, part, index)
+
+
+def _search_bits(folder: Path) -> dict[str, Any]:
+    """Bits in memory, and int8 on the disk to score again."""
+    part, rows = _Parts(), StoredRows(folder / _CODES, "candidates")
+    index = part("load", lambda: quantised_kind.build(rows, "binary", bits=True))
+    return _searched(folder, part, Rescored(index, rows.take, _RESCORED))
+
+
+def _searched(folder: Path, part: "_Parts", index: Any) -> dict[str, Any]:
+    queries_QE, _ = encoding.load(folder, "queries")
+    index.search(queries_QE, _K)
+    _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
+    found = recall(np.load(folder / "exact.npy", allow_pickle=False), rows_QK)
+    return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(found, 4)}}
 
 
 def _build_scann(folder: Path) -> dict[str, Any]:
