@@ -224,6 +224,7 @@ declare(
 declare(
     "pairs",
     files=Field("", PATHS, "files of labelled examples, or folders of Parquet, separated by commas"),
+    sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
     fields=Field("", TEXT, "fields of JSON lines and Parquet, such as query=title,positive=body,negative=other"),
     format=Field(
         "",
