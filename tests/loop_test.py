@@ -93,6 +93,18 @@ def place(request, tmp_path):
     return Store(toy_store.URL).path / "checkpoints"
 
 
+def test_steps_with_other_metrics_are_kept_and_averaged_apart(tmp_path):
+    """Batches of several losses have several metrics."""
+    steps = [{"loss": 1.0, "recall": 0.5}, {"loss": 2.0, "spread": 3.0}, {"loss": 6.0, "recall": 1.0}]
+    steps = [{"skipped": np.int32(0)} | {name: np.float32(value) for name, value in step.items()} for step in steps]
+    progress, again = (loop.Progress(Numbers(jax.make_mesh((1,), ("data",)))) for _ in range(2))
+    progress.steps = steps
+    progress.save(tmp_path)
+    again.restore(tmp_path)
+    assert again.steps == steps
+    assert loop._means(again.steps, 3) == {"loss": 3.0, "recall": 0.75, "spread": 3.0, "skipped": 0.0}
+
+
 @pytest.mark.parametrize("stop", [10, 13])
 def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
     """Also in the line of the log that steps before and behind the stop are of, one of which is skipped."""

@@ -25,6 +25,7 @@ from retrieval.training.checkpoint import Checkpointer, Resumable
 _log = logging.getLogger(__name__)
 
 _STEPS = "steps.npz"
+_STEP_OF = "step of "  # a metric: steps of other losses lack it
 
 
 class Objective(Protocol):
@@ -62,16 +63,23 @@ class Progress:
         """Writes both into an existing folder."""
         self.batches.save(folder)
         if self.steps and hosts.is_first():
-            values = jax.device_get(self.steps)
-            stacked: dict[str, Any] = {name: np.stack([step[name] for step in values]) for name in values[0]}
+            stacked: dict[str, Any] = {}
+            for number, step in enumerate(jax.device_get(self.steps)):
+                for name, value in step.items():
+                    stacked.setdefault(name, []).append(value)
+                    stacked.setdefault(_STEP_OF + name, []).append(number)
             np.savez(folder / _STEPS, **stacked)
 
     def restore(self, folder: Path) -> None:
         """Goes back to what `folder` has."""
         self.batches.restore(folder)
         path = folder / _STEPS
-        values = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
-        self.steps = [dict(zip(values, step)) for step in zip(*values.values())]
+        stacked = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
+        found: dict[int, dict[str, np.ndarray]] = {}
+        for name in (name for name in stacked if not name.startswith(_STEP_OF)):
+            for number, value in zip(stacked[_STEP_OF + name].tolist(), stacked[name]):
+                found.setdefault(number, {})[name] = value
+        self.steps = [found[number] for number in sorted(found)]
 
 
 @jax.tree_util.register_dataclass
@@ -350,5 +358,7 @@ def _means(window: list[Mapping[str, jax.Array | np.ndarray]], step: int) -> dic
     applied = [v for v in values if not v["skipped"]]
     if len(applied) < len(values):
         _log.warning("step %d: skipped %d updates that were not finite", step, len(values) - len(applied))
-    means = {name: float(np.mean([v[name] for v in applied])) if applied else math.nan for name in values[0]}
+    names = dict.fromkeys(name for v in values for name in v)  # batches of several losses have several metrics
+    found = {name: [v[name] for v in applied if name in v] for name in names}
+    means = {name: float(np.mean(of_steps)) if of_steps else math.nan for name, of_steps in found.items()}
     return means | {"skipped": float(len(values) - len(applied))}
