@@ -62,11 +62,13 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     config = _config_of(folder, workdir) if given is None else given
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
+    from retrieval.data.labelled import sources
     from retrieval.pipeline import overrides, preflight
     from retrieval.pipeline.run import Run
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked
 
+    sources.fill_in(config)
     overrides.settle(config, cli.overridden())
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, asked, copy)

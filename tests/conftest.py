@@ -43,7 +43,7 @@ _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
         *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes", "on_mesh", "packing", "plan"),
-        *("pod", "pod_search", "pod_store", "refresh", "scann", "sharding", "tasks"),
+        *("pod", "pod_search", "pod_store", "refresh", "scann", "sharding", "source_runs", "tasks"),
         *("training_time", "vector_codes"),
     )
 )

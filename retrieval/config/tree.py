@@ -257,6 +257,10 @@ declare(
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
+    mixed_sources=Field(False, SWITCH, "whether a batch has examples of all pairs.sources; else of one alone"),
+    source_alpha=Field(
+        1.0, SHARE, "sources without weights are drawn by their sizes to this power; 0: all equally often"
+    ),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
     held_out=Field(
         0.001,

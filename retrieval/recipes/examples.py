@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -11,7 +11,9 @@ from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.source_batches import SourceBatch
 from retrieval.data.examples.task_kind import TASKS, Stored
+from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -20,7 +22,22 @@ from retrieval.libraries import seqio
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import RECIPES, Recipe, has_teacher, recipe_of
+from retrieval.recipes.source_objective import key_of
 from retrieval.training import sharding
+
+Drawn = dict[str, Any]  # the arguments of `Batches` that say what is drawn
+
+
+class Source(NamedTuple):
+    """A source of labelled pairs: its name, and its number among the others."""
+
+    name: str
+    number: int
+
+    @property
+    def label(self) -> str:
+        """What the names of its tasks end in."""
+        return f"_{self.name}"
 
 
 def register_tasks(
@@ -30,6 +47,7 @@ def register_tasks(
     pairs: Path | None = None,
     positives: bool = False,
     rates: Mapping[str, float] | None = None,
+    source: Source | None = None,
 ) -> tuple[str, dict[str, int]]:
     """Registers tasks; returns the name to get the dataset by, and the examples of each task's epoch.
 
@@ -38,6 +56,7 @@ def register_tasks(
       rates: of the tasks; by default those of the config.
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
       positives: whether an example has the ids of its query's known positives, as many as the lengths say.
+      source: of the labelled pairs, where there are several.
 
     Raises:
       UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
@@ -76,9 +95,11 @@ def register_tasks(
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
-        optional=recipe.lengths(int(positives)),
+        optional=_lengths(recipe, int(positives), source is not None),
         skip_empty=config.data.skip_empty,
         prefixes=before,
+        label=source.label if source else "",
+        source=source.number if source else 0,
     )
 
 
@@ -126,7 +147,11 @@ class NoBatches(Iterator[dict[str, jax.Array]]):
 
 
 def make_batches(
-    run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, pairs: Path | None = None, version: int = 0
+    run: Run,
+    vocabulary: Vocabulary,
+    mesh: jax.sharding.Mesh,
+    pairs: Path | None = None,
+    version: int = 0,
 ) -> Batches:
     """The batches of the config's tasks.
 
@@ -137,7 +162,11 @@ def make_batches(
     Raises:
       UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
-    arguments, epoch = drawn(run, vocabulary, pairs, version)
+    return opened(run, mesh, *drawn(run, vocabulary, pairs, version))
+
+
+def opened(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn, epoch: int) -> Batches:
+    """Batches of what `drawn` gives."""
     recipe = recipe_of(run.config)
     packing, folder = recipe.packing(), run.labelled(recipe.examples_of)
     tables = {
@@ -150,52 +179,71 @@ def make_batches(
     return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch, tables=tables)
 
 
-def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: int = 0) -> tuple[dict[str, Any], int]:
-    """The arguments of `Batches` that say what is drawn, and the examples of an epoch; else as `make_batches`."""
+def drawn(
+    run: Run,
+    vocabulary: Vocabulary,
+    pairs: Path | None = None,
+    version: int = 0,
+    source: Source | None = None,
+    least: int = 0,
+) -> tuple[Drawn, int]:
+    """The arguments of `Batches` that say what is drawn, and the examples of an epoch; else as `make_batches`.
+
+    Args:
+      least: examples that there must be; 0: as many as a batch has rows.
+    """
     config, recipe = run.config, recipe_of(run.config)
     positives = known_positives(run, pairs)
-    task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0)
-    if (total := sum(examples.values())) < config.train.batch_size:
+    task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0, source=source)
+    if (total := sum(examples.values())) < (least or config.train.batch_size):
         raise UserError(
             f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    seqio_tasks.check_lanes(examples, config.data.lanes)
-    arguments = dict(
+    seqio_tasks.check_lanes(examples, config.data.lanes, source.label if source else "")
+    arguments: Drawn = dict(
         task=task,
-        lengths=recipe.lengths(positives),
-        converter=converter_of(recipe, vocabulary, positives),
+        lengths=_lengths(recipe, positives, source is not None),
+        converter=converter_of(recipe, vocabulary, positives, source is not None),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
-    )
+    ) | ({"stem": f"{source.name}."} if source else {})
     return arguments, sum(examples.values())
 
 
-def converter_of(recipe: Recipe, vocabulary: Vocabulary, positives: int = 0) -> "seqio.FeatureConverter":
-    """What makes rows of a batch from examples of `Recipe.lengths`."""
+def converter_of(
+    recipe: Recipe, vocabulary: Vocabulary, positives: int = 0, has_source: bool = False
+) -> "seqio.FeatureConverter":
+    """What makes rows of a batch from examples of `Recipe.lengths`, which may have the number of their source."""
     from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
 
     change = prefixes.type_change(recipe.config.data, vocabulary.sep_id)
-    return Converter(recipe.framed(vocabulary), recipe.lengths(positives), change)
+    return Converter(recipe.framed(vocabulary), _lengths(recipe, positives, has_source), change)
+
+
+def _lengths(recipe: Recipe, positives: int, has_source: bool) -> dict[str, int]:
+    return recipe.lengths(positives) | ({"source": 1} if has_source else {})
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes, types and shardings of the config's batches; needs no data.
+    """Shapes, types and shardings of the config's batches; needs no data. Of several sources it is the largest batch.
 
     Raises:
       UserError: the mesh does not divide the batch.
     """
-    recipe = recipe_of(config)
-    return batches.abstract(
+    own = max(sources.each(config).values(), key=lambda own: own.data.negatives)
+    recipe, has_source = recipe_of(own), bool(config.pairs.sources)
+    batch = batches.abstract(
         recipe.kind,
-        recipe.lengths(),
+        _lengths(recipe, 0, has_source),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         sharding=sharding.batch_sharding(mesh),
         packing=recipe.packing(),
         tables=recipe.tables,
     )
+    return SourceBatch(batch, key_of(own)) if has_source and not config.data.mixed_sources else batch
 
 
 def check(config: ConfigDict) -> None:
@@ -204,6 +252,12 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: lanes do not divide it, texts cannot be packed so, an example has no negatives, tasks do not mix.
     """
+    for name, own in sources.each(config).items():
+        with sources.naming(name):
+            _check(own)
+
+
+def _check(config: ConfigDict) -> None:
     recipe = recipe_of(config)
     seqio_tasks.check_rates(config.data.rates.to_dict())
     _check_kinds(config, recipe)

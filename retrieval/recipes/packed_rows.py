@@ -63,6 +63,8 @@ def _refusal(run: Run, recipe: Recipe) -> str:
     """Why no rows can be chosen, whatever the data; empty where they can."""
     if not recipe.kind.sides:
         return f"{recipe.label} takes no packed texts"
+    if run.config.pairs.sources:
+        return "the texts of several sources are of several lengths"
     if run.config.mine.refresh_every:
         return "nobody knows the lengths of pairs that are mined anew"
     return "batches have the examples in their order" if examples.is_in_order(run.labelled(recipe.examples_of)) else ""

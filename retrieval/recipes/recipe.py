@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import declared, values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
+from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
@@ -234,24 +235,31 @@ def check_recipe(config: ConfigDict) -> None:
     Raises:
       UserError: they do not fit each other, or one would be ignored.
     """
-    recipe = recipe_of(config)
-    recipe.check()
-    _check_unread(recipe)
+    recipes = [recipe_of(own) for own in sources.each(config).values()]
+    for name, recipe in zip(sources.each(config), recipes):
+        with sources.naming(name):
+            recipe.check()
+    losses = {recipe.config.train.loss: recipe.loss for recipe in recipes if recipe.loss}
+    for recipe in recipes:
+        _check_unread(recipe, losses)
 
 
-def _check_unread(recipe: Recipe) -> None:
+def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
     """Checks that no field is set that only other recipes or losses read.
 
     `Recipe.check` lets such fields be: what was trained with one can be used.
+
+    Args:
+      losses: those of all sources of examples, by name.
     """
-    loss, own = recipe.loss, _own_fields(type(recipe))
+    own = _own_fields(type(recipe))
     # Configs of one size share a temperature, whatever they train.
-    read = own | set(loss.options if loss else [TEMPERATURE])
+    read = own | {option for loss in losses.values() for option in loss.options} | (set() if losses else {TEMPERATURE})
     others = {field for other in RECIPES.values() for field in _own_fields(other)} - read
     for field, value in values_of(recipe.config, sorted(others)).items():
         if value != (default := declared()[field].default):
             raise UserError(f"config.{field}={value}: {recipe.label} does not read it: set config.{field}={default}")
-    why = f"the loss is {recipe.config.train.loss}" if loss else f"{recipe.label} has a loss of its own"
+    why = f"the loss is {' or '.join(losses)}" if losses else f"{recipe.label} has a loss of its own"
     loss_kind.check_unread(recipe.loss_options(), read, why)
 
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.models.transformer_config import remat_for
-from retrieval.recipes import adapters
+from retrieval.recipes import adapters, source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
@@ -90,7 +90,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
     memory.trim_after_compiling()
-    return loop.make_step(recipe_of(config).objective(bind(model)), make_optimizer(config), config.seed)
+    return loop.make_step(source_objective.objective(config, bind(model)), make_optimizer(config), config.seed)
 
 
 def useful_flops(

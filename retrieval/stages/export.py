@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.corpora import tfds_source
+from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
@@ -67,7 +68,7 @@ def export(run: Run) -> dict[str, Any]:
         trained_on = _trained_on(
             config,
             trainer.holder("prepare").config.corpus,
-            trainer.holder("pairs").config.pairs.files,
+            ",".join(own.pairs.files for own in sources.each(trainer.holder("pairs").config).values()),
             trainer.holder("sets").config,
         )
         model_card = _card(

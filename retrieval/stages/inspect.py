@@ -46,7 +46,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     config, most = run.config, run.config.inspect.texts
     vocabulary = run.load_vocabulary() if run.vocabulary else None
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
-    is_labelled = bool(source_paths.split(config.pairs.files)) or run.training.exists()
+    is_labelled = bool(source_paths.split(config.pairs.files) or config.pairs.sources) or run.training.exists()
     tasks = task_kind.drawn(config.data.rates, labelled=False) if run.prepares else []
     sets = {name: beir.read_judged(run.sets / name) for name in set_names(run.sets)}
     queries = itertools.chain.from_iterable(value.queries.values() for value in sets.values())

@@ -9,19 +9,23 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format
+from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, sources
 from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups
 from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 
+_LEFT_OUT = "queries of NQ's dev set, which everybody tests on", nq_dev.asks
 _LOOKED_AT = 1000  # examples that are enough to look at before a run
 
 
 @contextlib.contextmanager
-def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups, Counts]]:
+def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups | MergedGroups, Counts]]:
     """The examples, with what is counted on the way. Nobody trains on the questions of NQ's dev set.
+
+    Of several sources these are `MergedGroups`.
 
     Args:
       folder: where temporary files may lie.
@@ -30,6 +34,12 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     Raises:
       UserError: a file is not what its format says.
     """
+    if of_sources := sources.configs_of(run.config):
+        with contextlib.ExitStack() as stack:
+            found = {name: stack.enter_context(_source(name, own, folder, every)) for name, own in of_sources.items()}
+            merged = MergedGroups(found, run.config.split.seed)
+            yield merged, merged.counts
+        return
     config, divides = run.config, run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
     paths = labelled_format.files(config.pairs.files)
@@ -37,13 +47,26 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
     with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):
-        yield groups.without("queries of NQ's dev set, which everybody tests on", nq_dev.asks), counts
+        yield groups.without(*_LEFT_OUT), counts
+
+
+@contextlib.contextmanager
+def _source(name: str, config: ConfigDict, folder: Path, every: bool) -> Iterator[SourceGroups]:
+    pool, paths = sys.maxsize if every else config.pairs.pool, labelled_format.files(config.pairs.files)
+    with contextlib.ExitStack() as stack:
+        with sources.naming(name):
+            groups, counts = stack.enter_context(labelled_format.grouped(paths, settings(config), folder, pool))
+        yield SourceGroups(groups.without(*_LEFT_OUT), counts)
 
 
 def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
-    paths = labelled_format.files(config.pairs.files)
-    return source_paths.existing([*paths, *settings(config).text_files])
+    paths = [path for own in sources.each(config).values() for path in _files(own)]
+    return source_paths.existing(list(dict.fromkeys(paths)))
+
+
+def _files(config: ConfigDict) -> Sequence[Path]:
+    return [*labelled_format.files(config.pairs.files), *settings(config).text_files]
 
 
 def check_files(writer: Run, negatives: int, batch_size: int) -> None:

@@ -12,16 +12,19 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, labelled_format, pair_shards, teacher_scores
+from retrieval.data.labelled import grouping, labelled_format, pair_shards, sources, teacher_scores
+from retrieval.data.labelled.grouping import Groups
+from retrieval.data.labelled.merged_groups import MergedGroups
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stages import data_warnings, labelled_groups
+from retrieval.stages import data_warnings, labelled_groups, source_pairs
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -47,20 +50,11 @@ def write_pairs(run: Run) -> dict[str, Any]:
             beir.write_folder(run.held_out_pairs, validation)
         if not run.prepares:
             beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
-        paths = labelled_format.files(config.pairs.files)
-        read = functools.partial(labelled_format.in_order, paths, labelled_groups.settings(config), run.pairs)
-        statistics = pair_shards.write_pairs(
-            groups.after(held_out),
-            vocabulary,
-            run.pairs,
-            config.split.shards,
-            config.pairs.positives,
-            read if config.pairs.in_order else None,
-            teacher,
-            config.pairs.keep_lone,
-            apart=functools.partial(groups.after(held_out).apart, config.pairs.pool) if of_pages else None,
-            prefixes=Prefixes.of(config.data, vocabulary),
-        )
+        groups = groups.after(held_out)
+        if isinstance(groups, MergedGroups):
+            statistics = source_pairs.write(config, groups, vocabulary, run.pairs, teacher)
+        else:
+            statistics = _write(config, groups, vocabulary, run.pairs, teacher)
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
         known = statistics["pairs"] + behind
@@ -92,6 +86,26 @@ def write_pairs(run: Run) -> dict[str, Any]:
     return statistics | of_queries | {"vocabulary": vocabulary.fingerprint}
 
 
+def _write(
+    config: ConfigDict, groups: Groups, vocabulary: Vocabulary, folder: Path, teacher: TeacherScores | None
+) -> dict[str, Any]:
+    """The shards of examples that have no sources; their statistics."""
+    paths, of_pages = labelled_format.files(config.pairs.files), labelled_groups.of_pages(config)
+    read = functools.partial(labelled_format.in_order, paths, labelled_groups.settings(config), folder)
+    return pair_shards.write_pairs(
+        groups,
+        vocabulary,
+        folder,
+        config.split.shards,
+        config.pairs.positives,
+        read if config.pairs.in_order else None,
+        teacher,
+        config.pairs.keep_lone,
+        apart=functools.partial(groups.apart, config.pairs.pool) if of_pages else None,
+        prefixes=Prefixes.of(config.data, vocabulary),
+    )
+
+
 def teacher_inputs(path: str) -> Sequence[Path]:
     """The file of a teacher's scores, if `config.pairs.teacher` names one."""
     return source_paths.existing([Path(path)]) if path else ()
@@ -105,16 +119,16 @@ def check_inputs(run: Run) -> None:
     """
     config = run.config
     divided_set = run.holder("sets").config.split.set
-    if not (config.pairs.files or divided_set):
+    if not (config.pairs.files or config.pairs.sources or divided_set):
         raise UserError(
-            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
-            "evaluation set to divide, such as reqa"
+            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, config.pairs.sources to "
+            "several sources of them, or config.split.set to an evaluation set to divide, such as reqa"
         )
-    for field in ("queries", "collection", "files", "teacher"):
-        either = None if field in ("collection", "files") else False
-        source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
-    for path in labelled_format.files(config.pairs.files):
-        labelled_format.check(path, labelled_groups.settings(config))
+    for name, own in sources.each(config).items():
+        with sources.naming(name):
+            _check_files(own)
+    if config.pairs.sources:
+        source_pairs.check(config, divided_set)
     for path in teacher_inputs(config.pairs.teacher):
         teacher_scores.check_beginning(path)
     if config.pairs.in_order:
@@ -123,14 +137,27 @@ def check_inputs(run: Run) -> None:
         check_by_query("examples have the negatives of their page in", divided_set, config.pairs.positives)
 
 
+def _check_files(config: ConfigDict) -> None:
+    for field in ("queries", "collection", "files", "teacher"):
+        either = None if field in ("collection", "files") else False
+        source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
+    for path in labelled_format.files(config.pairs.files):
+        labelled_format.check(path, labelled_groups.settings(config))
+
+
 def check_lone(config: ConfigDict) -> None:
     """Checks that pairs without a hard negative can be kept: the place of the negative has a copy of the positive.
 
     Raises:
       UserError: they cannot.
     """
-    if not config.pairs.keep_lone:
-        return
+    if config.pairs.keep_lone:
+        for name, own in sources.each(config).items():
+            with sources.naming(name):
+                _check_lone(own)
+
+
+def _check_lone(config: ConfigDict) -> None:
     recipe = recipe_of(config)
     if field := recipe.loss and recipe.loss.counts_copies(recipe.loss_options()):
         (value,) = values_of(config, [field]).values()

@@ -21,7 +21,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, train_state
+from retrieval.recipes import examples, source_batches, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
@@ -117,7 +117,7 @@ def plan(run: Run) -> dict[str, Any]:
     if "train" not in run.config.stages:
         _log.warning("plan: config.stages has no 'train': the run trains nothing, and this is what training would take")
     run = _packed(run, len(devices))
-    config = _with_steps(run.config, lambda: examples.drawn(run, run.load_vocabulary())[1])
+    config = _with_steps(run.config, lambda: source_batches.epoch_of(run, run.load_vocabulary()))
     planned = make_plan(config, run.vocab_size, devices)
     rows = list(table(planned))
     print(display.markdown(["plan", topology or "the devices here"], rows))

@@ -11,15 +11,18 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.source_batches import SourceBatches
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED
 from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes.examples import NoBatches, abstract_batch, draws, make_batches, unlabelled
+from retrieval.recipes.examples import NoBatches, abstract_batch, draws, unlabelled
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.recipes.source_batches import make_batches
+from retrieval.recipes.source_objective import BySource
 from retrieval.runtime import artefacts, ending, hosts, platforms
 from retrieval.stages import (
     data_warnings,
@@ -54,7 +57,7 @@ def train(run: Run) -> dict[str, Any]:
     # Before the model, for what may be wrong with the data.
     remade = Versions(run, vocabulary, mesh) if refreshes else None
     batches = remade or (make_batches(run, vocabulary, mesh) if draws(run) else NoBatches())
-    if isinstance(batches, Batches) and config.train.epochs:
+    if isinstance(batches, Batches | SourceBatches) and config.train.epochs:
         config = training_steps.with_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
     model = abstract_model(config, len(vocabulary))
@@ -96,9 +99,9 @@ def train(run: Run) -> dict[str, Any]:
                     afresh = functools.partial(train_state.afresh, config)
                     rule = config.mine.patience, config.loop.best
                     turn = Turn(before, *rule, checkpointer, afresh)
-                watched, warmup = writer, int(config.train.warmup_ratio * config.train.steps)
+                watched, warmup = BySource(writer, config), int(config.train.warmup_ratio * config.train.steps)
                 if sign:
-                    watched = Collapse(writer, sign, config.train.steps, warmup, before)
+                    watched = Collapse(watched, sign, config.train.steps, warmup, before)
                 training_steps.warn(config.train)
                 trace_steps = training_steps.traced(config.profile.steps, config.train.steps)
                 anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None

@@ -1,8 +1,11 @@
 """The stage `train` as others see it: what it reads, what its result depends on, and what it refuses."""
 
+import dataclasses
+
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import of_fields
+from retrieval.data.labelled import sources
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
@@ -12,7 +15,17 @@ from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabell
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, has_teacher, recipe_of
-from retrieval.stages import labelled_groups, mine, prepare, refresh, training_steps, training_time, versions
+from retrieval.recipes.source_batches import check as check_sources
+from retrieval.stages import (
+    labelled_groups,
+    mine,
+    prepare,
+    refresh,
+    source_pairs,
+    training_steps,
+    training_time,
+    versions,
+)
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.train import BAD_BATCHES, FOLLOWED, train
 from retrieval.training import sharding
@@ -50,14 +63,21 @@ def check_data(run: Run) -> None:
         # A refresh writes as many as the stage.
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
+    if given and stage == "pairs":
+        source_pairs.check_written(config, writer)
     if given and stage == "pairs" and not is_done(writer, stage):
-        least = 0 if others else config.train.batch_size
-        labelled_groups.check_files(writer, config.data.negatives, least)
+        least = 0 if others or config.data.mixed_sources else config.train.batch_size
+        theirs = sources.each(writer.config)
+        for name, own in sources.each(config).items():
+            with sources.naming(name):
+                files_of = dataclasses.replace(writer, config=theirs[name])
+                labelled_groups.check_files(files_of, own.data.negatives, least)
     if config.mine.refresh_every:
         kind_of(config.mine.refresh_makes).check_run(run)
-    if has_teacher(recipe_of(config)) and not writer.teacher_scores:
+    learning = [own.train.loss for own in sources.each(config).values() if has_teacher(recipe_of(own))]
+    if learning and not writer.teacher_scores:
         raise UserError(
-            f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
+            f"config.train.loss={learning[0]} learns from a teacher's scores, and the labelled pairs have none: "
             "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
         )
 
@@ -120,6 +140,7 @@ STAGES.register(
     Stage(
         train,
         check_config=(
+            check_sources,
             check_examples,
             check_recipe,
             of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
@@ -142,6 +163,7 @@ STAGES.register(
             "train",
             "encode.windows",
             "spans.early",
+            sources.FIELD,
             *refresh.SETTINGS,
             *dict.fromkeys(field for kind in REFRESHES.values() for field in kind.settings),
             *(f"loop.{name}" for name in _VALIDATION),

@@ -39,6 +39,7 @@ class Batches:
         packing: Packing | None = None,
         epoch: int = 0,
         tables: Mapping[str, tuple[str, np.ndarray]] | None = None,
+        stem: str = "",
     ):
         """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
 
@@ -47,6 +48,7 @@ class Batches:
           epoch: the examples that all tasks have together, which `epoch` says to others.
           tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
             are. It may be memory-mapped. A number of -1 gives zeros.
+          stem: what the names of its lanes begin with.
 
         Raises:
           UserError: lanes, batch size, hosts or devices do not divide each other.
@@ -57,7 +59,7 @@ class Batches:
         self._tables = tables or {}
         self._lanes: list[Lane] = []
         for number in _own_lanes(lanes, batch_size, sharding):
-            lane = _opened(task, lengths, converter, number, lanes, batch_size // lanes, seed)
+            lane = _opened(task, lengths, converter, number, lanes, batch_size // lanes, seed, stem)
             self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
     def __iter__(self) -> Batches:
@@ -117,6 +119,7 @@ def _opened(
     lanes: int,
     rows: int,
     seed: int,
+    stem: str = "",
 ) -> _Lane:
     tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
     dataset = as_written(seqio.get_dataset)(
@@ -130,7 +133,7 @@ def _opened(
         verbose=False,
         trim_output_features=False,  # the tasks cut, and keep the last [SEP]
     )
-    return _Lane(lane_name(number), dataset, rows)
+    return _Lane(stem + lane_name(number), dataset, rows)
 
 
 def as_written(function: Callable) -> Callable:

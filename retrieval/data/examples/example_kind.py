@@ -130,6 +130,7 @@ PAIRS = ExampleKind(
         "log_q": Field("float32"),
         "positive_ids": Field(is_optional=True),  # of the query's known positives
         "teacher": Field("float32", is_optional=True),  # its scores
+        "source": Field(is_optional=True),  # its number, of several
     },
     {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
     lambda row, sep_id: {

@@ -37,6 +37,8 @@ def register(
     optional: Collection[str] = (),
     skip_empty: bool = False,
     prefixes: Prefixes = NONE,
+    label: str = "",
+    source: int = 0,
 ) -> tuple[str, dict[str, int]]:
     """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
 
@@ -51,6 +53,8 @@ def register(
       optional: the optional fields that examples have, such as 'positive_ids'; others may be among these names.
       skip_empty: whether a task that there is no example for is left out, where another one has some.
       prefixes: what stands before queries and documents.
+      label: what the names of tasks end in; several of one kind can be there at once.
+      source: the number that examples have in their field `source`, where that is among `optional`.
 
     Raises:
       UserError: an unknown task, no task, a task that there is no example for, or one whose options do not fit.
@@ -61,12 +65,14 @@ def register(
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     first_records = _first_records(sizes, stored)
-    suffix = "_validation" if validation else ""
+    suffix = "_validation" if validation else label
     for name in rates:
         task = TASKS[name]
         own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
         specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
-        given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled)
+        given = Given(
+            vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled, source
+        )
         is_drawn = functools.partial(
             _is_drawn, task=task, negatives=negatives, bound=holdout.bound(held_out), validation=validation
         )
@@ -86,13 +92,16 @@ def register(
         )
     if len(rates) == 1:
         return next(iter(rates)) + suffix, sizes
+    return mixed({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
 
+
+def mixed(rates: Mapping[str, float], name: str) -> str:
+    """Registers a mixture of tasks, by their registered names, under its own; returns that."""
     from retrieval.data.examples.seeded_mixture import SeededMixture  # a class of seqio, which takes seconds
 
-    name = "+".join(rates) + suffix
     seqio.MixtureRegistry.remove(name)
-    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=SeededMixture)
-    return name, sizes
+    seqio.MixtureRegistry.add(name, list(rates.items()), mixture_cls=SeededMixture)
+    return name
 
 
 def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: bool) -> dict[str, int]:
@@ -129,13 +138,14 @@ def check_rates(rates: Mapping[str, float]) -> None:
         )
 
 
-def check_lanes(examples: Mapping[str, int], lanes: int) -> None:
+def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> None:
     """Checks that every lane has an example of every task that has been registered.
 
     seqio repeats a lane's records before our filters: where these let none pass, it would look for one for ever.
 
     Args:
       examples: of each task's epoch. Of many not all can be in other lanes, and no file is opened.
+      label: as `register` has it.
 
     Raises:
       UserError: a lane has none, or a file cannot be read.
@@ -143,7 +153,7 @@ def check_lanes(examples: Mapping[str, int], lanes: int) -> None:
     for name, count in examples.items():
         if count >= _MANY * lanes:
             continue
-        filled = _lanes_with_examples(seqio.TaskRegistry.get(name), lanes)
+        filled = _lanes_with_examples(seqio.TaskRegistry.get(name + label), lanes)
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
             raise UserError(
                 f"task '{name}': {count} examples, none of them in {len(lacking)} of config.data.lanes={lanes}, first "

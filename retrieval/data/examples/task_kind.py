@@ -81,6 +81,7 @@ class Given(NamedTuple):
       options: the values of the fields that the task alone reads, by name.
       weights: of each task that is drawn, its share of the draws divided by the size of its epoch.
       labelled: the folder of labelled examples, as `Stored` has it.
+      source: the number of their source, for examples that have it.
     """
 
     vocabulary: Vocabulary
@@ -88,6 +89,7 @@ class Given(NamedTuple):
     options: Mapping[str, Any]
     weights: Mapping[str, float]
     labelled: Path | None = None
+    source: int = 0
 
 
 class TaskKind:

@@ -30,6 +30,11 @@ class KnownPositives:
         """The number of the row of a wording that is there."""
         return int(np.searchsorted(self._wordings_W, np.uint64(wording)))
 
+    def ids_of(self, wording: int) -> set[int]:
+        """The ids of the row of a wording that is there."""
+        row = self.row_of(wording)
+        return set(self._ids_M[self._starts[row] : self._starts[row + 1]].tolist())
+
     def write(self, folder: Path) -> None:
         """Writes the rows beside the records of a folder, whole or not at all."""
         with files.atomic(folder / NAME) as temporary, open(temporary, "wb") as file:

@@ -60,6 +60,7 @@ def write_pairs(
     simple: Sequence[int] | None = None,
     apart: Callable[[], Iterable[Example]] | None = None,
     prefixes: Prefixes = NONE,
+    known: KnownPositives | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -79,11 +80,12 @@ def write_pairs(
       simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
       apart: as `in_order`, of records that stand in the order of a hash all the same.
       prefixes: which texts begin with, where their tokens depend on them.
+      known: the positives of all queries, where these are not the ones of `groups` alone.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    drawn = _Counter(groups, positives or None, in_order or apart, keep_lone)
+    drawn = _Counter(groups, positives or None, in_order or apart, keep_lone, known)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     if teacher:
@@ -141,6 +143,15 @@ def deal(records: Iterable[tuple[Any, bytes]], folder: Path, num_shards: int, st
             writers[number % num_shards].write(record)
 
 
+def known_of(groups: Iterable[Example]) -> KnownPositives:
+    """The positives of all queries."""
+    known = array.array("Q")
+    for query, positives, _, _ in groups:
+        for text in positives:
+            known.extend((wording(query), document_id(text)))
+    return KnownPositives(*np.asarray(known).reshape(-1, 2).T)
+
+
 class _Counter:
     """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
 
@@ -157,18 +168,21 @@ class _Counter:
         positives: int | None,
         given: Callable[[], Iterable[Example]] | None = None,
         keep_lone: bool = False,
+        known: KnownPositives | None = None,
     ):
         self._groups, self._positives, self._given = groups, positives, given
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
-        keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
-        asked = array.array("Q")
-        for query, found, _, _ in groups:
-            asked.append(hashing.number(query))
-            for text in found:
-                known.extend((_wording(query), _id(text)))
-            self.left_out += len(found[positives:]) if positives and not given else 0
+        keys, counts, asked = array.array("Q"), array.array("d"), array.array("Q")
+
+        def seen() -> Iterator[Example]:
+            for group in groups:
+                asked.append(hashing.number(group.query))
+                self.left_out += len(group.positives[positives:]) if positives and not given else 0
+                yield group
+
+        found = known_of(seen())
+        self.known = known or found
         self._asked = np.unique(np.asarray(asked))
-        self.known = KnownPositives(*np.asarray(known).reshape(-1, 2).T)
         for _, golds, negatives, _ in self.examples():
             self.pairs += len(golds)
             has_some = bool(negatives) or keep_lone
@@ -199,7 +213,7 @@ class _Counter:
 
     def row_of(self, query: str) -> int:
         """The row of `known` that a query has."""
-        return self.known.row_of(_wording(query))
+        return self.known.row_of(wording(query))
 
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
@@ -220,7 +234,7 @@ def _record(
         "title_lengths": [len(title) for _, (title, _) in texts],
         "texts": [id for _, (_, body) in texts for id in body],
         "text_lengths": [len(body) for _, (_, body) in texts],
-        "document_id": [_id(text) for text, _ in texts],
+        "document_id": [document_id(text) for text, _ in texts],
         "known": [known],
     } | ({} if simple is None else {"simple": [simple]})
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
@@ -231,12 +245,13 @@ def _record(
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
-def _id(text: Candidate) -> int:
+def document_id(text: Candidate) -> int:
+    """What stands for a text in the records, wherever it comes from."""
     return passages.document_id(digest(text).hex())
 
 
-def _wording(query: str) -> int:
-    """Questions that an uncased model sees alike have the same."""
+def wording(query: str) -> int:
+    """What stands for a query in `KnownPositives`. Questions that an uncased model sees alike have the same."""
     return hashing.number(splits.wording(query))
 
 

@@ -75,6 +75,16 @@ def read(value: str) -> list[Source]:
     return sources
 
 
+def fill_in(config: ConfigDict) -> None:
+    """Puts the content of the file of sources into a config that names one.
+
+    Raises:
+      UserError: as `read`.
+    """
+    if (group := config.get("pairs")) and group.get("sources"):
+        group.sources = written_out(group.sources)
+
+
 def written_out(value: str) -> str:
     """The TOML of a file, without comments, for `config.pairs.sources`; TOML stays what it is.
 
@@ -104,6 +114,11 @@ def configs_of(config: ConfigDict) -> dict[str, ConfigDict]:
     return configs
 
 
+def each(config: ConfigDict) -> dict[str, ConfigDict]:
+    """`configs_of`; of examples without sources the config itself, under the name ''."""
+    return configs_of(config) or {"": config}
+
+
 def prompts_of(config: ConfigDict) -> dict[str, tuple[str, str]]:
     """What stands before the queries and before the documents of each source in training; empty without sources.
 
@@ -115,11 +130,11 @@ def prompts_of(config: ConfigDict) -> dict[str, tuple[str, str]]:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Says in an error of what is done for a source which one that is."""
+    """Says in an error of what is done for a source which one that is; '' is none."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"source '{name}': {error}") from error
+        raise UserError(f"source '{name}': {error}" if name else str(error)) from error
 
 
 def _tables(value: str) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ et al. 2020, section 4.4). A pair is scored once, whatever the number of systems
 
 import itertools
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import teacher_scores
-from retrieval.data.labelled.grouping import Groups
+from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER, TEACHER = result_files.RERANKED, "teacher"
 _RERANKER, _TEACHER = "config.rerank.model", "config.teacher.model"
-_PAIRS = ("files", "format", "fields", "queries", "collection", "pool", "in_order")
+_PAIRS = ("files", "sources", "format", "fields", "queries", "collection", "pool", "in_order")
 _LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
 
 
@@ -311,7 +311,7 @@ def teach(run: Run) -> dict[str, Any]:
     return {"pairs": total, "queries": len(queries), "seconds per pair": seconds and round(seconds, 6)}
 
 
-def _pairs(groups: Groups) -> Iterator[tuple[int, Candidate]]:
+def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
     """The place of a query and a document, of all pairs."""
     for place, group in enumerate(groups):
         for text in (*group.positives, *group.negatives):

@@ -20,7 +20,12 @@ class LabelledPairs(LabelledTask):
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""
         weight, known = given.weights[self.name], known_ids(given.labelled)
-        return lambda record, seed, lengths: draw(record, seed, lengths, given.specials, weight, known)
+
+        def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
+            example = draw(record, seed, lengths, given.specials, weight, known)
+            return {**example, "source": tf.constant([given.source])} if "source" in lengths else example
+
+        return make
 
 
 def draw(

@@ -1,0 +1,101 @@
+"""The queries of several sources of labelled examples, as one."""
+
+import collections
+import heapq
+import itertools
+import operator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
+from retrieval.data.labelled.known_positives import KnownPositives
+from retrieval.data.labelled.pair_shards import document_id, wording
+from retrieval.runtime import hashing
+
+
+class SourceGroups(NamedTuple):
+    """The queries of a source, and what is counted of them."""
+
+    groups: Groups
+    counts: Counts
+
+
+class MergedGroups:
+    """Every query of some sources once, with the texts of all; in the order that each source has them in.
+
+    Attributes:
+      sources: by name.
+      counts: of all sources together, once all queries were asked for. A query of several counts once.
+      shared: queries that several sources have.
+    """
+
+    def __init__(self, sources: Mapping[str, SourceGroups], seed: int, skip: int = 0):
+        """Args:
+        seed: of the order of the queries, which is that of each source.
+        skip: queries that are left out, the first.
+        """
+        self.sources, self.counts, self.shared = sources, Counts(), 0
+        self._seed, self._skip = seed, skip
+
+    def after(self, count: int) -> "MergedGroups":
+        """The same without the first `count` queries."""
+        return MergedGroups(self.sources, self._seed, count)
+
+    def of_source(self, name: str) -> Groups:
+        """The queries of a source, without those that this leaves out."""
+        groups = self.sources[name].groups
+        first = {example.query for example in itertools.islice(MergedGroups(self.sources, self._seed), self._skip)}
+        return groups.after(sum(1 for _ in itertools.takewhile(lambda example: example.query in first, groups)))
+
+    def __iter__(self) -> Iterator[Example]:
+        return itertools.islice(self._all(), self._skip, None)
+
+    def _all(self) -> Iterator[Example]:
+        queries = shared = 0
+        in_order = heapq.merge(*(groups for groups, _ in self.sources.values()), key=self._place)
+        for query, examples in itertools.groupby(in_order, key=operator.attrgetter("query")):
+            parts = list(examples)
+            queries, shared = queries + 1, shared + (len(parts) > 1)
+            yield _joined(query, parts)
+        counted = [counts for _, counts in self.sources.values()]
+        self.shared = shared
+        self.counts.queries, self.counts.examples = queries, sum(counts.examples for counts in counted)
+        self.counts.left_out = sum((counts.left_out for counts in counted), collections.Counter())
+        self.counts.first = {what: at for counts in reversed(counted) for what, at in counts.first.items()}
+
+    def _place(self, example: Example) -> tuple[bytes, str]:
+        return hashing.digest(str(self._seed), example.query), example.query
+
+
+class WithoutPositives:
+    """The examples of a source, without negatives that another source knows as positives of the same query.
+
+    Attributes:
+      left_out: negatives, once all examples were asked for.
+    """
+
+    def __init__(self, groups: Groups, known: KnownPositives):
+        self.left_out = 0
+        self._groups, self._known = groups, known
+
+    def __iter__(self) -> Iterator[Example]:
+        left_out = 0
+        for example in self._groups:
+            known = self._known.ids_of(wording(example.query))
+            kept = tuple(text for text in example.negatives if document_id(text) not in known)
+            left_out += len(example.negatives) - len(kept)
+            yield example._replace(negatives=kept)
+        self.left_out = left_out
+
+
+def _joined(query: str, parts: list[Example]) -> Example:
+    """Texts and answers of all parts, each once. Ids are a source's own, so texts alone tell what is the same."""
+    if len(parts) == 1:
+        return parts[0]
+    positives, negatives = (
+        {digest(text): text for part in parts for text in getattr(part, side)} for side in ("positives", "negatives")
+    )
+    kept = tuple(text for key, text in negatives.items() if key not in positives)
+    return Example(
+        query, tuple(positives.values()), kept, tuple(dict.fromkeys(a for part in parts for a in part.answers))
+    )

@@ -1,0 +1,67 @@
+"""What is minimised where labelled pairs have several sources, and what the log says of each."""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from retrieval.data.labelled import sources
+from retrieval.recipes.recipe import recipe_of
+from retrieval.training.loop import Objective
+
+_log = logging.getLogger(__name__)
+
+_SHARE, _LOSS = "examples", "loss"  # metrics of a source are called so, a slash, and its name
+
+
+def key_of(config: ConfigDict) -> Hashable:
+    """What tells apart the objectives of sources, by the config that a source has of its own."""
+    return tuple(config.train[field.rpartition(".")[2]] for field in sources.LOSS_KEYS.values())
+
+
+def objective(config: ConfigDict, bound: Callable[[Any], Any]) -> Objective:
+    """`Recipe.objective`; of several sources, each batch's own, with the share and the loss of each among the metrics.
+
+    A batch that is not of one source has the objective that all of them share.
+    """
+    configs = sources.configs_of(config)
+    if not configs:
+        return recipe_of(config).objective(bound)
+    objectives = {key_of(own): recipe_of(own).objective(bound) for own in configs.values()}
+    of_all = next(iter(objectives))
+
+    def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        loss_B, metrics = objectives[getattr(batch, "objective", of_all)](params, batch, key)
+        for number, name in enumerate(configs):
+            is_its_B = (batch["source"][:, 0] == number).astype(jnp.float32)
+            metrics |= {f"{_SHARE}/{name}": is_its_B, f"{_LOSS}/{name}": is_its_B * loss_B}
+        return loss_B, metrics
+
+    return of_batch
+
+
+class BySource:
+    """Writes the metrics of training, with the number of examples of each source and the mean of their losses."""
+
+    def __init__(self, write: Callable[[int, dict[str, float]], None], config: ConfigDict):
+        self._write, self._names, self._every = write, list(sources.configs_of(config)), config.loop.log_every
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        """Writes a line, of the steps since the one before."""
+        shown = []
+        if _LOSS in metrics:
+            steps = (step - 1) % self._every + 1 - metrics["skipped"]
+            for name in self._names:
+                share, loss = metrics.pop(f"{_SHARE}/{name}"), metrics.pop(f"{_LOSS}/{name}")
+                if not share > 0:  # nor NaN, where no step was applied
+                    metrics[f"{_SHARE}/{name}"] = 0
+                    continue
+                metrics[f"{_SHARE}/{name}"] = round(share * steps * metrics["examples"])
+                metrics[f"{_LOSS}/{name}"] = loss / share
+                shown.append(f"{metrics[f'{_SHARE}/{name}']} of {name} ({loss / share:#.4g})")
+        self._write(step, metrics)
+        if shown:
+            _log.info("step %d: examples and losses: %s", step, ", ".join(shown))

@@ -1,0 +1,114 @@
+"""Labelled examples of several sources as shards, a folder each; what does not go with sources is refused."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.config.fields import values_of
+from retrieval.data.labelled import pair_shards, sources
+from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
+from retrieval.data.labelled.teacher_scores import TeacherScores
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.recipes.recipe import has_teacher, recipe_of
+from retrieval.recipes.source_batches import folder_of
+from retrieval.stages import labelled_groups
+
+_log = logging.getLogger(__name__)
+
+_SUMS = ("pairs", "pairs with negatives", "positives left out")
+
+
+def write(
+    config: ConfigDict, groups: MergedGroups, vocabulary: Vocabulary, folder: Path, teacher: TeacherScores | None
+) -> dict[str, Any]:
+    """Writes the shards of every source; returns what was counted, of all and of each.
+
+    A positive of a query is none of its negatives and is known as its positive, whichever source has it.
+
+    Args:
+      teacher: the scores of the pairs of sources whose loss learns them, where there are some.
+
+    Raises:
+      UserError: a source has no example, or the teacher has no score of a pair.
+    """
+    known, written = pair_shards.known_of(groups), {}
+    for name, own in sources.configs_of(config).items():
+        counts = groups.sources[name].counts
+        with sources.naming(name):
+            kept = WithoutPositives(groups.of_source(name), known)
+            written[name] = pair_shards.write_pairs(
+                kept,
+                vocabulary,
+                folder_of(folder, name),
+                config.split.shards,
+                config.pairs.positives,
+                teacher=teacher if has_teacher(recipe_of(own)) else None,
+                keep_lone=config.pairs.keep_lone,
+                prefixes=Prefixes.of(own.data, vocabulary),
+                known=known,
+            )
+        counts.left_out["negatives that another source knows as positives"] = kept.left_out
+        left_out = {what: number for what, number in counts.left_out.items() if number}
+        written[name] |= {"examples": counts.examples, "queries": counts.queries, "left out": left_out}
+        _log.info(
+            "pairs: source '%s': %d pairs of %d queries, %g negatives on average",
+            *(name, *(written[name][what] for what in ("pairs", "queries", "negatives per pair"))),
+        )
+    if groups.shared:
+        _log.info("pairs: %d queries are in several sources, with the positives of all", groups.shared)
+    sums = {what: sum(statistics[what] for statistics in written.values()) for what in _SUMS}
+    return sums | {"most positives": known.most, "queries of several sources": groups.shared, "sources": written}
+
+
+def check_written(config: ConfigDict, writer: Run) -> None:
+    """Checks that a run trains on the sources that its pairs are made of; weights, negatives and losses are its own.
+
+    Args:
+      writer: the run whose stage `pairs` makes them.
+
+    Raises:
+      UserError: it does not.
+    """
+    fields = (*sources.FILE_KEYS.values(), *sources.PROMPT_KEYS.values())
+    ours, theirs = (
+        {name: values_of(own, fields) for name, own in sources.configs_of(each).items()}
+        for each in (config, writer.config)
+    )
+    if ours != theirs:
+        name = next((name for name in (*theirs, *ours) if ours.get(name) != theirs.get(name)), "")
+        raise UserError(
+            f"config.{sources.FIELD}: source '{name}' is not as in {writer.place}, whose pairs are trained on: take "
+            "the files and prompts from there, or make pairs of this run's own, with 'pairs' in config.stages"
+        )
+
+
+def check(config: ConfigDict, divided_set: str) -> None:
+    """Checks that nothing is set that does not go with several sources.
+
+    Args:
+      divided_set: the evaluation set that is divided for training, '' if none is.
+
+    Raises:
+      UserError: something is.
+    """
+    others = {
+        "pairs.files": config.pairs.files,
+        "split.set": divided_set,
+        "pairs.in_order": config.pairs.in_order,
+    }
+    if field := next((field for field, value in others.items() if value), ""):
+        raise UserError(
+            f"config.{field}={others[field]} does not go with config.{sources.FIELD}, whose sources have files of "
+            "their own, in no order: set one of the two back"
+        )
+    for name, own in sources.configs_of(config).items():
+        if labelled_groups.of_pages(own):
+            raise UserError(
+                f"source '{name}': {own.pairs.files} has pages, each with negatives of its own, which no source keeps: "
+                "name it in config.pairs.files"
+            )

@@ -1,0 +1,392 @@
+"""Runs on several sources of labelled pairs: their shards, batches, losses and logs, and what is refused."""
+
+import collections
+import contextlib
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import REPOSITORY
+from jax.sharding import NamedSharding
+from support import children
+from support.run_results import metrics, state
+from support.tiny import CHEAP, as_flags, execute, make_config
+
+from retrieval import files
+from retrieval.data.examples import source_batches as draws
+from retrieval.data.labelled import grouping, pair_shards, sources
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled.known_positives import read as read_known
+from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups, WithoutPositives
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import source_batches, source_objective
+from retrieval.recipes.placement import bind, make_mesh, parameters_of
+from retrieval.recipes.recipe import build_model, recipe_of
+
+NAMES = ("one", "two", "three")
+FIVE = (*NAMES, "four", "five")
+SETTINGS = {
+    "one": 'query_prompt = "ask "\nnegatives = 1',
+    "two": 'loss = "multi_negative_nll"\nnegatives = 2\ntemperature = 2.0',
+    "three": 'document_prompt = "read "',
+}
+SMALL = CHEAP | {
+    "model.dropout": 0.1,
+    "train.init_from": "",
+    "train.batch_size": 8,
+    "train.steps": 12,
+    "train.other_positives": "mask",
+    "data.negatives": 0,
+    "data.query_length": 8,
+    "data.document_length": 12,
+    "data.lanes": 2,
+    "split.shards": 2,
+    "loop.log_every": 5,
+    "loop.checkpoint_every": 2,
+    "loop.validate_every": 0,
+}
+
+
+def write_sources(folder):
+    """Five sources of 60 to 20 queries; the sources one and two share many, and disagree about texts of these."""
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *(f"w{number}" for number in range(99)), "ask", "read"])
+    vocabulary.save(folder / "vocab.txt")
+    for number, name in enumerate(FIVE, 1):
+        first = 0 if number <= 2 else 60
+        examples = [
+            {"query": f"w{i} w{first}", "positive": f"w{i} w{number}", "negatives": [f"w{i} w{3 - number}", f"w{i} w9"]}
+            for i in range(10 * (7 - number))
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    for name, listed in (("sources", NAMES), ("five", FIVE)):
+        tables = [f'[{name}]\nfiles = "{folder}/{name}.jsonl"\n{SETTINGS.get(name, "")}\n' for name in listed]
+        (folder / f"{name}.toml").write_text("\n".join(tables))
+
+
+def make_run(place, folder, **changes):
+    config = make_config("dpr", **SMALL | changes)
+    config.vocab, config.stages = str(place / "vocab.txt"), ("pairs", "train")
+    if not config.pairs.sources:
+        config.pairs.sources = str(place / "sources.toml")
+    sources.fill_in(config)
+    return Run(config, folder, REPOSITORY / "requirements.lock")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    write_sources(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(place, tmp_path_factory):
+    """A run that has its pairs and is trained."""
+    run = make_run(place, tmp_path_factory.mktemp("run") / "run")
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def batches_of(run, devices=1):
+    return source_batches.make_batches(run, run.load_vocabulary(), make_mesh(run.config, jax.devices()[:devices]))
+
+
+def take(batches, count):
+    return [jax.device_get(next(batches)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def drawn(run, tmp_path_factory):
+    """The first batches, on two devices, and a folder with the position after five."""
+    folder, batches = tmp_path_factory.mktemp("position"), batches_of(run, devices=2)
+    first = take(batches, 5)
+    batches.save(folder)
+    return [*first, *take(batches, 15)], folder
+
+
+def assert_equal(left, right):
+    assert len(left) == len(right)
+    for one, other in zip(left, right):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], name)
+
+
+def test_shares_are_those_of_sizes_and_their_power():
+    sizes = (1_000_000, 100_000, 10_000)
+    for alpha, expected in ((1, (0.9009, 0.0901, 0.0090)), (0.5, (0.7061, 0.2233, 0.0706)), (0, (1 / 3,) * 3)):
+        share_S = draws.shares(sizes, (), alpha)
+        np.testing.assert_allclose(share_S, expected, atol=5e-5)
+        drawn = collections.Counter(draws.drawn(share_S, 7, number) for number in range(10_000))
+        for source, share in enumerate(share_S):
+            assert abs(drawn[source] / 10_000 - share) < 3 * np.sqrt(share * (1 - share) / 10_000)
+    np.testing.assert_allclose(draws.shares(sizes, (3, 1, 0.5), 1), np.array([6, 2, 1]) / 9)
+
+
+def test_the_source_of_a_batch_depends_on_seed_and_step_alone():
+    share_S = np.array([0.5, 0.3, 0.2])
+    first, again, other = ([draws.drawn(share_S, seed, number) for number in range(50)] for seed in (0, 0, 1))
+    assert first == again != other
+    assert first[:8] == [draws.drawn(share_S, 0, number) for number in range(8)]
+
+
+def test_every_source_is_written_with_the_positives_of_all(run):
+    details = records.details(run, "pairs")
+    pairs = {name: of_source["pairs"] for name, of_source in details["sources"].items()}
+    assert sum(pairs.values()) == details["pairs"] and list(pairs) == list(NAMES)
+    held_out = details["validation queries"]
+    assert held_out == 10 and 40 <= details["queries of several sources"] <= 50  # of 60 + 40, without those held out
+    negatives = "negatives that another source knows as positives"
+    left = details["sources"]["one"]["left out"][negatives]
+    assert left == details["sources"]["two"]["left out"][negatives] == pairs["two"]
+    known = set()
+    for name, count in pairs.items():
+        folder = source_batches.folder_of(run.pairs, name)
+        ids, starts = read_known(folder)
+        paths = [str(path) for path in folder.glob(pair_shards.PATTERN)]
+        written = [tf.train.Example.FromString(raw.numpy()) for raw in tf.data.TFRecordDataset(paths)]
+        assert len(written) == count
+        for example in written:
+            of_query, row = example.features.feature["document_id"].int64_list.value, example.features.feature["known"]
+            (row,) = row.int64_list.value
+            assert of_query[0] in ids[starts[row] : starts[row + 1]]
+            assert not {*of_query[1:]} & {*ids[starts[row] : starts[row + 1]].tolist()}
+            known.add(starts[row + 1] - starts[row])
+    assert known == {1, 2}
+
+
+def test_a_query_that_is_held_out_is_so_in_every_source(run):
+    asked = set(files_of(run.held_out_pairs / "queries.jsonl", "text"))
+    vocabulary = run.load_vocabulary()
+    tokens = {tuple(vocabulary.encode(query)) for query in asked}
+    for name in NAMES:
+        paths = source_batches.folder_of(run.pairs, name).glob(pair_shards.PATTERN)
+        for raw in tf.data.TFRecordDataset([str(path) for path in paths]):
+            query = tf.train.Example.FromString(raw.numpy()).features.feature["query"].int64_list.value
+            assert tuple(query) not in tokens
+
+
+def files_of(path, field):
+    return [json.loads(line)[field] for line in path.read_text().splitlines()]
+
+
+def test_a_batch_is_of_one_source_with_its_prompts_and_negatives(run, drawn):
+    vocabulary, seen = run.load_vocabulary(), set()
+    ask, read = (vocabulary.encode(word)[0] for word in ("ask", "read"))
+    for batch in drawn[0]:
+        (number,) = set(batch["source"][:, 0].tolist())
+        name = NAMES[number]
+        seen.add(name)
+        assert batch["document_id"].shape == (8, {"one": 2, "two": 3, "three": 1}[name])
+        assert (batch["query"][:, 1] == ask).all() == (name == "one")
+        assert (batch["document"][:, :, 1] == read).all() == (name == "three")
+    assert seen == set(NAMES)
+
+
+def test_batches_go_on_from_a_position_on_other_hosts_to_the_bit(run, drawn, monkeypatch, tmp_path):
+    whole, folder = drawn
+
+    def own(self, shape):
+        return {device: index for device, index in self.devices_indices_map(shape).items() if device.id == host}
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", own)
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
+    for host in range(2):
+        of_host = batches_of(run, devices=2)
+        of_host.restore(folder)
+        halves = [{name: np.split(values, 2)[host] for name, values in batch.items()} for batch in whole[5:]]
+        assert_equal(take(of_host, 15), halves)
+    files.write_json(tmp_path / "sources.json", {"batches": 5, "sources": ["one"]})
+    with pytest.raises(UserError, match="no position in these sources"):
+        of_host.restore(tmp_path)
+
+
+def test_each_source_has_its_loss_and_the_log_says_which(run, drawn):
+    config = run.config
+    model = build_model(config, len(run.load_vocabulary()))
+    params, configs = parameters_of(model), sources.configs_of(config)
+    assert configs["two"].train.loss == "multi_negative_nll" and configs["two"].train.temperature == 2
+    of_sources = {NAMES[int(batch["source"][0, 0])]: batch for batch in drawn[0]}
+    with jax.set_mesh(make_mesh(config, jax.devices()[:1])):
+        objective = source_objective.objective(config, bind(model))
+        for name in ("one", "two"):
+            batch = jax.tree.map(jax.numpy.asarray, of_sources[name])
+            loss_B, found = objective(params, batch, jax.random.key(0))
+            own = recipe_of(configs[name]).objective(bind(model))
+            np.testing.assert_array_equal(loss_B, own(params, dict(batch), jax.random.key(0))[0])
+            for other in NAMES:
+                np.testing.assert_array_equal(found[f"examples/{other}"], float(other == name))
+                np.testing.assert_array_equal(found[f"loss/{other}"], loss_B * (other == name))
+    share_S = draws.shares([records.details(run, "pairs")["sources"][name]["pairs"] for name in NAMES], (), 1.0)
+    order = [draws.drawn(share_S, config.seed, number) for number in range(12)]
+    lines = metrics(run.folder)
+    for (first, last), line in zip(((0, 5), (5, 10), (10, 12)), lines, strict=True):
+        counted = [line[f"examples/{name}"] for name in NAMES]
+        assert counted == [8 * order[first:last].count(number) for number in range(3)]
+        means = [line[f"loss/{name}"] * count for name, count in zip(NAMES, counted) if count]
+        assert sum(means) / sum(counted) == pytest.approx(line["loss"], rel=1e-5)
+        assert all(f"loss/{name}" not in line for name, count in zip(NAMES, counted) if not count)
+
+
+def test_mixed_batches_have_examples_of_all(place, run, tmp_path):
+    text = "\n".join(f'[{n}]\nfiles = "{place}/{n}.jsonl"\nweight = {w}' for n, w in (("one", 3.0), ("five", 1.0)))
+    changes = {"pairs.sources": text, "data.mixed_sources": True, "train.log_q": False, "train.epochs": 1.0}
+    mixed = make_run(place, tmp_path / "run", **changes)
+    preflight.check(mixed, mixed.config.stages)
+    execute(mixed)
+    batches = take(batches_of(mixed), 100)
+    share = np.mean([batch["source"] == 0 for batch in batches])
+    assert abs(share - 0.75) < 3 * np.sqrt(0.75 * 0.25 / 800)
+    assert any(0 < batch["source"].sum() < 8 for batch in batches)
+    lines = metrics(mixed.folder)
+    pairs = records.details(mixed, "pairs")["pairs"]
+    assert sum(line["examples/one"] + line["examples/five"] for line in lines) == 8 * -(-pairs // 8)
+
+
+def test_a_teacher_is_asked_for_the_pairs_of_the_sources_that_learn_from_it(place, tmp_path):
+    lines = map(json.loads, (place / "five.jsonl").read_text().splitlines())
+    scored = [(line["query"], text) for line in lines for text in (line["positive"], *line["negatives"])]
+    scores = [{"query": query, "text": text, "score": len(text)} for query, text in scored]
+    (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, scores)))
+    learns = "loss = 'margin_mse'\nnegatives = 2\ntemperature = 1.0"
+    text = TWO.format(place, "", learns)
+    changes = {"pairs.sources": text, "pairs.teacher": str(tmp_path / "scores.jsonl"), "train.steps": 6}
+    run = make_run(place, tmp_path / "run", **changes, **{"data.source_alpha": 0.0, "data.lanes": 1})
+    preflight.check(run, run.config.stages)
+    execute(run)
+    details = records.details(run, "pairs")["sources"]
+    assert [details[name]["has teacher"] for name in ("one", "five")] == [False, True]
+    assert {"loss/one", "loss/five"} <= set(metrics(run.folder)[0])
+
+
+def test_an_id_is_of_its_source_alone(tmp_path):
+    """A text that another source gives the positive's id is a negative still; the positive's text is none."""
+    of_sources = {
+        "a": [Example("q", (Candidate("1", "", "yes"),)), Example("r", (Candidate("2", "", "only a"),))],
+        "b": [Example("q", (Candidate("7", "", "also"),), (Candidate("1", "", "no"), Candidate("9", "", "yes")))],
+    }
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for name, examples in of_sources.items():
+            counts = Counts()
+            groups = stack.enter_context(grouping.grouped(examples, tmp_path, 10, counts, seed=3))
+            found[name] = SourceGroups(groups, counts)
+        merged = MergedGroups(found, 3)
+        by_query = {example.query: example for example in merged}
+        assert [text.text for text in by_query["q"].positives] == ["yes", "also"]
+        assert [text.text for text in by_query["q"].negatives] == ["no"]
+        assert (merged.counts.queries, merged.counts.examples, merged.shared) == (2, 3, 1)
+        kept = WithoutPositives(merged.of_source("b"), pair_shards.known_of(merged))
+        assert [[text.text for text in example.negatives] for example in kept] == [["no"]] and kept.left_out == 1
+        (first,) = {example.query for example in merged} - {example.query for example in merged.after(1)}
+        for name, examples in of_sources.items():
+            left = {example.query for example in merged.after(1).of_source(name)}
+            assert left == {example.query for example in examples} - {first}
+
+
+def test_a_base_has_the_pairs_and_the_run_its_own_weights(run, tmp_path):
+    """Other weights, losses and negatives are a run's own; other files and prompts are refused."""
+    config = run.config.copy_and_resolve_references()
+    config.base, config.stages = str(run.folder), ("train",)
+    config.pairs.sources = run.config.pairs.sources.replace("negatives = 2", "negatives = 1")
+    other = Run(config, tmp_path / "run", run.lock)
+    preflight.check(other, ("train",))
+    shapes = {batch["document_id"].shape for batch in take(batches_of(other), 6)}
+    assert shapes == {(8, 1), (8, 2)}
+    config.pairs.sources = run.config.pairs.sources.replace("ask ", "tell ")
+    with pytest.raises(UserError, match=r"source 'one' is not as in .*, whose pairs are trained on"):
+        preflight.check(Run(config, tmp_path / "run", run.lock), ("train",))
+    config.pairs.sources = ""
+    with pytest.raises(UserError, match="source 'one' is not as in"):
+        preflight.check(Run(config, tmp_path / "run", run.lock), ("train",))
+
+
+TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2}\n'
+
+
+@pytest.mark.parametrize(
+    ("one", "five", "changes", "message"),
+    [
+        (
+            "loss = 'two_way_nll'",
+            "",
+            {},
+            "source 'one': config.train.loss=two_way_nll compares a positive with hard neg",
+        ),
+        ("loss = 'two_way'", "", {}, "source 'one': unknown loss in config.train.loss 'two_way': did you mean two_way"),
+        ("loss = 'multi_label_margin'\ntemperature = 2.0", "", {}, "source 'one': .*has no temperature: leave that"),
+        ("loss = 'kl_divergence'\nnegatives = 1", "", {}, "kl_divergence learns from a teacher's scores, and the"),
+        ("", "", {"train.loss": "kl_divergence"}, "source 'one': .* learns from a teacher, .*: write loss = \"kl_div"),
+        ("", "negatives = 1", {"data.mixed_sources": True}, "negatives is 0 in 'one' and 1 in 'five': give both the"),
+        ("temperature = 2.0", "", {"data.mixed_sources": True}, "temperature is 2.0 in 'one' and 0.05 in 'five'"),
+        ("", "", {"data.mixed_sources": True, "train.log_q": True}, "set config.train.log_q=False"),
+        ("weight = 1", "weight = 2", {"data.source_alpha": 0.5}, "and config.pairs.sources gives them weights"),
+        ("query_prompt = 'q '", "", {"model.pool_from": (2, 0)}, "source 'one': config.model.pool_from=.2, 0. leaves"),
+        ("", "", {"mine.refresh_every": 2, "loop.validate_every": 2}, "makes pairs anew that have no source"),
+        ("", "", {"pairs.files": "x.jsonl"}, "config.pairs.files=x.jsonl does not go with config.pairs.sources"),
+        ("", "", {"pairs.in_order": True}, "config.pairs.in_order=True does not go with config.pairs.sources"),
+        ("", "", {"split.set": "reqa"}, "config.split.set=reqa does not go with config.pairs.sources"),
+        ("", "", {"data.rates.ict": 1.0}, "are drawn by the task 'pairs', and alone: set config.data.rates.ict=0"),
+        ("", "", {"train.batch_size": 32}, "source 'five': config.pairs.files=.*: 20 labelled pairs, fewer than"),
+        (
+            "fields = 'query=title'",
+            "",
+            {},
+            "source 'one': .*one.jsonl, line 1: no field 'title', which config.pairs.fi",
+        ),
+        ("format = 'json'", "", {}, "source 'one': unknown format in config.pairs.format 'json'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_sentence(place, tmp_path, one, five, changes, message):
+    run = make_run(place, tmp_path / "run", **changes, **{"pairs.sources": TWO.format(place, one, five)})
+    with pytest.raises(UserError, match=message) as raised:
+        preflight.check(run, run.config.stages)
+    assert "\n" not in str(raised.value)
+
+
+def test_fields_about_sources_are_refused_without_any(place, tmp_path):
+    run = make_run(place, tmp_path / "run", **{"data.source_alpha": 0.5})
+    run.config.pairs.update(sources="", files=str(place / "one.jsonl"))
+    with pytest.raises(
+        UserError, match=r"config\.data\.source_alpha=0\.5 is about config.pairs.sources, which is empty"
+    ):
+        preflight.check(run, run.config.stages)
+
+
+def test_a_source_that_is_missing_or_without_an_example_is_named(place, tmp_path):
+    text = TWO.format(place, "", "").replace("five.jsonl", "six.jsonl")
+    with pytest.raises(UserError, match=r"six\.jsonl: no such file or folder"):
+        run = make_run(place, tmp_path / "run", **{"pairs.sources": text})
+        preflight.check(run, run.config.stages)
+    (tmp_path / "six.jsonl").write_text('{"query": "w1", "positive": " "}\n')
+    text = text.replace(f"{place}/six", f"{tmp_path}/six")
+    with pytest.raises(UserError, match="source 'five': no labelled example is left to train on"):
+        execute(make_run(place, tmp_path / "run", **{"pairs.sources": text}), "pairs")
+
+
+@pytest.mark.long
+def test_a_run_on_five_sources_that_is_killed_ends_the_same(place, tmp_path):
+    """SIGKILL in the middle of training; the file of sources has gone meanwhile."""
+    flags = as_flags(**SMALL, vocab=place / "vocab.txt", stages="('pairs','train')")
+    copy, log = shutil.copy(place / "five.toml", tmp_path / "five.toml"), tmp_path / "log"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    commands = [["--config=dpr:local", f"--workdir={folder}", *flags] for folder in (whole, killed)]
+    assert children.run([*commands[0], f"--config.pairs.sources={copy}"], log) == 0, log.read_text()
+    strike = children.Strike([killed / "checkpoints" / str(step) for step in (4, 6, 8)])
+    assert children.run([*commands[1], f"--config.pairs.sources={copy}"], log, strike) == -9, log.read_text()
+    assert not (killed / "checkpoints" / "12").exists()
+    (tmp_path / "five.toml").unlink()
+    assert children.run([f"--workdir={killed}"], log) == 0, log.read_text()
+    assert "restored step" in log.read_text()
+    assert metrics(killed) == metrics(whole)
+    for one, other in zip(state(killed), state(whole), strict=True):
+        np.testing.assert_array_equal(one, other)
