@@ -15,7 +15,7 @@ from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
-from retrieval.training.optimizer import linear_schedule
+from retrieval.training.schedules import schedule
 
 # The argument of these may be a model: tests/published_test.py and tests/own_test.py have them.
 OF_MODELS = {"published", "fine_tune", "embedding", "own"}
@@ -73,9 +73,9 @@ def test_repberts_setting():
         assert (config.model.pooling, config.model.embed_dim, config.model.token_types) == ("mean", 0, "sides")
         assert config.train.steps // config.train.accumulation == 350_000
         assert config.train.batch_size * (1 + config.data.negatives) == 26
-    schedule = paper.train.schedule_steps // paper.train.accumulation
-    assert (schedule, round(paper.train.warmup_ratio * schedule)) == (1_038_150, 10_000)
-    assert linear_schedule(3e-6, schedule, paper.train.warmup_ratio)(350_000) == pytest.approx(2.0e-6, rel=0.01)
+    planned = paper.train.schedule_steps // paper.train.accumulation
+    assert (planned, round(paper.train.warmup_ratio * planned)) == (1_038_150, 10_000)
+    assert schedule("linear", 3e-6, planned, paper.train.warmup_ratio)(350_000) == pytest.approx(2.0e-6, rel=0.01)
     assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
 
 

@@ -44,7 +44,7 @@ _EIGHT_DEVICES = frozenset(
     for name in (
         *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes", "on_mesh", "packing", "plan"),
         *("pod", "pod_search", "pod_store", "refresh", "scann", "sharding", "source_runs", "tasks"),
-        *("training_time", "vector_codes"),
+        *("optimizers", "training_time", "vector_codes"),
     )
 )
 

@@ -12,14 +12,8 @@ from flax import nnx
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.training.optimizer import (
-    accumulated,
-    begin_second,
-    decayed,
-    linear_schedule,
-    make_optimizer,
-    with_masters,
-)
+from retrieval.training.optimizer import accumulated, decayed, make_optimizer, with_masters
+from retrieval.training.schedules import begin_second, schedule
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
 
@@ -32,10 +26,10 @@ SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=
     ],
 )
 def test_schedule_at_its_corners(warmup_ratio, expected):
-    schedule = linear_schedule(0.1, 100, warmup_ratio)
+    linear = schedule("linear", 0.1, 100, warmup_ratio)
     for count, rate in expected.items():
-        assert schedule(count) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
-        assert jax.jit(schedule)(jnp.int32(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
+        assert linear(count) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
+        assert jax.jit(linear)(jnp.int32(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
 
 
 def updates(optimizer, state, count):

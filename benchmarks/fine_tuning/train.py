@@ -41,7 +41,8 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.objectives.distillation import kl_divergence
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 from retrieval.training.objectives.own_negatives import multi_negative_nll
-from retrieval.training.optimizer import linear_schedule, make_optimizer
+from retrieval.training.optimizer import make_optimizer
+from retrieval.training.schedules import schedule
 
 DEPTH, SEEDS, TEMPERATURE = 100, (1, 2, 3), 0.05
 IN_BATCH, BM25, OWN, TEACHER = "in-batch", "bm25", "own", "teacher"
@@ -178,9 +179,9 @@ def optimizer() -> optax.GradientTransformation:
 
 
 def with_schedule(state: Any, learning_rate: float, steps: int) -> Any:
-    """The state of `optimizer` with the rates of `linear_schedule`, after a warm-up of a tenth of the steps."""
+    """The state of `optimizer` with the rates of a linear `schedule`, after a warm-up of a tenth of the steps."""
     counts = np.arange(_MOST_STEPS)
-    rates = jnp.where(counts < steps, linear_schedule(learning_rate, steps, 0.1)(counts), 0.0)
+    rates = jnp.where(counts < steps, schedule("linear", learning_rate, steps, 0.1)(counts), 0.0)
     return state._replace(rates=jnp.asarray(rates, jnp.float32))
 
 

@@ -505,10 +505,16 @@ declare(
     optimizer=Field(
         "adam",
         one_of("optimizer", "retrieval.training.optimizer.OPTIMIZERS"),
-        "Adam or LAMB, with decoupled weight decay",
+        "adam, lamb, muon (matrices of layers; the rest has Adam), lion or adafactor, with decoupled weight decay",
     ),
     learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
+    schedule=Field(
+        "linear",
+        one_of("schedule", "retrieval.training.schedules.SCHEDULES"),
+        "what the learning rate does behind the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
+    ),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
+    decay_ratio=Field(0.1, SHARE_BETWEEN, "wsd: share of the steps, the last ones, in which the learning rate falls"),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
     clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),

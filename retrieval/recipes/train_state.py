@@ -22,7 +22,7 @@ from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import artefacts
-from retrieval.training import loop, memory, optimizer, work
+from retrieval.training import loop, memory, optimizer, schedules, work
 from retrieval.training.checkpoint import Checkpointer, steps_in
 from retrieval.training.loop import TrainState
 
@@ -62,13 +62,13 @@ def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
     def create(step: jax.Array, params: Any) -> TrainState:
         begun = TrainState.create(params, make_optimizer(config))
         updates = -(-step // config.train.accumulation)  # what is left of an update counts as one
-        return dataclasses.replace(begun, step=step, opt_state=optimizer.begin_second(begun.opt_state, updates))
+        return dataclasses.replace(begun, step=step, opt_state=schedules.begin_second(begun.opt_state, updates))
 
     return jax.jit(create, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(state.step, params)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Adam or LAMB as the config has it; the schedule counts updates."""
+    """The optimizer that the config has; its schedule counts updates."""
     train, mine = config.train, config.mine
     steps = train.schedule_steps or train.steps
     tx = optimizer.make_optimizer(
@@ -82,6 +82,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         lamb_norm_limit=train.lamb_norm_limit or None,
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
+        schedule=train.schedule,
+        decay_ratio=train.decay_ratio,
     )
     tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
     return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx

@@ -41,6 +41,11 @@ def check(config: ConfigDict) -> None:
       UserError: it would not, or as `RefreshKind.check`.
     """
     _check_schedule(config.mine, config.train.steps, config.loop.validate_every)
+    if config.mine.turn_rate and config.train.schedule != "linear":
+        raise UserError(
+            f"config.mine.turn_rate={config.mine.turn_rate:g} plans a linear schedule anew, and config.train.schedule="
+            f"{config.train.schedule} is another: set that to linear, or config.mine.turn_rate=0"
+        )
     if config.mine.refresh_every:
         kind_of(config.mine.refresh_makes).check(config)
 

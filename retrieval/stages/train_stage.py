@@ -13,7 +13,7 @@ from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage
 from retrieval.recipes import adapters, bert_weights, initial_parameters
 from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabelled
 from retrieval.recipes.examples import check as check_examples
-from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
+from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, has_teacher, recipe_of
 from retrieval.recipes.source_batches import check as check_sources
 from retrieval.stages import (
@@ -28,7 +28,7 @@ from retrieval.stages import (
 )
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.train import BAD_BATCHES, FOLLOWED, train
-from retrieval.training import sharding
+from retrieval.training import frozen, optimizer, sharding
 
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
 
@@ -99,8 +99,9 @@ def check_model(run: Run) -> None:
     abstract_batch(config, mesh)
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
-    if config.mesh.rules:
+    if config.mesh.rules or config.train.optimizer == "muon":
         params = adapters.with_shapes(config, parameters_of(abstract_model(config, run.vocab_size)))
+        optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
         shardings_of(params, config, mesh)
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)

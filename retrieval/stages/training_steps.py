@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import declared
 from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.runtime import hosts
+from retrieval.training import schedules
 
 _log = logging.getLogger(__name__)
 
@@ -24,8 +26,16 @@ def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[i
       traced_steps: of `config.profile`.
 
     Raises:
-      UserError: no update would ever come, or there is no such trace, or the learning rate ends before the run.
+      UserError: no update would ever come, there is no such trace, or the learning rate ends before the run or has
+        no room.
     """
+    schedules.check(train.schedule, train.warmup_ratio, train.decay_ratio)
+    usual = declared()["train.decay_ratio"].default
+    if train.schedule != "wsd" and train.decay_ratio != usual:
+        raise UserError(
+            f"config.train.decay_ratio={train.decay_ratio:g} is of config.train.schedule=wsd, and that is "
+            f"{train.schedule}: set config.train.decay_ratio={usual}"
+        )
     if not train.epochs:
         _check_fields(train, keep_steps)
         traced(traced_steps, train.steps)
@@ -128,7 +138,7 @@ def traced(asked: Sequence[int], last: int) -> tuple[int, int]:
 
 def _check_fields(train: ConfigDict, keep_steps: Sequence[int]) -> None:
     """Checks the fields of `config.train` that depend on the number of steps."""
-    if 0 < train.schedule_steps < train.steps:
+    if 0 < train.schedule_steps < train.steps and train.schedule != "constant":
         raise UserError(
             f"config.train.schedule_steps={train.schedule_steps} ends before config.train.steps={train.steps}, with a "
             "learning rate of 0 from there on: raise it, or set 0"

@@ -1,5 +1,8 @@
-"""AdamW with linear warm-up and decay, as BERT is trained (Devlin et al. 2019; Chang et al. 2020, section 4.1), or LAMB
-(You et al. 2020), as ANCE is.
+"""The optimizers of `OPTIMIZERS`: what they make of a gradient, before weight decay and the learning rate.
+
+adam is AdamW, as BERT is trained (Devlin et al. 2019; Chang et al. 2020, section 4.1). lamb (You et al. 2020) is
+ANCE's.
+The parts are optax's, but for LAMB's lengths: optax has no limit of them, and takes all layers for one parameter.
 """
 
 import math
@@ -8,12 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
+from optax import contrib
 
 from retrieval.errors import UserError, unknown_name
+from retrieval.training import schedules
 
-OPTIMIZERS = ("adam", "lamb")
+OPTIMIZERS = ("adam", "lamb", "muon", "lion", "adafactor")
+_RMS = 0.2  # of AdamW's updates, times the learning rate
 
 
 def make_optimizer(
@@ -28,8 +33,10 @@ def make_optimizer(
     lamb_norm_limit: float | None = None,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
     second_rate: float | None = None,
+    schedule: str = "linear",
+    decay_ratio: float = 0.1,
 ) -> optax.GradientTransformation:
-    """Adam or LAMB with bias correction and decoupled weight decay, after clipping by the global norm.
+    """An optimizer with decoupled weight decay and a schedule, after clipping by the global norm.
 
     Args:
       learning_rate: the highest, reached at the end of the warm-up.
@@ -37,15 +44,18 @@ def make_optimizer(
       weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
       name: in `OPTIMIZERS`; LAMB scales the update of every parameter to the parameter's own length.
       lamb_norm_limit: the longest that LAMB takes a parameter for; None for no limit. ANCE's authors have 10.
-      is_stacked: whether the parameter at a path is one of several layers, along its first axis, to LAMB one for each.
+      is_stacked: whether the parameter at a path is one of several layers, along its first axis; each layer's is a
+        parameter of its own.
       clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
       epsilon: Adam's, which keeps small gradients from large updates.
-      second_rate: the highest learning rate of a second phase, which `begin_second` begins; None where there is none.
+      second_rate: the highest learning rate of a second phase, which `schedules.begin_second` begins, of the linear
+        schedule; None where there is none.
+      schedule, decay_ratio: as `schedules.schedule` takes them.
 
     Raises:
       UserError: a setting is out of its range.
     """
-    schedule = linear_schedule(learning_rate, steps, warmup_ratio)
+    rate = schedules.schedule(schedule, learning_rate, steps, warmup_ratio, decay_ratio)
     if clip_norm is not None and not clip_norm > 0:
         raise UserError(f"optimizer: clip_norm {clip_norm} must be greater than 0; None is no clipping")
     if not weight_decay >= 0:
@@ -54,51 +64,90 @@ def make_optimizer(
         raise UserError(f"optimizer: lamb_norm_limit {lamb_norm_limit} must be greater than 0; None is no limit")
     if name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
-    parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon), optax.add_decayed_weights(weight_decay, decayed)]
+    adam = optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon)
+    scaled = {
+        "muon": lambda: _muon(is_stacked, adam),
+        "lion": lambda: optax.scale_by_lion(b1=0.9, b2=0.99),
+        "adafactor": lambda: _adafactor(is_stacked),
+    }
+    parts = [scaled.get(name, lambda: adam)(), optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
     if second_rate is None:
-        parts.append(optax.scale_by_learning_rate(schedule))
+        parts.append(optax.scale_by_learning_rate(rate))
     else:
-        parts.append(_scale_in_phases((learning_rate, second_rate), steps, warmup_ratio))
+        parts.append(schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio))
     tx = optax.chain(*parts)
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
 
 
-class _Phase(NamedTuple):
-    """The state of a schedule of two phases: updates of this phase, and those before it (0 in the first)."""
-
-    count: jax.Array
-    before: jax.Array
-
-
-def begin_second(state: Any, before: jax.Array) -> Any:
-    """The state of an optimizer that has done nothing yet, at the beginning of the second phase.
+def check_matrices(name: str, params: Any, is_stacked: Callable[[tuple], bool]) -> None:
+    """Checks that Muon has something to do.
 
     Args:
-      before: updates of the first phase, at least 1.
+      params: those that are trained, or their shapes.
+
+    Raises:
+      UserError: it has not.
     """
+    if name == "muon" and not any(_is_matrix(is_stacked, *item) for item in jax.tree.leaves_with_path(params)):
+        raise UserError(
+            "config.train.optimizer=muon is for the matrices of a Transformer's layers, and none is trained here: set "
+            "config.train.optimizer=adam"
+        )
 
-    def begun(node: Any) -> Any:
-        return node._replace(before=jnp.int32(before)) if isinstance(node, _Phase) else node
 
-    return jax.tree.map(begun, state, is_leaf=lambda node: isinstance(node, _Phase))
+def _is_matrix(is_stacked: Callable[[tuple], bool], path: tuple, leaf: Any) -> bool:
+    return is_stacked(path) and leaf.ndim == 3
 
 
-def _scale_in_phases(rates: tuple[float, float], steps: int, warmup_ratio: float) -> optax.GradientTransformation:
-    """As `linear_schedule` for each phase; the second one has the steps that are left."""
+def _muon(is_stacked: Callable[[tuple], bool], rest: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Muon (Jordan et al. 2024) for the matrices of layers, as long as AdamW's updates (Liu et al. 2025).
 
-    def init(_: Any) -> _Phase:
-        return _Phase(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.int32))
+    So both have one learning rate. Embeddings, heads, norms and biases have the optimizer `rest`.
+    """
+    axes = contrib.MuonDimensionNumbers(-2, -1)  # each layer's is a matrix of its own
+    orthogonal = contrib.scale_by_muon(
+        beta=0.95, weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates)
+    )
 
-    def update(updates: Any, state: _Phase, _: Any = None) -> tuple[Any, _Phase]:
-        left = jnp.maximum(steps - state.before, 1).astype(jnp.float32)
-        highest = jnp.where(state.before > 0, rates[1], rates[0])
-        corners = jnp.stack([jnp.zeros_like(left), warmup_ratio * left, left])
-        rate = highest * jnp.interp(state.count, corners, jnp.array([0.0, 1.0, 0.0]))
-        return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), state._replace(count=state.count + 1)
+    def scale(updates: Any, _: Any) -> Any:
+        return jax.tree.map(lambda update: _RMS * math.sqrt(max(update.shape[-2:])) * update, updates)
 
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
+    def labels(params: Any) -> Any:
+        return jax.tree.map_with_path(
+            lambda path, leaf: "muon" if _is_matrix(is_stacked, path, leaf) else "adam", params
+        )
+
+    return optax.partition({"muon": optax.chain(_in_place(orthogonal), optax.stateless(scale)), "adam": rest}, labels)
+
+
+def _adafactor(is_stacked: Callable[[tuple], bool]) -> optax.GradientTransformation:
+    """Adafactor (Shazeer & Stern 2018): the learning rate is a share of the size of each parameter."""
+    one = optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
+
+    def labels(params: Any) -> Any:
+        return jax.tree.map_with_path(lambda path, _: "layers" if is_stacked(path) else "others", params)
+
+    def init(params: Any) -> Any:
+        return jax.vmap(one.init)(params) if jax.tree.leaves(params) else optax.EmptyState()
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.vmap(one.update)(updates, state, params) if jax.tree.leaves(params) else (updates, state)
+
+    each = optax.GradientTransformation(init, update)
+    return _in_place(optax.partition({"layers": each, "others": one}, labels))
+
+
+def _in_place(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same for parameters that devices share: XLA moves what it needs, and results lie where the inputs do."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        where = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (updates, state))
+        placed: Callable[..., Any] = jax.sharding.auto_axes(tx.update, out_sharding=where)
+        return placed(updates, state, params)
+
+    return optax.GradientTransformation(tx.init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
 class _Sum(NamedTuple):
@@ -170,22 +219,6 @@ def with_masters(optimizer: optax.GradientTransformation) -> optax.GradientTrans
 
 def _in_float32(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
-
-
-def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> optax.Schedule:
-    """From 0 at update 0 up to `learning_rate` at update `warmup_ratio * steps`, and down to 0 at update `steps`.
-
-    Raises:
-      UserError: a setting is out of its range.
-    """
-    if steps < 1:
-        raise UserError(f"optimizer: steps {steps} must be at least 1")
-    if not 0 <= warmup_ratio <= 1:
-        raise UserError(f"optimizer: warmup_ratio {warmup_ratio} is not in [0, 1]")
-    if not learning_rate > 0:
-        raise UserError(f"optimizer: learning_rate {learning_rate} must be greater than 0")
-    corners, rates = np.array([0, warmup_ratio * steps, steps]), np.array([0, learning_rate, 0])
-    return lambda count: jnp.interp(count, corners, rates)
 
 
 def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax.GradientTransformation:

@@ -1,0 +1,128 @@
+"""Learning rates over updates: from 0 up to the highest in a warm-up, then as the name of a schedule says."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from retrieval.errors import UserError, unknown_name
+
+
+def schedule(
+    name: str, learning_rate: float, steps: int, warmup_ratio: float, decay_ratio: float = 0.1
+) -> optax.Schedule:
+    """From 0 at update 0 up to `learning_rate` at update `warmup_ratio * steps`, then as in `SCHEDULES`.
+
+    Args:
+      steps: updates that the learning rate is planned for.
+      decay_ratio: share of `steps`, the last ones, in which the rate of wsd falls.
+
+    Raises:
+      UserError: a setting is out of its range.
+    """
+    if steps < 1:
+        raise UserError(f"optimizer: steps {steps} must be at least 1")
+    if not 0 <= warmup_ratio <= 1:
+        raise UserError(f"optimizer: warmup_ratio {warmup_ratio} is not in [0, 1]")
+    if not learning_rate > 0:
+        raise UserError(f"optimizer: learning_rate {learning_rate} must be greater than 0")
+    if name not in SCHEDULES:
+        raise unknown_name("schedule", name, SCHEDULES)
+    check(name, warmup_ratio, decay_ratio)
+    return SCHEDULES[name](learning_rate, steps, warmup_ratio * steps, decay_ratio * steps)
+
+
+def check(name: str, warmup_ratio: float, decay_ratio: float) -> None:
+    """Checks that a schedule has updates left for its decay.
+
+    Raises:
+      UserError: it has not.
+    """
+    if name == "cosine" and warmup_ratio == 1:
+        raise UserError(
+            "config.train.schedule=cosine falls after the warm-up, and config.train.warmup_ratio=1 leaves no step for "
+            "that: lower it"
+        )
+    if name == "wsd" and warmup_ratio + decay_ratio > 1:
+        raise UserError(
+            f"config.train.schedule=wsd: config.train.warmup_ratio={warmup_ratio:g} and config.train.decay_ratio="
+            f"{decay_ratio:g} are more than all steps together: lower one of them"
+        )
+
+
+def scale_in_phases(rates: tuple[float, float], steps: int, warmup_ratio: float) -> optax.GradientTransformation:
+    """As the linear schedule for each of two phases; the second one has the steps that are left."""
+
+    def init(_: Any) -> Phase:
+        return Phase(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.int32))
+
+    def update(updates: Any, state: Phase, _: Any = None) -> tuple[Any, Phase]:
+        left = jnp.maximum(steps - state.before, 1).astype(jnp.float32)
+        highest = jnp.where(state.before > 0, rates[1], rates[0])
+        corners = jnp.stack([jnp.zeros_like(left), warmup_ratio * left, left])
+        rate = highest * jnp.interp(state.count, corners, jnp.array([0.0, 1.0, 0.0]))
+        return jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates), state._replace(count=state.count + 1)
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
+
+
+class Phase(NamedTuple):
+    """The state of a schedule of two phases: updates of this phase, and those before it (0 in the first)."""
+
+    count: jax.Array
+    before: jax.Array
+
+
+def begin_second(state: Any, before: jax.Array) -> Any:
+    """The state of an optimizer that has done nothing yet, at the beginning of the second phase.
+
+    Args:
+      before: updates of the first phase, at least 1.
+    """
+
+    def begun(node: Any) -> Any:
+        return node._replace(before=jnp.int32(before)) if isinstance(node, Phase) else node
+
+    return jax.tree.map(begun, state, is_leaf=lambda node: isinstance(node, Phase))
+
+
+def _linear(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+    """In a line to 0 at update `steps`, as BERT is trained. optax's own differs from it in the last bit."""
+    corners, rates = np.array([0, warmup, steps]), np.array([0, rate, 0])
+    return lambda count: jnp.interp(count, corners, rates)
+
+
+def _cosine(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+    """Half a cosine, to 0 at update `steps` (Loshchilov & Hutter 2017)."""
+    return _after_warmup(rate, warmup, optax.cosine_decay_schedule(rate, steps - warmup))
+
+
+def _wsd(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): the last `decay` updates go to 0 in a line."""
+    falls = optax.linear_schedule(rate, 0.0, decay)
+    return _after_warmup(
+        rate, warmup, optax.join_schedules([optax.constant_schedule(rate), falls], [steps - warmup - decay])
+    )
+
+
+def _constant(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+    """The highest rate, to the end and behind it."""
+    return _after_warmup(rate, warmup, optax.constant_schedule(rate))
+
+
+def _after_warmup(rate: float, warmup: Any, then: optax.Schedule) -> optax.Schedule:
+    """A schedule behind a line from 0 to its beginning, whose updates need not be a whole number."""
+    return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), then], [warmup]) if warmup else then
+
+
+# Of the highest rate, and of updates: all, those of the warm-up and those of the decay. They need not be whole numbers,
+# which optax's types say.
+SCHEDULES: dict[str, Callable[[float, Any, Any, Any], optax.Schedule]] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "wsd": _wsd,
+    "constant": _constant,
+}
