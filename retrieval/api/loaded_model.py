@@ -29,11 +29,12 @@ from retrieval.config import experiment
 from retrieval.config.fields import check_value, declared
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError, hub_hint, unknown_name
 from retrieval.models.encoder_folder import is_encoder
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import exported_towers, initial_parameters, towers
+from retrieval.recipes import exported_towers, initial_parameters, prompted, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import Chosen, ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -41,6 +42,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
 from retrieval.runtime import artefacts, hub
+from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, vector_codes
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, NO_OPTIONS, OF_WORDS, IndexKind, Options, Texts
@@ -81,7 +83,7 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
     if any(chosen[:2]):
         raise UserError(
             f"{path}: a run has the prefixes that it was trained with, config.data.query_prefix and "
-            "config.data.document_prefix: leave them out"
+            "config.data.document_prefix: leave them out; encode_queries and encode_documents take a prompt_name"
         )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
@@ -130,9 +132,10 @@ class Model:
         if towers is None:
             return
         self._config, self._vocabulary = towers.config, towers.vocabulary
-        embedder = Embedder(self._config, self._vocabulary, mesh := local_mesh(self._config))
-        self._queries, self._documents = embedder.queries(towers.params), embedder.documents(towers.params)
-        self._devices = mesh.size
+        # Where prompts are not pooled, those of other sizes are other programs with the same parameters.
+        self._params = towers.params if any(self._config.model.pool_from) else None
+        self._embedders = {tuple(self._config.model.pool_from): self._embedder(self._config, towers.params)}
+        self._devices = local_mesh(self._config).size
 
     def __repr__(self) -> str:
         return f"Model({self._place})"
@@ -142,26 +145,53 @@ class Model:
         rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
         for length in encoding.lengths_up_to(self._config.data.query_length):
             for count in (row for row in rows if row < 2 * min(most, _FEW)):
-                encoding.encode_few([[0] * length] * count, self._queries, length, self._devices)
+                encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
 
-    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Embeddings of queries, float32 [Q, E]."""
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The model's prompts by name: 'query' and 'document', be they empty, and others that it has."""
+        self._check_towers()
+        return prompts.table(self._config.data)
+
+    def encode_queries(
+        self, queries: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
+    ) -> np.ndarray:
+        """Embeddings of queries, float32 [Q, E].
+
+        Args:
+          prompt_name: the name of the one of `prompts` that stands before each; by default it is 'query'.
+          prompt: what stands before each instead, '' for nothing.
+
+        Raises:
+          UserError: both are given, there is no such prompt, or it leaves no room for a text.
+        """
         self._check_towers()
         if not is_list(queries):
             raise UserError(
                 "encode_queries takes a list of texts; write [query], or of a table table['query'].tolist()"
             )
         texts = [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
-        return self._embed(self._queries, towers.query_tokens(self._config, self._vocabulary, texts))
+        text = prompts.chosen(self._config.data, QUERY, prompt_name, prompt)
+        config = prompted.with_prompts(self._config, self._vocabulary, query=text)
+        return self._embed(self._tower(QUERY, config), towers.query_tokens(config, self._vocabulary, texts))
 
-    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+    def encode_documents(
+        self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None
+    ) -> np.ndarray:
         """Embeddings of documents, float32 [N, E]; of long ones that of the beginning.
 
         Args:
           documents: texts, or records with a 'text' and a 'title'.
+          prompt_name, prompt: as in `encode_queries`; by default the prompt is 'document'.
+
+        Raises:
+          UserError: as `encode_queries`, or a document is none.
         """
         self._check_towers()
-        return self._embed(self._documents, [each[0] for each in self._windows(candidates(documents))])
+        text = prompts.chosen(self._config.data, DOCUMENT, prompt_name, prompt)
+        config = prompted.with_prompts(self._config, self._vocabulary, document=text)
+        rows = towers.candidate_windows(config, self._vocabulary, candidates(documents))
+        return self._embed(self._tower(DOCUMENT, config), [windows[0] for windows in rows])
 
     def index(
         self,
@@ -354,17 +384,26 @@ class Model:
             return kind.build(Texts("documents", lambda: iter(texts), folds_accents), options).search
         if not kind.available():
             raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
-        rows = self._windows(texts)
+        rows = towers.candidate_windows(self._config, self._vocabulary, texts)
         owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
-        embeddings_WE = self._embed(self._documents, list(itertools.chain.from_iterable(rows)))
+        embeddings_WE = self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows)))
         index = indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W)
         return self._of_texts(index.search)
 
     def _of_texts(self, search: Callable[[np.ndarray, int], Any]) -> Search:
         return lambda queries, k: search(self.encode_queries(queries), k)
 
-    def _windows(self, texts: Sequence[Candidate]) -> list[list[list[int]]]:
-        return towers.candidate_windows(self._config, self._vocabulary, texts)
+    def _tower(self, side: str, config: ConfigDict | None = None) -> Callable[[np.ndarray], np.ndarray]:
+        """What embeds the rows of a side, pooled from where a config says, by default the model's own."""
+        config = config or self._config
+        places = tuple(config.model.pool_from)
+        if places not in self._embedders:
+            self._embedders[places] = self._embedder(config, self._params)
+        return self._embedders[places][side]
+
+    def _embedder(self, config: ConfigDict, params: Any) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+        embedder = Embedder(config, self._vocabulary, local_mesh(config))
+        return {QUERY: embedder.queries(params), DOCUMENT: embedder.documents(params)}
 
     def _embed(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         if not tokens:

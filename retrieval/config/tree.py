@@ -249,6 +249,18 @@ declare(
     document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
     query_prefix=Field("", PREFIX, "what stands before every query, such as 'query: '; its tokens count"),
     document_prefix=Field("", PREFIX, "what stands before every document, in front of its title"),
+    prompts=Field(
+        (),
+        checked_by(
+            "a tuple of texts 'name=prompt', with other names than query and document: \"('clustering=cluster: ',)\"",
+            "retrieval.data.tokenizers.prompts.are_prompts",
+        ),
+        "further prompts by name, for exports, retrieval.load and serve; NAME-query, NAME-document and NAME are those "
+        "of the evaluation set NAME",
+    ),
+    default_prompt=Field(
+        "document", TEXT, "export: the name of the prompt of a text of which nobody says what it is; '': it has none"
+    ),
     titles=Field(
         "pair",
         one_of("way of titles", ("pair", "joined")),

@@ -45,7 +45,7 @@ class Use:
     Attributes:
       normalize: whether embeddings are given length 1.
       truncate_dim: how many dimensions of them are kept; 0 for all.
-      prompts: what stands before queries and before documents, where there is something.
+      prompts: what stands before texts, by name: before queries and before documents, where there is something.
       include_prompt: whether the pooling takes the tokens of these.
       titles: how the title of a document was read, `data.titles`; our own loader looks for it.
     """
@@ -123,11 +123,11 @@ def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
     files.write_json(folder / "config.json", config)
 
 
-def write_router(folder: Path, use: Use) -> None:
+def write_router(folder: Path, use: Use, default_prompt: str) -> None:
     """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
     files.write_json(folder / ROUTER, router(folder))
     _write_modules(folder, ["Router"])
-    files.write_json(folder / SETTINGS, use.settings(DOCUMENT))
+    files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
 def router(folder: Path) -> dict[str, Any]:

@@ -263,6 +263,8 @@ def _check(config: ConfigDict) -> None:
     _check_kinds(config, recipe)
     if not recipe.has_prefixes and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
         raise UserError(f"config.data.{name}={config.data[name]}: only towers have prefixes; set it to ''")
+    if config.data.prompts and not recipe.has_towers:
+        raise UserError(f"config.data.prompts={config.data.prompts}: only towers have prompts by name; set it to ()")
     if not recipe.has_prefixes and config.data.titles != prefixes.PAIR:
         raise UserError(f"config.data.titles={config.data.titles}: only towers join them; set it to {prefixes.PAIR}")
     batch_size, lanes = config.train.batch_size, config.data.lanes

@@ -1,5 +1,6 @@
 """Towers that the stage `export` has written, or sentence-transformers: folders that are read without a run."""
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.towers import build_towers, check_truncated
+
+_log = logging.getLogger(__name__)
 
 
 class ExportedTowers(NamedTuple):
@@ -76,6 +79,8 @@ def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple
     config.model.update(tied=query is document, positions=query.bert.sizes["max_length"])
     config.data.update(query_length=query.query_length, document_length=document.length)
     config.data.query_prefix, config.data.document_prefix = module_fields.prompts(folder, settings, chosen[:2])
+    config.data.prompts = module_fields.named_prompts(folder, settings)
+    config.data.default_prompt = settings.get("default_prompt_name") or ""
     config.data.titles = module_fields.titles(folder, settings)
     if chosen.truncate_dim:
         config.model.truncate_dim = chosen.truncate_dim
@@ -83,4 +88,9 @@ def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple
     config.model.pool_from = (0, 0)
     if not query.include_prompt:
         config.model.pool_from = module_fields.behind_prefixes(config, bert_weights.vocabulary_of(document.bert))
+        if config.data.prompts and not any(config.model.pool_from):
+            _log.warning(
+                "%s: its prompts are not pooled, which needs one of queries or documents here: none is kept", folder
+            )
+            config.data.prompts = ()
     return query, document

@@ -20,7 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import check_kept_config, kept_config
-from retrieval.recipes import adapters, bert_weights, train_state
+from retrieval.recipes import adapters, bert_weights, prompted, train_state
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
@@ -313,8 +313,8 @@ def decided(config: ConfigDict) -> tuple[str, ...]:
 def of_towers(run: Run) -> ConfigDict:
     """The run's config with the sizes and lengths of the towers that it has: its base's, where they were trained there.
 
-    They are cut as the embeddings are that the stage `encode` made. An MLM trains no towers: those with its encoder are
-    as the run's own config has them.
+    Their named prompts are among its own, and they are cut as the embeddings are that the stage `encode` made. An MLM
+    trains no towers: those with its encoder are as the run's own config has them.
 
     Raises:
       UserError: embeddings have fewer dimensions than are to be kept.
@@ -324,6 +324,7 @@ def of_towers(run: Run) -> ConfigDict:
         config.recipe, config.model = trained.recipe, trained.model
         for name in TEXT_FIELDS:
             config.data[name] = trained.data[name]
+        prompted.take(config, trained)
     config.encode.update(run.holder("encode").config.encode)
     return truncated(config, config.encode.truncate)
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config import fields
 from retrieval.data.tokenizers import prefixes
+from retrieval.data.tokenizers import prompts as named
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.models import architecture, two_tower
@@ -118,12 +119,19 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
         )
     if others := [name for name, text in given.items() if text and text not in texts]:
         _log.info(
-            "%s: its prompts %s stand before no text; retrieval.load takes another by name (query_prompt, "
-            "document_prompt), and config.data.query_prefix as a text",
+            "%s: its prompts %s stand before no text unless named: prompt_name, query_prompt, document_prompt",
             folder,
             ", ".join(others),
         )
     return texts
+
+
+def named_prompts(folder: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The prompts of a folder for `config.data.prompts`: all but those of the names of the two sides."""
+    given = settings["prompts"]
+    if others := [name for name in given if not name or "=" in name]:
+        _log.warning("%s: a prompt cannot be named %r here, and is left out", folder / SETTINGS, others[0])
+    return named.written(given)
 
 
 def titles(folder: Path, settings: Mapping[str, Any]) -> str:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval.data.sets import beir
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import held_out_questions, initial_parameters
+from retrieval.recipes import held_out_questions, initial_parameters, prompted
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -43,13 +45,11 @@ def encode(run: Run) -> dict[str, Any]:
     vocabulary = run.load_vocabulary()
     config = of_towers(run)
     mesh = local_mesh(config)  # every host has shards of its own
-    embedder = Embedder(config, vocabulary, mesh)
-
-    def rows_of(texts: Sequence[str]) -> list[list[list[int]]]:
-        return [[ids] for ids in query_tokens(config, vocabulary, texts)]
-
-    windows_of = functools.partial(candidate_windows, config, vocabulary)
     items, counts = collections(run), {}
+    configs = {item.name: _with_prompts_of(item.name, config, vocabulary) for item in items}
+    # Prompts that are not pooled end in different places, and these are a part of the program.
+    embedders = {tuple(own.model.pool_from): own for own in configs.values()}
+    embedders = {places: Embedder(own, vocabulary, mesh) for places, own in embedders.items()}
     same = repeated(items)
     systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
     if run.config.encode.untrained:
@@ -60,33 +60,45 @@ def encode(run: Run) -> dict[str, Any]:
     options = {**sizes, "longest": longest_text(config), "multiple": mesh.size}
     of_queries, of_candidates = form_of(config, FLOAT32), form_of(config)
 
-    def write_queries(folder: Path, kind: str, queries: Mapping[str, str], embed: encoding.Embed) -> None:
+    def write_queries(
+        folder: Path, kind: str, queries: Mapping[str, str], own: ConfigDict, embed: encoding.Embed
+    ) -> None:
+        def rows_of(texts: Sequence[str]) -> list[list[list[int]]]:
+            return [[ids] for ids in query_tokens(own, vocabulary, texts)]
+
         encoding.encode(folder, kind, queries.items(), len(queries), rows_of, embed, form=of_queries, **options)
 
-    def embed_some(collection: Collection, total: int, embed: encoding.Embed) -> np.ndarray:
+    def embed_some(collection: Collection, total: int, own: ConfigDict, embed: encoding.Embed) -> np.ndarray:
         some = itertools.islice(collection.candidates(), 0, None, -(-total // config.encode.calibrate))
-        rows = (row for each in some for row in windows_of([each])[0])
+        rows = (row for each in some for row in candidate_windows(own, vocabulary, [each])[0])
         return encoding.encode_rows(rows, embed, config.encode.batch_tokens, longest_text(config), mesh.size)
 
     for system, towers in systems.items():
         params = parameters_of(towers())
         for collection in items:
             name, folder = collection.name, collection.embeddings(system)
+            own = configs[name]
+            embedder = embedders[tuple(own.model.pool_from)]
             if name == CORPUS and system in BASELINES:
                 continue
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
-                write_queries(folder, "queries", queries, embedder.queries(params))
+                write_queries(folder, "queries", queries, own, embedder.queries(params))
             if system == TRAINED and name == held_out_questions.split_set(run):
-                write_queries(folder, "validation", held_out_questions.validation(run)[0], embedder.queries(params))
+                held_out = held_out_questions.validation(run)[0]
+                write_queries(folder, "validation", held_out, own, embedder.queries(params))
             counts[f"{name}, {system}"] = total = sum(1 for _ in collection.candidates())
-            if first := same.get(name):
+            first = same.get(name)
+            if first and configs[first.name].data.document_prefix == own.data.document_prefix:
                 _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
                 encoding.copy(first.embeddings(system), folder, "candidates", total, config.encode.shard_size)
             else:  # they are read as they are encoded: a collection may be larger than the memory
                 texts = ((item.id, item) for item in collection.candidates())
                 documents = embedder.documents(params)
-                form = _calibrated(of_candidates, folder, functools.partial(embed_some, collection, total, documents))
+                windows_of = functools.partial(candidate_windows, own, vocabulary)
+                form = _calibrated(
+                    of_candidates, folder, functools.partial(embed_some, collection, total, own, documents)
+                )
                 encoding.encode(folder, "candidates", texts, total, windows_of, documents, form=form, **options)
             if of_candidates.has_range:
                 clipped = hosts.on_first(functools.partial(encoding.clipped, folder, "candidates"))
@@ -122,6 +134,14 @@ def check_form(run: Run) -> None:
     form_of(of_towers(run))
 
 
+def _with_prompts_of(name: str, config: ConfigDict, vocabulary: Vocabulary) -> ConfigDict:
+    """The config with the prompts of a collection, of which the corpus has the usual ones."""
+    if name == CORPUS:
+        return config
+    prompted.log_of_set(config, name)
+    return prompted.of_set(config, vocabulary, name)
+
+
 def check_start(run: Run) -> None:
     """Checks that the towers before training can be encoded, where they are asked for.
 
@@ -155,7 +175,13 @@ STAGES.register(
             check_form,
             platforms.check,
         ),
-        fields=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),
+        fields=(
+            "seed",
+            "encode",
+            "model",
+            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
+            "loop.validate_queries",
+        ),
         reads=lambda config: ("prepare", "sets", Read("train", required=True), *of_pairs(config)),
         files=Run.vocabulary_inputs,
         fetch=fetch,

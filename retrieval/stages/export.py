@@ -11,17 +11,17 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data.corpora import tfds_source
 from retrieval.data.labelled import sources
-from retrieval.data.tokenizers import prefixes, tokenizer_files
+from retrieval.data.tokenizers import prefixes, prompts, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import card, display
 from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import adapters, examples, module_fields
-from retrieval.recipes.initial_parameters import check_towers, load_adapted, load_towers
+from retrieval.recipes import adapters, examples, module_fields, prompted
+from retrieval.recipes.initial_parameters import check_towers, load_adapted, load_towers, of_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import truncated
 from retrieval.recipes.trained_model import TRAINED
@@ -39,6 +39,7 @@ def export(run: Run) -> dict[str, Any]:
     """
     vocabulary, trainer = run.load_vocabulary(), run.holder("train")
     config, step = trainer.config, record_of(run, "train")["details"]["step"]
+    found: dict[str, str] = {}
     # On every host, as checkpoints are read.
     if publisher := recipe_of(config).published_by:
         write_model = TRAINED[publisher].open(run, "", "config.base").write
@@ -47,6 +48,7 @@ def export(run: Run) -> dict[str, Any]:
         towers = load_towers(run, len(vocabulary))
         config = truncated(config, run.holder("encode").config.encode.truncate)
         _check_towers(towers, config.recipe)
+        found = _prompts(of_towers(run))
         write_model = functools.partial(
             _write_towers,
             towers=towers,
@@ -56,10 +58,11 @@ def export(run: Run) -> dict[str, Any]:
             use=folders.Use(
                 normalize=towers.normalize,
                 truncate_dim=config.model.truncate_dim,
-                prompts=_prompts(config.data),
+                prompts=found,
                 include_prompt=_includes_prompts(config, vocabulary),
                 titles=config.data.titles,
             ),
+            default_prompt=_default_prompt(config, found),
             instead=_adapters_of(run) if run.config.export.adapter else None,
         )
         kind = {"tied": config.model.tied}
@@ -74,6 +77,7 @@ def export(run: Run) -> dict[str, Any]:
         model_card = _card(
             config,
             vocabulary,
+            found,
             title=run.folder.resolve().name,
             license=run.config.export.license,
             trained_on=dict(trained_on),
@@ -176,12 +180,19 @@ def _write_towers(
     query_length: int,
     document_length: int,
     use: folders.Use,
+    default_prompt: str,
     instead: Callable[[str, Path], None] | None,
 ) -> None:
     write = functools.partial(folders.write_tower, use=use, pad_id=vocabulary.pad_id)
     query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
-        write(folder, query_tower, length=document_length, query_length=query_length)
+        write(
+            folder,
+            query_tower,
+            length=document_length,
+            query_length=query_length,
+            default_prompt=default_prompt,
+        )
         _write_tokenizer(folder, query_tower, vocabulary, document_length)
         if instead:
             instead("query_tower", folder)
@@ -197,13 +208,25 @@ def _write_towers(
         _write_tokenizer(folder / name, tower, vocabulary, length)
         if instead:
             instead(f"{name}_tower", folder / name)
-    folders.write_router(folder, use)
+    folders.write_router(folder, use, default_prompt)
 
 
-def _prompts(data: ConfigDict) -> dict[str, str]:
-    """What stands before queries and before documents."""
-    of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
-    return {side: text for side, name in of_sides if (text := data[name])}
+def _prompts(config: ConfigDict) -> dict[str, str]:
+    """All prompts by name; of the two sides those that there are."""
+    found = prompted.table(config)
+    return {name: text for name, text in found.items() if text or name not in prompts.USUAL}
+
+
+def _default_prompt(config: ConfigDict, found: Mapping[str, str]) -> str:
+    """The name of the prompt of a text of which nobody says what it is; '' for none.
+
+    Raises:
+      UserError: there is no such prompt.
+    """
+    name = config.data.default_prompt
+    if name and name not in (*found, *prompts.USUAL):
+        raise unknown_name("prompt in config.data.default_prompt", name, (*found, *prompts.USUAL))
+    return name
 
 
 def _includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
@@ -230,6 +253,7 @@ def _write_tokenizer(folder: Path, tower: Any, vocabulary: Vocabulary, length: i
 def _card(
     trained: ConfigDict,
     vocabulary: Vocabulary,
+    named: Mapping[str, str],
     *,
     title: str,
     license: str,
@@ -240,6 +264,7 @@ def _card(
 
     Args:
       trained: the config that the model was trained with.
+      named: prompts by name.
       trained_on: as `_trained_on` gives it.
       evaluated: rows of `results.json`.
     """
@@ -254,6 +279,7 @@ def _card(
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
             *_NOTES[publisher](*lengths, trained),
+            *_notes_of_prompts(named),
             *_notes(vocabulary, trained.model.dtype),
         ],
         settings=dict(_settings(trained)),
@@ -311,7 +337,6 @@ def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDic
         *titles,
         *(truncated if model.truncate_dim else []),
         f"`{loader}` loads the encoder alone.{pooler}",
-        *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained.data).items()),
     ]
 
 
@@ -334,6 +359,14 @@ def _notes_of_sparse(query_length: int, document_length: int, trained: ConfigDic
         if trained.data.titles == prefixes.JOINED
         else "It was trained with titles as a text of their own, which `SparseEncoder` does not have: leave them out.",
     ]
+
+
+def _notes_of_prompts(found: Mapping[str, str]) -> list[str]:
+    notes = [
+        f"`encode_{name}` puts {text!r} before each text." for name, text in found.items() if name in prompts.USUAL
+    ]
+    named = [f"{display.inline(name)} {text!r}" for name, text in found.items() if name not in prompts.USUAL]
+    return [*notes, *([f"Other prompts, which `prompt_name` takes: {', '.join(named)}."] if named else [])]
 
 
 def _notes_of_reranker(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
@@ -382,7 +415,7 @@ STAGES.register(
             Run.check_vocabulary,
             check_towers,
         ),
-        fields=("export", "encode.truncate"),
+        fields=("export", "encode.truncate", "data.prompts"),
         reads=("prepare", "train", Read("evaluate", loose=True)),
         files=lambda run: [*results(run), *run.vocabulary_inputs()],
         writes=(FOLDER,),

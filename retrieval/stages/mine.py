@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import held_out_questions
+from retrieval.recipes import held_out_questions, prompted
+from retrieval.recipes.initial_parameters import of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.recipes.trained_model import Trained, open_trained
+from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import Collection, open_collection
@@ -62,7 +62,7 @@ def mine(run: Run) -> dict[str, Any]:
         )
     with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
         texts = [question.text for question in questions]
-        queries = texts if kind.of_words else embedded(open_trained(source), source.holder("train").folder, texts)
+        queries = texts if kind.of_words else embedded(source, name, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
         search = open_search(kind, open_collection(source, name), options_of)
         mined = hard_negatives.mine(mining, questions, candidates, search, queries, keeps_lone=config.pairs.keep_lone)
@@ -166,11 +166,14 @@ def open_search(
     return indexes.open_dense(kind, collection, options_of(kind)).search
 
 
-def embedded(trained: Trained, folder: Path, texts: list[str]) -> np.ndarray:
-    """Questions [Q, E] as the model of a work directory embeds them, whose candidates are searched."""
-    config, vocabulary, towers = trained
+def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
+    """Questions [Q, E] as the model of a run embeds them, with the prompt of the set whose candidates are searched."""
+    config, vocabulary, towers = open_trained(source)
     if not isinstance(towers, TwoTower):
+        folder = source.holder("train").folder
         raise UserError(f"{folder}: a masked language model has no towers to mine with: another config.base")
+    config.data.prompts = of_towers(source.holder("encode")).data.prompts
+    config = prompted.of_set(config, vocabulary, name)
     embedder = Embedder(config, vocabulary, local_mesh(config))
     tower = embedder.queries(parameters_of(towers))
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))

@@ -162,7 +162,7 @@ STAGES.register(
         uses=(
             "seed",
             "model",
-            *(f"data.{name}" for name in TEXT_FIELDS),
+            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
             "documents.base_url",
             "evaluate.depth",
             "fuse.dense_weight",

@@ -104,7 +104,7 @@ STAGES.register(
             "serve",
             "seed",
             "model",
-            *(f"data.{name}" for name in TEXT_FIELDS),
+            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
             "documents.base_url",
             "evaluate.depth",
             "fuse.dense_weight",

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
@@ -104,6 +105,8 @@ def check_model(run: Run) -> None:
         optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
         shardings_of(params, config, mesh)
         sharding.check_rules(params, config.mesh.rules)
+    if run.vocabulary and (config.data.query_prefix or config.data.document_prefix):
+        Prefixes.of(config.data, run.load_vocabulary())  # which refuses one that leaves no room
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)
     adapters.check_start(config)

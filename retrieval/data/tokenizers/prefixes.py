@@ -8,13 +8,16 @@ the tokens of either, one after the other, and stored texts serve with any prefi
 prefix in brackets that is a token of the vocabulary, such as '[unused0]', is that token, before texts of any kind.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
 
-NAMES = ("query_prefix", "document_prefix")
+NAMES = tuple(prompts.USUAL.values())
 FIELDS = (*(f"data.{name}" for name in NAMES), "data.titles")  # on which stored texts depend
 PAIR, JOINED = "pair", "joined"
 _MARK = re.compile(r"[\[<].*[\]>] ?")
@@ -35,13 +38,19 @@ class Prefixes(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
-        """The prefixes of the group `data` of a config."""
+        """The prefixes of the group `data` of a config.
+
+        Raises:
+          UserError: one leaves no room for a text.
+        """
         prefixes, joined = [data.get(name, "") for name in NAMES], data.get("titles", PAIR) == JOINED
         marks = [_mark(prefix, vocabulary) for prefix in prefixes]
         # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
         query, document = (
             mark or tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for mark, prefix in zip(marks, prefixes)
         )
+        for side, prefix, ids in zip(prompts.USUAL, prefixes, (query, document)):
+            _check_room(data, vocabulary, side, prefix, len(ids))
         apart = vocabulary.splits_at_spaces and all(
             mark or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
             for mark, prefix, ids in zip(marks, prefixes, (query, document))
@@ -99,6 +108,16 @@ class Prefixes(NamedTuple):
         windows = [text[:own], *(text[start : start + room] for start in starts[1:])]
         before = [prefix, *[self.document] * (len(starts) - 1)]
         return [vocabulary.single([*ids, *window], length) for ids, window in zip(before, windows)]
+
+
+def _check_room(data: Mapping[str, Any], vocabulary: Vocabulary, side: str, prefix: str, size: int) -> None:
+    """Checks that a text has a token left behind its prefix, as far as the length is known."""
+    specials, length = vocabulary.template.size(), data.get(f"{side}_length", math.inf)
+    if size and specials + size >= length:
+        raise UserError(
+            f"the prompt {prefix[:60]!r} has {size} tokens, and with {specials} special ones no token is left of "
+            f"config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+        )
 
 
 def type_change(data: Mapping[str, Any], sep_id: int) -> int:

@@ -23,7 +23,6 @@ from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.towers import query_tokens
-from retrieval.recipes.trained_model import open_trained
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import INDEXES
@@ -152,7 +151,7 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> L
       fields: of `config.spans`.
     """
     kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
-    asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
+    asked: Any = texts if kind.of_words else mine.embedded(source, name, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
     search = mine.open_search(kind, open_collection(source, name), options_of)
     for start in range(0, len(texts), _PART):
