@@ -48,7 +48,7 @@ GONE = "net::ERR_CONNECTION_REFUSED"
 TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
 
-def search(queries, k, systems):
+def search(queries, k, systems, prompt_name):
     told = enumerate(((TWIN, "/?q=stone"), (NASTY, " java\nscript:window.ran = 1")))
     hits = [Hit(f"birds.md:{place}", "Owls", text, 2.0 - place, "At night", url) for place, (text, url) in told]
     hits += [Hit("twin.md:0", "Owls again", TWIN + " here", -1.0, url="https://example.org/twin")]

@@ -15,6 +15,7 @@ from support.tiny import execute
 
 import retrieval
 from retrieval.api.finished_run import FinishedRun
+from retrieval.api.own_search import OwnSearch
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records
@@ -42,6 +43,7 @@ def run(tmp_path_factory):
         "vocab": str(folder / "vocab.txt"),
         "pairs.files": str(folder / "pairs.jsonl"),
         "data.negatives": 0,
+        "data.prompts": ("lost=the red fox ",),
         "data.lanes": 1,
         "split.shards": 1,
         "train.batch_size": 8,
@@ -101,6 +103,15 @@ def test_documents_of_ones_own_are_searched(model, kind):
 def test_the_runs_own_passages_are_the_default(run, model):
     index = model.index(kind="hybrid")
     assert len(index) == len(toy_corpus.ANIMALS) and "yak" in index.search("where is the yak")[0].text
+
+
+def test_a_search_embeds_its_query_with_the_prompt_that_is_named(run):
+    own = OwnSearch(run, 5)
+    (named,), (written,) = own.search(["sleeps"], 3, (), "lost"), own.search(["the red fox sleeps"], 3)
+    assert named["dense"] == written["dense"] != own.search(["sleeps"], 3)[0]["dense"]
+    assert named["bm25"] == own.search(["sleeps"], 3)[0]["bm25"] != written["bm25"]
+    with pytest.raises(UserError, match="unknown prompt 'lots': did you mean lost"):
+        own.search(["sleeps"], 3, (), "lots")
 
 
 def test_a_folder_is_cut_into_passages(model, tmp_path):

@@ -29,7 +29,7 @@ NASTY = "<script>alert(1)</script>\u202e"
 SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, batch=8)
 
 
-def found(queries, k, systems):
+def found(queries, k, systems, prompt_name):
     hits = [Hit(f"p{rank}", "Owls", f"{rank} {NASTY} the owl", 1.0 - rank, "Life", "/owls") for rank in range(k)]
     return [{name: [] if query == "nothing" else hits for name in systems} for query in queries]
 
@@ -39,8 +39,9 @@ def marked(query, texts):
 
 
 def made(search=found, **changes):
-    encode = {kind: lambda texts: np.ones((len(texts), 2), np.float32) for kind in ("query", "document")}
-    values = {"titles": {"dense": "dense", "bm25": "BM25"}, "passages": 7, "encode": encode} | changes
+    encode = {kind: lambda texts, prompt_name: np.ones((len(texts), 2), np.float32) for kind in ("query", "document")}
+    values = {"titles": {"dense": "dense", "bm25": "BM25"}, "passages": 7, "encode": encode, "prompts": ("query", "nq")}
+    values |= changes
     return Service(search=search, marked=marked, **values)
 
 
@@ -63,6 +64,28 @@ def test_a_search_gives_the_hits_of_each_system(asked):
         expected = {"id": "p0", "title": "Owls", "section": "Life", "text": f"0 {NASTY} the owl", "score": 1.0}
         expected["url"] = "/owls"
         assert answer["systems"]["dense"][0] == expected and len(answer["systems"]["bm25"]) == 2
+
+
+def test_a_request_names_the_prompt_of_its_texts():
+    def search(queries, k, systems, prompt_name):
+        return [{name: [Hit(str(prompt_name), "", "", 1.0)] for name in systems} for _ in queries]
+
+    def encode(texts, prompt_name):
+        return np.full((len(texts), 1), {"nq": 3.0, None: 4.0}[prompt_name], np.float32)
+
+    asked = client(made(search, encode={"query": encode, "document": encode}))
+    several = {"queries": ["a", "b"], "k": 1, "systems": ["dense"]}
+    for named, expected in (({"prompt_name": "nq"}, "nq"), ({}, "None")):
+        answer = asked.post("/api/search", json=several | named).json()["results"]
+        assert [each["systems"]["dense"][0]["id"] for each in answer] == [expected] * 2
+    assert asked.get("/api/search?q=a&prompt_name=nq").json()["systems"]["dense"][0]["id"] == "nq"
+    for kind in ("query", "document"):
+        for named, expected in (({"prompt_name": "nq"}, 3.0), ({}, 4.0)):
+            body = {"texts": ["a"], "kind": kind} | named
+            assert asked.post("/api/encode", json=body).json()["embeddings"] == [[expected]]
+    assert asked.get("/api/health").json()["prompts"] == ["query", "nq"]
+    answer = client(made(prompts=())).get("/api/search?q=a&prompt_name=nq")
+    assert answer.status_code == 404 and "leave 'prompt_name' out" in answer.json()["error"]
 
 
 def test_several_queries_are_answered_at_once_and_in_order(asked):
@@ -128,6 +151,7 @@ def test_a_reader_answers_in_the_first_hits():
         ("/api/search", {"query": "a", "k": 6}, 400, "'k' is 6: a whole number from 1 to 5 is needed"),
         ("/api/search", {"query": "a", "k": True}, 400, "'k' is True"),
         ("/api/search", {"query": "a", "systems": ["bm52"]}, 400, "unknown systems 'bm52': did you mean bm25"),
+        ("/api/search", {"query": "a", "prompt_name": "nqq"}, 400, "unknown prompt 'nqq': did you mean nq"),
         ("/api/search", {"qeury": "a"}, 400, "unknown field 'qeury': did you mean query"),
         ("/api/search", b"{", 400, "the body is not valid JSON"),
         ("/api/search", b"[" * 150, 400, "the body is not valid JSON"),
@@ -252,7 +276,7 @@ def test_the_page_loads_nothing_and_sets_no_html(asked):
 
 
 def test_what_fails_is_told_to_the_log_alone(caplog):
-    def search(queries, k, systems):
+    def search(queries, k, systems, prompt_name):
         raise RuntimeError("a secret")
 
     asked = client(made(search))
@@ -263,9 +287,9 @@ def test_what_fails_is_told_to_the_log_alone(caplog):
 
 
 def test_a_search_that_takes_too_long_is_given_up():
-    def search(queries, k, systems):
+    def search(queries, k, systems, prompt_name):
         time.sleep(0.3)
-        return found(queries, k, systems)
+        return found(queries, k, systems, prompt_name)
 
     answer = client(made(search), SMALL._replace(seconds=0.05)).get("/api/search?q=a")
     assert answer.status_code == 503 and "no answer within 0.05 seconds" in answer.json()["error"]
@@ -348,9 +372,9 @@ def test_a_port_that_is_taken_is_one_sentence():
 
 
 def serve(port, idle=20):
-    def slow(queries, k, systems):
+    def slow(queries, k, systems, prompt_name):
         time.sleep(0.5)
-        return found(queries, k, systems)
+        return found(queries, k, systems, prompt_name)
 
     server._IDLE = idle
     listening = server.listen("127.0.0.1", 0)

@@ -54,14 +54,16 @@ class OwnSearch:
         contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
         self.words = bm25_kind.words(contents, options_of(kind))
 
-    def search(self, queries: Sequence[str], k: int, systems: Collection[str] = ()) -> list[dict[str, list[Hit]]]:
-        """For each query the hits of some systems, by default of all.
+    def search(
+        self, queries: Sequence[str], k: int, systems: Collection[str] = (), prompt_name: str | None = None
+    ) -> list[dict[str, list[Hit]]]:
+        """For each query the hits of some systems, by default of all; `prompt_name` as in `Model.encode_queries`.
 
         Raises:
-          UserError: there is no such system.
+          UserError: there is no such system, or no such prompt.
         """
         # Always as many: exact search compiles a program for each number of results.
-        results = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems)
+        results = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems, prompt_name)
 
         def lists(query: int) -> dict[str, list[Hit]]:
             firsts = {name: (scores[query, :k], rows[query, :k]) for name, (scores, rows) in results.items()}

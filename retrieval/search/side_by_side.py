@@ -26,25 +26,30 @@ class SideBySide:
     def __init__(
         self,
         words: Mapping[str, Search],
-        dense: Search | None = None,
+        dense: Callable[..., Run] | None = None,
         weight: float = fusion.DENSE_WEIGHT,
         depth: int = 100,
         in_tables: Mapping[str, str] | None = None,
     ):
         """Args:
         words: by the name of their kind; the first is merged with the dense one.
-        dense: by embeddings.
+        dense: by embeddings; takes the name of a prompt, too, where one is asked for.
         weight: of the dense list in the hybrid.
         depth: results of each list that the hybrid merges, at least.
         """
-        self._searches = ({DENSE: dense} if dense else {}) | dict(words)
+        self._searches: dict[str, Callable[..., Run]] = ({DENSE: dense} if dense else {}) | dict(words)
         self.first_words = next(iter(words), "")
         self.in_tables = dict(in_tables or {})
         self._weight, self._depth = weight, depth
         self.systems = (*self._searches, *([HYBRID] if dense and words else []))
 
-    def search(self, queries: Sequence[str], k: int, systems: Collection[str] = ()) -> dict[str, Run]:
+    def search(
+        self, queries: Sequence[str], k: int, systems: Collection[str] = (), prompt_name: str | None = None
+    ) -> dict[str, Run]:
         """The lists [Q, k] of some systems, by default of all.
+
+        Args:
+          prompt_name: of the prompt that queries are embedded with; by default their usual one.
 
         Raises:
           UserError: there is no such system.
@@ -54,8 +59,9 @@ class SideBySide:
                 raise unknown_name("system", system, self.systems)
         wanted = [system for system in self.systems if not systems or system in systems]
         merged = {self.first_words, DENSE} if HYBRID in wanted else set()
+        prompt = {DENSE: (prompt_name,)} if prompt_name is not None else {}
         lists = {
-            name: search(queries, max(k, self._depth) if name in merged else k)
+            name: search(queries, max(k, self._depth) if name in merged else k, *prompt.get(name, ()))
             for name, search in self._searches.items()
             if name in wanted or name in merged
         }

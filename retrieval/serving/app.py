@@ -37,12 +37,14 @@ Given = dict[str, Any]
 
 class _Query(NamedTuple):
     """Attributes:
+    prompt: the name of the one that it is embedded with; None for that of queries.
     details: whether the matched pieces are told, and which hits are nearly the same.
     """
 
     text: str
     k: int
     systems: tuple[str, ...]
+    prompt: str | None
     details: bool
     came: float
 
@@ -109,10 +111,12 @@ class _Server:
         query, k = requests.text(limits.characters), {"type": "integer", "minimum": 1, "maximum": limits.k}
         documents = requests.several(requests.document(limits.body), limits.texts)
         asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
+        prompt = Field("prompt_name", query, "the prompt that texts are embedded with, as /api/health names them")
         search = (
             *asked,
             Field("k", k, "hits of a list", min(_HITS, limits.k)),
             Field("systems", {"type": "array", "items": query}, "whose lists, as /api/health names them; or all", ()),
+            prompt,
             Field("details", {"type": "boolean"}, "whether to mark what matches, and what is nearly the same", False),
         )
         queries = Field("queries", requests.several(query, limits.texts), "several queries at once")
@@ -133,7 +137,11 @@ class _Server:
                 "an embedding of each text",
                 self._encode,
                 "Encoded",
-                (Field("texts", documents, "texts, or records with a 'text' and a 'title'", is_needed=True), side),
+                (
+                    Field("texts", documents, "texts, or records with a 'text' and a 'title'", is_needed=True),
+                    side,
+                    prompt,
+                ),
                 lacks="towers",
             ),
             Operation(
@@ -168,9 +176,10 @@ class _Server:
         if others := set(given["systems"]) - {*known}:
             raise unknown_name("systems", min(others)[:100], known)
         systems = tuple(name for name in known if name in (given["systems"] or known))
+        prompt = _prompt(self._service(), given)
         several: Sequence[str] | None = given.get("queries")
         queries = [
-            _Query(text, given["k"], systems, given["details"], came)
+            _Query(text, given["k"], systems, prompt, given["details"], came)
             for text in several or [given["query"] or given["q"]]
         ]
         answers = await self._found(queries)
@@ -195,7 +204,8 @@ class _Server:
             raise RefusedError(404, "the run has no towers that encode: serve one that trains them")
         if kind == _SIDES[0] and not all(isinstance(each, str) for each in texts):
             raise UserError("'texts' holds records, and queries are texts: send texts, or the kind 'document'")
-        embeddings_NE = await _of(self._slow.submit(lambda: encode[kind](texts)))
+        prompt = _prompt(self._service(), given)
+        embeddings_NE = await _of(self._slow.submit(lambda: encode[kind](texts, prompt)))
         return _json(_written({"dimensions": embeddings_NE.shape[1], "embeddings": embeddings_NE.tolist()}))
 
     async def _rerank(self, given: Given) -> Response:
@@ -218,7 +228,7 @@ class _Server:
         service = self._service()
         has = {"encode": bool(service.encode), "rerank": bool(service.rerank), "answer": bool(service.answer)}
         told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
-        told["systems"] = self._systems(service)
+        told |= {"systems": self._systems(service), "prompts": list(service.prompts)}
         return _json(_written(told | {"limits": self._limits._asdict()}))
 
     async def _metrics(self, given: Given) -> Response:
@@ -228,13 +238,15 @@ class _Server:
         return {**service.titles, **({RERANKED: RERANKED} if service.rerank else {})}
 
     def _searched(self, queries: list[_Query]) -> list[bytes]:
-        """The answers to queries that wait together: those of the same systems are searched at once."""
+        """The answers to queries that wait together: those of the same systems and prompt are searched at once."""
         service = self._service()
         lists: dict[int, dict[str, list[Hit]]] = {}
-        for systems in dict.fromkeys(query.systems for query in queries):
-            places = [place for place, query in enumerate(queries) if query.systems == systems]
+        for systems, prompt in dict.fromkeys((query.systems, query.prompt) for query in queries):
+            places = [
+                place for place, query in enumerate(queries) if (query.systems, query.prompt) == (systems, prompt)
+            ]
             deepest = max(queries[place].k for place in places)
-            found = service.search([queries[place].text for place in places], deepest, systems)
+            found = service.search([queries[place].text for place in places], deepest, systems, prompt)
             lists |= dict(zip(places, found))
         return [_answer(service, query, lists[place]) for place, query in enumerate(queries)]
 
@@ -243,13 +255,23 @@ class _Server:
         service, depth = self._service(), max(query.k, RERANKED_DEPTH)
         source = next(name for name in (HYBRID, DENSE, *service.titles) if name in service.titles)
         systems = dict.fromkeys((*(name for name in query.systems if name != RERANKED), source))
-        (lists,) = service.search([query.text], depth, tuple(systems))
+        (lists,) = service.search([query.text], depth, tuple(systems), query.prompt)
         hits = lists[source]
         if service.rerank and hits:
             scores = service.rerank(query.text, [{"title": hit.title, "text": hit.text} for hit in hits])
             order = sorted(zip(scores.tolist(), hits), key=lambda scored: -scored[0])
             hits = [hit._replace(score=score) for score, hit in order]
         return _answer(service, query, {name: lists.get(name, hits) for name in query.systems})
+
+
+def _prompt(service: Service, given: Given) -> str | None:
+    """The name of the prompt that a request asks for, if it does."""
+    name = given["prompt_name"]
+    if name is not None and name not in service.prompts:
+        if not service.prompts:
+            raise RefusedError(404, "the run has no towers that a prompt could be for: leave 'prompt_name' out")
+        raise unknown_name("prompt", name[:100], service.prompts)
+    return name
 
 
 def _answer(service: Service, query: _Query, lists: dict[str, list[Hit]]) -> bytes:
@@ -264,7 +286,7 @@ def _answered(service: Service, query: str, k: int, came: float) -> bytes:
     """The best answers to a question, with the passages that they stand in."""
     assert service.answer, "otherwise nobody asks"
     system = system_that_is_read(service.titles)
-    (lists,) = service.search([query], service.paragraphs, (system,))
+    (lists,) = service.search([query], service.paragraphs, (system,), None)
     answers = [
         {"answer": each.text, "score": each.score, "start": each.start, "end": each.end} | {"hit": each.hit._asdict()}
         for each in service.answer(query, lists[system], k)

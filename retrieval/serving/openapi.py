@@ -47,7 +47,13 @@ _SCHEMAS: Mapping[str, Any] = {
     "Reranked": _object(results=_list(_object(index=_WHOLE, score=_NUMBER))),
     "Answered": _object(query=_TEXT, milliseconds=_NUMBER, system=_TEXT, answers=_list(_ANSWER)),
     "Health": _object(
-        status=_TEXT, passages=_WHOLE, opened=_NUMBER, systems=_by_name(_TEXT), limits=_tuple(Limits), **_HAS
+        status=_TEXT,
+        passages=_WHOLE,
+        opened=_NUMBER,
+        systems=_by_name(_TEXT),
+        prompts=_list(_TEXT),
+        limits=_tuple(Limits),
+        **_HAS,
     ),
     "Routes": _object(routes=_list(_ROUTE)),
     "OpenApi": {"type": "object"},

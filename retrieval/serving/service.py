@@ -31,23 +31,26 @@ class Service:
     Attributes:
       titles: of the systems that search, by their names.
       passages: how many are searched.
-      search: queries, hits of each list and systems to the lists of each query.
+      search: queries, hits of each list, systems and perhaps the name of a prompt to the lists of each query.
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
-      encode: texts or records to embeddings [N, E], by whether they are a 'query' or a 'document'.
+      encode: texts or records, and perhaps the name of a prompt, to embeddings [N, E], by whether they are a 'query' or
+        a 'document'.
       rerank: a query and texts or records to scores [N].
       answer: a question, hits and a number to the best answers in these, best first.
       paragraphs: hits that are read for an answer.
+      prompts: the names of those that queries and documents can be embedded with.
       opened: when, in seconds since 1970.
     """
 
     titles: Mapping[str, str]
     passages: int
-    search: Callable[[Sequence[str], int, Collection[str]], list[dict[str, list[Hit]]]]
+    search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]]
     marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
-    encode: Mapping[str, Callable[[Sequence[Any]], np.ndarray]]
+    encode: Mapping[str, Callable[[Sequence[Any], str | None], np.ndarray]]
     rerank: Callable[[str, Sequence[Any]], np.ndarray] | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
+    prompts: Collection[str] = ()
     opened: float = dataclasses.field(default_factory=time.time)
 
 
@@ -68,7 +71,10 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
 
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     own.compile(batch)
-    parts: dict[str, Any] = {"rerank": scores if reranker else None}
+    parts: dict[str, Any] = {
+        "rerank": scores if reranker else None,
+        "prompts": tuple(own.model.prompts if own.model else ()),
+    }
     if reranker:
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:

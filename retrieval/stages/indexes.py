@@ -160,7 +160,7 @@ def open_all(
     collection: Collection,
     first: Iterable[str],
     options_of: Callable[[IndexKind], Options],
-    embed: Callable[[Sequence[str]], np.ndarray] | None,
+    embed: Callable[..., np.ndarray] | None,
     depth: int,
     candidates: int | None = None,
     weight: float = fusion.DENSE_WEIGHT,
@@ -170,7 +170,7 @@ def open_all(
     Args:
       first: the kinds of words that come first, such as `config.index.words`.
       options_of: the options of a kind, by the config of the run that has made the indexes.
-      embed: queries to embeddings [Q, E]; without it the embeddings are not searched.
+      embed: queries, and perhaps the name of their prompt, to embeddings [Q, E]; without it these are not searched.
       depth: results that a query will ask for.
       candidates: how many the collection has, where that is known.
       weight: of the dense list in the hybrid.
@@ -192,7 +192,11 @@ def open_all(
     kind = dense_kind_there(collection)
     index = open_dense(kind, collection, options_of(kind))
     in_tables[side_by_side.DENSE] = kind.system_of(index)
-    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth, in_tables)
+
+    def dense(queries: Sequence[str], k: int, *prompt: str) -> fusion.Run:
+        return index.search(embed(queries, *prompt), k)
+
+    return SideBySide(words, dense, weight, depth, in_tables)
 
 
 def check_count(folder: Path, indexed: int, texts: int) -> None:
