@@ -20,13 +20,14 @@ from retrieval.runtime import artefacts
 
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):
-    """Half of the toy questions to train on, an eighth to validate on."""
+    """Half of the toy questions to train on, an eighth to validate on; documents are packed."""
     changes = {
         "stages": ("prepare", "sets", "index", "mine", "pairs", "train", "evaluate", "tokens", "maxsim", "report"),
         "split.set": "reqa",
         "split.ratio": 0.5,
         "split.validation": 0.25,
         "mine.last": 20,
+        "data.pack.document": 1.0,
         "train.batch_size": 8,
         "loop.validate_every": 2,
         "late.depth": 5,
@@ -106,3 +107,19 @@ def test_training_goes_on_to_the_same_bits(trained, tmp_path):
 def test_it_is_exported(trained):
     with pytest.raises(UserError, match="query_prefix='query: ' is no token of the vocabulary"):
         execute(trained, "export")
+
+
+def test_few_bytes_and_muvera(trained, inputs, tmp_path):
+    changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim", "report"), "late.depth": 10}
+    changes |= {"late.stored": "residual2", "late.exact": True, "late.fde": ("4x2x8", "20x3x8")}
+    run = make_run("colbert", inputs, tmp_path / "run", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    sizes = TokenStore(run.folder / "tokens" / "reqa", "candidates").sizes
+    counts = records.details(run, "tokens")["reqa"]
+    assert counts["bytes a candidate"] == pytest.approx(6 * sizes.mean(), abs=0.1) and counts["dimensions"] == 8
+    systems = {row["system"] for row in result_files.rows([run.folder / "late"])}
+    assert systems == {"bm25+maxsim@10", "maxsim", "muvera-4x2x8+maxsim@10", "muvera-20x3x8+maxsim@10"}
+    told = records.details(run, "maxsim")["reqa, muvera-20x3x8+maxsim@10"]
+    assert told["bytes of its vector"] == 4 * 20 * 8 * 8 and 0 < told["recall of the exact 10"] <= 1
+    assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()

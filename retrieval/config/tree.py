@@ -808,11 +808,24 @@ declare(
     model=Field("", TEXT, "work directory of late interaction, or folder of PyLate; '': the run's own, or its base's"),
     systems=Field(("bm25",), TEXTS, "systems whose results are ranked by MaxSim, as tables name them; runs.files too"),
     depth=Field(100, whole(1), "results of a system that are ranked"),
-    exact=Field(False, SWITCH, "whether all candidates of a set are ranked too: the system maxsim"),
+    exact=Field(False, SWITCH, "whether all candidates of a set are ranked too, which takes long: the system maxsim"),
     stored=Field(
         "float16",
-        one_of("format of stored vectors", ("float32", "float16")),
-        "what a token's vector is stored in",
+        one_of("format of stored vectors", ("float32", "float16", "residual1", "residual2", "residual4")),
+        "what a candidate's vectors are stored in; residual: a centroid and 1, 2 or 4 bits a dimension (ColBERTv2)",
+    ),
+    fde=Field(
+        (),
+        checked_by(
+            "a tuple of REPETITIONSxPLANESxDIMENSIONS, such as \"('20x5x16',)\", or ()",
+            "retrieval.methods.late_interaction.muvera.are_sizes",
+        ),
+        "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
+    ),
+    fde_index=Field(
+        "exact",
+        one_of("index", "retrieval.search.index_kind.DENSE"),
+        "index of these vectors: exact or scann",
     ),
     shard_size=Field(4096, whole(1), "candidates of a file of vectors; a run that was killed goes on after the last"),
 )

@@ -54,7 +54,8 @@ def write_report(run: Run) -> None:
         by_form.table(evaluated or {}, results),
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
-        _token_vectors(details(run, "tokens") or {}, details(run, "maxsim") or {}),
+        _token_vectors(details(run, "tokens") or {}),
+        _maxsim(details(run, "maxsim") or {}),
         *tables,
         _stages(records),
         _config(run.config),
@@ -109,12 +110,17 @@ def _answered(answered: Details) -> Table:
     return Table("Answers", header, rows)
 
 
-def _token_vectors(counts: Details, milliseconds: Details) -> Table:
-    """The vectors of every set's tokens, and how long their comparison takes."""
+def _token_vectors(counts: Details) -> Table:
+    """The vectors of every set's tokens."""
     columns = list(next(iter(counts.values()), {}))
-    rows = [[name, *of.values()] for name, of in counts.items()]
-    times = ", ".join(f"{display.inline(name)}: {time:g}" for name, time in milliseconds.items())
-    return Table("Vectors of tokens", ["set", *columns], rows, f"Milliseconds of a query: {times}." if times else "")
+    return Table("Vectors of tokens", ["set", *columns], [[name, *of.values()] for name, of in counts.items()])
+
+
+def _maxsim(searches: Details) -> Table:
+    """How long the comparison of tokens takes, and what a faster search finds of the exact results."""
+    columns = list(dict.fromkeys(name for of in searches.values() for name in of))
+    rows = [[name, *(of.get(column) for column in columns)] for name, of in searches.items()]
+    return Table("Searches by MaxSim", ["set, system", *columns], rows)
 
 
 def _corpus(statistics: Details) -> Table:

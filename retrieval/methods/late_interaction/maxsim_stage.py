@@ -1,4 +1,4 @@
-"""The stage `maxsim`: the results of systems in the order of exact MaxSim, and perhaps all candidates in it.
+"""The stage `maxsim`: the results of systems in the order of exact MaxSim, those of MUVERA's vectors among them.
 
 Whatever finds the first results, their scores are the same. BM25's, ranked so, are the baseline of every index of
 token vectors (MacAvaney & Tonellotto 2024).
@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -19,12 +19,16 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction import exact
+from retrieval.methods.late_interaction.muvera import Muvera, size_of
+from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import FOLDER as TOKENS
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import platforms
-from retrieval.stages import evaluate, evaluated_runs, run_files
+from retrieval.search.exact import recall
+from retrieval.search.index_kind import INDEXES
+from retrieval.stages import evaluate, evaluated_runs, indexes, run_files
 from retrieval.stages.collection import set_names
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import RunFile
@@ -33,19 +37,21 @@ FOLDER, SYSTEM = result_files.LATE, "maxsim"
 
 
 def maxsim(run: Run) -> dict[str, Any]:
-    """Writes `late/`: runs, `results.json` and `per_query/`; returns the milliseconds of a query."""
+    """Writes `late/`: runs, `results.json` and `per_query/`; returns what the report says of each search."""
     fields, folder, metrics = run.config.late, run.folder / FOLDER, run.config.evaluate.metrics
     names = set_names(run.sets)
     runs = evaluated_runs.by_set(run, names, dict.fromkeys(fields.systems, "late.systems")) if fields.systems else {}
     rows, told = [], {}
     for name in names:
         place = run.sets / name
-        lists = list(_rank(fields, place, run.holder("tokens").folder / TOKENS / name, runs.get(name, {})))
+        opened = _Opened.of(beir.read_judged(place), run.holder("tokens").folder / TOKENS / name)
+        lists = list(_rank(run.config, opened, runs.get(name, {})))
         scores = []
         for value, ranking in lists:
             evaluate.write_run(folder / "runs" / name, value, ranking)
             scores += evaluate.by_judgements(value, ranking, metrics)
-            told[f"{name}, {ranking.system}"] = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
+            of_query = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
+            told[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **ranking.notes}
         for value, group in itertools.groupby(lists, lambda each: each[0]):
             if value.answers and (asked := evaluate.metrics_of_answers(value, metrics, fields.depth)):
                 scores += evaluate.by_answers(place, value, [ranking for _, ranking in group], asked)
@@ -55,26 +61,72 @@ def maxsim(run: Run) -> dict[str, Any]:
     return told
 
 
-def _rank(fields: ConfigDict, place: Path, tokens: Path, runs: dict[str, RunFile]) -> Iterator[tuple[Judged, Ranking]]:
-    """The new lists of a set, each with the set, whose candidates may be more where a run names more."""
-    judged = beir.read_judged(place)
-    queries, documents = TokenStore(tokens, "queries"), TokenStore(tokens, "candidates")
-    queries.check("queries", list(judged.queries))
-    documents.check("candidates", judged.candidates)
-    vectors, longest = queries.as_queries(), max(1, int(documents.sizes.max(initial=1)))
+class _Opened(NamedTuple):
+    """A set, its vectors, and the tokens that a candidate has at most."""
+
+    value: Judged
+    queries: Queries
+    documents: TokenStore
+    longest: int
+
+    @classmethod
+    def of(cls, value: Judged, folder: Path) -> "_Opened":
+        """Reads them from a set's folder of vectors.
+
+        Raises:
+          UserError: they are older than the set, or damaged.
+        """
+        queries, documents = TokenStore(folder, "queries"), TokenStore(folder, "candidates")
+        queries.check("queries", list(value.queries))
+        documents.check("candidates", value.candidates)
+        return cls(value, queries.as_queries(), documents, max(1, int(documents.sizes.max(initial=1))))
+
+    def best_of(self, rows_QK: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Some candidates of each query in the order of their scores."""
+        return exact.best(exact.of_candidates(self.queries, self.documents, rows_QK, self.longest), rows_QK, depth)
+
+
+def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iterator[tuple[Judged, Ranking]]:
+    """The lists of a set, each with the set, whose candidates may be more where a run names more."""
+    fields, judged = config.late, opened.value
     value, lists = run_files.read([*runs.values()], judged, run_files.ALLOW) if runs else (judged, [])
     for each in lists:
-        scores_QK, rows_QK = others(each.scores, each.rows, value.queries, value.own, fields.depth)
-        _check_known(value, rows_QK, len(documents), each.system)
+        _, rows_QK = others(each.scores, each.rows, value.queries, value.own, fields.depth)
+        _check_known(value, rows_QK, len(opened.documents), each.system)
         began = time.perf_counter()
-        scores_QK = exact.of_candidates(vectors, documents, rows_QK, longest)
-        found = exact.best(scores_QK, rows_QK, fields.depth)
+        found = opened.best_of(rows_QK, fields.depth)
         yield value, Ranking(f"{each.system}+{SYSTEM}@{fields.depth}", *found, time.perf_counter() - began)
+    whole, depth = None, min(fields.depth + bool(judged.own), len(opened.documents))
     if fields.exact:
         began = time.perf_counter()
-        depth = min(fields.depth + bool(value.own), len(documents))
-        found = others(*exact.ranked(vectors, documents, longest, depth), value.queries, value.own, fields.depth)
-        yield value, Ranking(SYSTEM, *found, time.perf_counter() - began)
+        found = exact.ranked(opened.queries, opened.documents, opened.longest, depth)
+        whole = others(*found, judged.queries, judged.own, fields.depth)
+        yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
+    for size in fields.fde:
+        yield judged, _by_fde(config, opened, size, depth, whole[1] if whole else None)
+
+
+def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK: np.ndarray | None) -> Ranking:
+    """The list of MUVERA's vectors of a size.
+
+    Args:
+      depth: results that these find.
+      whole_QK: the rows of exact search, to measure recall.
+    """
+    value, kind = opened.value, INDEXES[config.late.fde_index]
+    muvera = Muvera(opened.documents.dimensions, *size_of(size), seed=config.seed)
+    documents_NX = np.stack([muvera.document(opened.documents[row]) for row in range(len(opened.documents))])
+    index = kind.build(documents_NX, indexes.options_of(kind, config))
+    texts = zip(opened.queries.vectors, opened.queries.counts)
+    queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in texts])
+    began = time.perf_counter()
+    scores_QK, rows_QK = index.search(queries_QX, depth)
+    _, found_QK = others(scores_QK, rows_QK, value.queries, value.own, config.late.depth)
+    scores_QK, rows_QK = opened.best_of(found_QK, config.late.depth)
+    seconds, notes = time.perf_counter() - began, {"bytes of its vector": 4 * muvera.size}
+    if whole_QK is not None:
+        notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], found_QK), 4) for k in (1, 10)}
+    return Ranking(f"muvera-{size}+{SYSTEM}@{config.late.depth}", scores_QK, rows_QK, seconds, notes=notes)
 
 
 def _check_known(value: Judged, rows_QK: np.ndarray, known: int, system: str) -> None:
@@ -91,13 +143,19 @@ def _check_known(value: Judged, rows_QK: np.ndarray, known: int, system: str) ->
 
 
 def check_settings(config: ConfigDict) -> None:
-    """Checks that something is ranked.
+    """Checks that something is ranked, and that the index of MUVERA's vectors can be used here.
 
     Raises:
-      UserError: nothing is.
+      UserError: nothing is, or it cannot.
     """
-    if not config.late.systems and not config.late.exact:
+    fields = config.late
+    if not (fields.systems or fields.exact or fields.fde):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
+    if fields.fde and not (kind := INDEXES[fields.fde_index]).available():
+        raise UserError(
+            f"config.late.fde_index={fields.fde_index}: {kind.title} cannot be used here: set config.late.fde_index="
+            "exact"
+        )
 
 
 def check(run: Run) -> None:
@@ -125,7 +183,7 @@ STAGES.register(
             check,
             platforms.check,
         ),
-        fields=("late.systems", "late.depth", "late.exact", "evaluate.metrics"),
+        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "late.fde_index", "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),

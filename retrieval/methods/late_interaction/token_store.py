@@ -1,7 +1,10 @@
 """The vectors of texts' tokens in files, a shard of the texts in each; a run that was killed goes on after the last.
 
-NAME-00003-of-00012.npy          the vectors of all tokens that count, [tokens, E], float16 or float32
-NAME-00003-of-00012.texts.json   the ids of the shard's texts, and how many vectors each has
+    NAME-00003-of-00012.npy          the vectors of all tokens that count, [tokens, E], or what a codec makes of each
+    NAME-00003-of-00012.texts.json   the ids of the shard's texts, and how many vectors each has
+    NAME.codec.npz                   the codec, where there is one
+
+Shards are mapped into memory, and read where they are asked for.
 """
 
 import bisect
@@ -15,6 +18,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
 
@@ -30,6 +34,7 @@ def write(
     *,
     shard_size: int,
     dtype: str,
+    codec: Codec | None = None,
 ) -> None:
     """Writes this host's shards below `folder`.
 
@@ -38,7 +43,7 @@ def write(
       total: how many there are.
       make: from the texts of a shard to their ids, and the vectors [T, E] of each.
       shard_size: texts of a file.
-      dtype: of what is written.
+      dtype: of what is written, unless a codec makes bytes of it.
 
     Raises:
       UserError: there are not `total` texts.
@@ -46,8 +51,9 @@ def write(
 
     def save(path: Path, made: tuple[list[str], list[np.ndarray]]) -> None:
         ids, vectors = made
-        size = next((each.shape[1] for each in vectors if len(each)), 0)
-        flat = np.concatenate([np.zeros((0, size), dtype), *(each.astype(dtype) for each in vectors if len(each))])
+        parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
+        empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
+        flat = np.concatenate([empty, *parts])
         # These come first: where the vectors are there, the shard is finished.
         files.write_json(_texts_path(path), {"ids": ids, "vectors": list(map(len, vectors))})
         with files.atomic(path) as temporary, temporary.open("wb") as file:
@@ -62,6 +68,13 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
     for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
         files.copy(_texts_path(source / path.name), _texts_path(path))
         files.copy(source / path.name, path)
+    if codec_path(source, name).exists():
+        files.copy(codec_path(source, name), codec_path(folder, name))
+
+
+def codec_path(folder: Path, name: str) -> Path:
+    """Where the codec of a name is, if it has one."""
+    return folder / f"{name}.codec.npz"
 
 
 class TokenStore:
@@ -82,6 +95,8 @@ class TokenStore:
         self._paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
         if not self._paths or len(self._paths) != int(self._paths[0].stem.rpartition("-")[2]):
             raise UserError(f"{folder}: {len(self._paths)} shards of '{name}', not all that there should be; {_AGAIN}")
+        coded = codec_path(folder, name)
+        self._codec = Codec.load(coded, _AGAIN) if coded.exists() else None
         self.ids: list[str] = []
         sizes: list[int] = []
         self._firsts = [0]
@@ -96,13 +111,13 @@ class TokenStore:
         )
         self._shard = functools.lru_cache(64)(lambda number: self._opened(number))
         shapes = [self._shard(number).shape for number in range(len(self._paths))]
-        self.dimensions = max(size for _, size in shapes)
+        stored = self._codec.bytes if self._codec else max(size for _, size in shapes)
+        self.dimensions = self._codec.centroids.shape[1] if self._codec else stored
         for number, (path, (count, size)) in enumerate(zip(self._paths, shapes)):
             expected = int(self.sizes[self._firsts[number] : self._firsts[number + 1]].sum())
-            if count != expected or (count and size != self.dimensions):
+            if count != expected or (count and size != stored):
                 raise UserError(
-                    f"{path}: {count} vectors of {size} dimensions where {expected} of {self.dimensions} belong; "
-                    f"{_AGAIN}"
+                    f"{path}: {count} vectors in {size} columns where {expected} in {stored} belong; {_AGAIN}"
                 )
         self.bytes = sum(self._shard(number).nbytes for number in range(len(self._paths)))
 
@@ -113,8 +128,9 @@ class TokenStore:
         """The vectors of a text, [T, E]."""
         if not self.sizes[number]:
             return np.zeros((0, self.dimensions), np.float32)
-        begin = self._begins[number]
-        return self._shard(bisect.bisect_right(self._firsts, number) - 1)[begin : begin + self.sizes[number]]
+        begin, shard = self._begins[number], self._shard(bisect.bisect_right(self._firsts, number) - 1)
+        stored = shard[begin : begin + self.sizes[number]]
+        return self._codec.decode(stored) if self._codec else stored
 
     def as_queries(self) -> Queries:
         """All of them, padded."""

@@ -3,18 +3,23 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.late_interaction import token_store
+from retrieval.methods.late_interaction import residuals, token_store
+from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import TokenStore
-from retrieval.methods.late_interaction.trained import LATE_MODELS
+from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.recipes.placement import local_mesh
 from retrieval.runtime import hosts, platforms
-from retrieval.stages.collection import open_collection, repeated, set_names, train_unless
+from retrieval.stages.collection import Collection, open_collection, repeated, set_names, train_unless
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +30,8 @@ MODEL = "config.late.model"
 def tokens(run: Run) -> dict[str, Any]:
     """Writes `tokens/SET/`; returns the counts of each set."""
     fields, model = run.config.late, LATE_MODELS.open(run, run.config.late.model, MODEL)
-    sizes = {"shard_size": fields.shard_size, "dtype": fields.stored}
+    bits = residuals.BITS.get(fields.stored, 0)
+    sizes: dict[str, Any] = {"shard_size": fields.shard_size, "dtype": "float16" if bits else fields.stored}
     items = [open_collection(run, name) for name in set_names(run.sets)]
     same, told = repeated(items), {}
 
@@ -41,13 +47,14 @@ def tokens(run: Run) -> dict[str, Any]:
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, fields.shard_size)
         else:
-            token_store.write(folder, "candidates", item.candidates(), total, of_candidates, **sizes)
+            codec = _codec(item, folder, model, total, bits) if bits and total else None
+            token_store.write(folder, "candidates", item.candidates(), total, of_candidates, codec=codec, **sizes)
         told[item.name] = hosts.tell_all(functools.partial(_counts, folder))
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in told[item.name].items()))
     return told
 
 
-def _of_queries(model: Any) -> Callable[[Sequence[tuple[str, str]]], tuple[list[str], list[Any]]]:
+def _of_queries(model: LateModel) -> Callable[[Sequence[tuple[str, str]]], tuple[list[str], list[Any]]]:
     def make(members: Sequence[tuple[str, str]]) -> tuple[list[str], list[Any]]:
         vectors_QAE, counts_QA = model.queries([text for _, text in members])
         return [id for id, _ in members], [vectors[counts] for vectors, counts in zip(vectors_QAE, counts_QA)]
@@ -55,7 +62,27 @@ def _of_queries(model: Any) -> Callable[[Sequence[tuple[str, str]]], tuple[list[
     return make
 
 
-def _counts(folder: Any) -> dict[str, Any]:
+def _codec(item: Collection, folder: Path, model: LateModel, total: int, bits: int) -> Codec:
+    """The codec of a set's candidates, learned from some of them; one that is there is kept."""
+
+    def learn() -> None:
+        path = token_store.codec_path(folder, "candidates")
+        if path.exists():
+            return
+        chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
+        wanted = set(chosen.tolist())
+        vectors = model.documents([each for row, each in enumerate(item.candidates()) if row in wanted])
+        sample = np.concatenate([each for each in vectors if len(each)] or [np.zeros((0, 0), np.float32)])
+        folder.mkdir(parents=True, exist_ok=True)
+        count = total * len(sample) // len(vectors)
+        Codec.learn(sample, count, bits, [0], local_mesh(model.config)).save(path)
+        _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
+
+    hosts.on_first(learn)
+    return Codec.load(token_store.codec_path(folder, "candidates"), "--stage=tokens makes it again")
+
+
+def _counts(folder: Path) -> dict[str, Any]:
     """What the report says of a set's vectors; those without a token are never found, and find nothing."""
     queries, candidates = (TokenStore(folder, name) for name in ("queries", "candidates"))
     return {
