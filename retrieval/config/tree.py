@@ -512,6 +512,11 @@ declare(
         "in_batch_softmax: of train.false_negatives; relative: in units of the size of the positive's score",
     ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
+    retrieved=Field(
+        0,
+        whole(0),
+        "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
+    ),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
     # The optimizer.
     optimizer=Field(

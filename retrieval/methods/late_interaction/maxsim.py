@@ -17,10 +17,16 @@ from jax.sharding import PartitionSpec as P
 from retrieval.runtime.arrays import first_highest, on_every_device
 
 _PRODUCTS = 2**24  # of a block: 64 MiB of them, three times in the backward pass
+_NONE = -1e30  # less than any product
 
 
 def maxsim(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int = 0
+    query_BAE: jax.Array,
+    counts_BA: jax.Array,
+    document_NLE: jax.Array,
+    counts_NL: jax.Array,
+    block: int = 0,
+    retrieved: int = 0,
 ) -> jax.Array:
     """The score of every query with every document, float32 [B, N].
 
@@ -29,6 +35,8 @@ def maxsim(
     Args:
       counts_BA, counts_NL: whether a token counts, bool.
       block: documents that are compared at a time, which changes memory and time alone; 0: as many as 64 MiB hold.
+      retrieved: tokens of all documents that a query's token retrieves, those with the greatest products (XTR, Lee et
+        al. 2023). The score is then the mean over the query's tokens that retrieve the document; 0: the sum over all.
 
     Returns:
       The scores: 0 of a query without a token, -inf of a document without one. Where two tokens of a document are
@@ -38,7 +46,8 @@ def maxsim(
     document_NLE, counts_NL = on_every_device((document_NLE, counts_NL))
     devices = max(1, jax.typeof(query_BAE).sharding.mesh.size)
     block = block or max(1, _PRODUCTS // max(1, B * A * document_NLE.shape[1] // devices))
-    score: Any = _maxsim(query_BAE.astype(jnp.float32), counts_BA, document_NLE.astype(jnp.float32), counts_NL, block)
+    given = query_BAE.astype(jnp.float32), counts_BA, document_NLE.astype(jnp.float32), counts_NL
+    score: Any = _maxsim(*given, _least(*given, block, retrieved) if retrieved else None, block)
     return jnp.where(counts_NL.any(axis=1), score, -jnp.inf)
 
 
@@ -49,36 +58,50 @@ def own_scores(
 
     def of_example(query_AE: jax.Array, counts_A: jax.Array, *documents: jax.Array) -> jax.Array:
         vectors_KLE, counts_KL = documents
-        score: Any = _maxsim(query_AE[None], counts_A[None], vectors_KLE, counts_KL, len(vectors_KLE))
+        score: Any = _maxsim(query_AE[None], counts_A[None], vectors_KLE, counts_KL, None, len(vectors_KLE))
         return score[0]
 
     given = query_BAE.astype(jnp.float32), counts_BA, document_BKLE.astype(jnp.float32), counts_BKL
     return jnp.where(counts_BKL.any(axis=2), jax.vmap(of_example)(*given), -jnp.inf)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _maxsim(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int
+    query_BAE: jax.Array,
+    counts_BA: jax.Array,
+    document_NLE: jax.Array,
+    counts_NL: jax.Array,
+    least_BA: jax.Array | None,
+    block: int,
 ) -> jax.Array:
-    """As `maxsim`, with a finite number for a document without a token."""
-    return _forward(query_BAE, counts_BA, document_NLE, counts_NL, block)[0]
+    """As `maxsim`, with a finite number for a document without a token.
+
+    Args:
+      least_BA: the smallest product that a query's token retrieves; None where it retrieves all documents.
+    """
+    return _forward(query_BAE, counts_BA, document_NLE, counts_NL, least_BA, block)[0]
 
 
 def _forward(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int
+    query_BAE: jax.Array,
+    counts_BA: jax.Array,
+    document_NLE: jax.Array,
+    counts_NL: jax.Array,
+    least_BA: jax.Array | None,
+    block: int,
 ) -> tuple[jax.Array, tuple]:
     def add(_: None, given: tuple) -> tuple[None, jax.Array]:
         best_BAJ = _products(query_BAE, *given).max(axis=3)
-        return None, jnp.where(counts_BA[:, :, None], best_BAJ, 0).sum(axis=1)
+        return None, (_weights(best_BAJ, counts_BA, least_BA) * best_BAJ).sum(axis=1)
 
     _, score_TBJ = jax.lax.scan(add, None, _blocks(document_NLE, counts_NL, block))
     B, N = len(query_BAE), len(document_NLE)
     score_BN = jnp.moveaxis(score_TBJ, 0, 1).reshape(B, -1)[:, :N]
-    return score_BN, (query_BAE, counts_BA, document_NLE, counts_NL)
+    return score_BN, (query_BAE, counts_BA, document_NLE, counts_NL, least_BA)
 
 
 def _backward(block: int, given: tuple, gradient_BN: jax.Array) -> tuple:
-    query_BAE, counts_BA, document_NLE, counts_NL = given
+    query_BAE, counts_BA, document_NLE, counts_NL, least_BA = given
     blocks = _blocks(document_NLE, counts_NL, block)
     N, J = len(document_NLE), blocks[0].shape[1]
     padded_BN = jnp.pad(gradient_BN, ((0, 0), (0, -N % J)))
@@ -88,17 +111,41 @@ def _backward(block: int, given: tuple, gradient_BN: jax.Array) -> tuple:
         document_JLE, counts_JL, gradient_BJ = given
         product_BAJL = _products(query_BAE, document_JLE, counts_JL)
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
-        weight_BAJ = jnp.where(counts_BA[:, :, None], gradient_BJ[:, None], 0)
+        weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA, least_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
         of_document_JLE = _product("bajl,bae->jle", weight_BAJL, query_BAE, _everywhere())
         return of_query_BAE + _product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
 
     of_query_BAE, of_document_TJLE = jax.lax.scan(add, jnp.zeros_like(query_BAE), (*blocks, gradient_TBJ))
     of_document_NLE = of_document_TJLE.reshape(-1, *document_NLE.shape[1:])[:N]
-    return of_query_BAE, None, of_document_NLE, None
+    return of_query_BAE, None, of_document_NLE, None, None
 
 
 _maxsim.defvjp(_forward, _backward)
+
+
+def _weights(best_BAJ: jax.Array, counts_BA: jax.Array, least_BA: jax.Array | None) -> jax.Array:
+    """What a score has of each query token's best product, [B, A, J]."""
+    counted_BAJ = counts_BA[:, :, None] & (best_BAJ > _NONE)
+    if least_BA is None:
+        return counted_BAJ.astype(jnp.float32)
+    kept_BAJ = (counted_BAJ & (best_BAJ >= least_BA[:, :, None])).astype(jnp.float32)
+    return kept_BAJ / jnp.maximum(kept_BAJ.sum(axis=1, keepdims=True), 1)
+
+
+def _least(
+    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int, count: int
+) -> jax.Array:
+    """The product of each query's token with the last of so many that are the greatest, [B, A]; without a gradient."""
+    query_BAE, document_NLE = jax.lax.stop_gradient((query_BAE, document_NLE))
+
+    def add(greatest_BAX: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+        product_BAJL = _products(query_BAE, *given)
+        product_BAX = product_BAJL.reshape(*product_BAJL.shape[:2], -1)
+        return jax.lax.top_k(jnp.concatenate([greatest_BAX, product_BAX], axis=2), count)[0], None
+
+    none_BAX = jnp.concatenate([jnp.zeros_like(query_BAE[:, :, :1]) + _NONE] * count, axis=2)
+    return jax.lax.scan(add, none_BAX, _blocks(document_NLE, counts_NL, block))[0][:, :, -1]
 
 
 def _blocks(document_NLE: jax.Array, counts_NL: jax.Array, block: int) -> tuple[jax.Array, jax.Array]:
@@ -115,7 +162,7 @@ def _blocks(document_NLE: jax.Array, counts_NL: jax.Array, block: int) -> tuple[
 def _products(query_BAE: jax.Array, document_JLE: jax.Array, counts_JL: jax.Array) -> jax.Array:
     """The inner products [B, A, J, L]; of a document's token that does not count, less than any other."""
     product_BAJL = _product("bae,jle->bajl", query_BAE, document_JLE)
-    return jnp.where(counts_JL, product_BAJL, -1e30)
+    return jnp.where(counts_JL, product_BAJL, _NONE)
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:

@@ -54,7 +54,7 @@ class LateRecipe(PairRecipe):
     gives = (BATCH_SCORES, SCORES)
     metrics = METRICS
     head = ("model.embed_dim",)
-    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean")
+    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean", "train.retrieved")
 
     def build(self, vocab_size: int) -> LateInteraction:
         """An encoder with a projection."""
@@ -72,6 +72,13 @@ class LateRecipe(PairRecipe):
         is_of_batch = LOSSES[self.config.train.loss].compares == BATCH_SCORES
         if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+
+        retrieved = self.config.train.retrieved
+        if retrieved and not (is_of_batch and not self.config.model.late.mean):
+            raise UserError(
+                f"config.train.retrieved={retrieved} is of the tokens of a whole batch, and makes scores means: set "
+                "config.train.loss=maxsim_softmax and config.model.late.mean=False, or config.train.retrieved=0"
+            )
 
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`; of a folder of late interaction all has to be as it has it."""
@@ -137,7 +144,7 @@ class LateRecipe(PairRecipe):
         """The loss that the config names, of the scores of a batch."""
         of_batch_scores = LOSSES[self.config.train.loss].compares == BATCH_SCORES
         loss = LOSSES[self.config.train.loss].bind(self.loss_options())
-        chunk_size, late = self.config.train.chunk_size, self.config.model.late
+        chunk_size, late, retrieved = self.config.train.chunk_size, self.config.model.late, self.config.train.retrieved
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
@@ -148,7 +155,8 @@ class LateRecipe(PairRecipe):
             counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
             if of_batch_scores:
                 L = counts_BKL.shape[2]
-                score_BX = maxsim(query_BAE, counts_BA, document_NLE, reshape_rows(counts_BKL, B * K, L))
+                counts_NL = reshape_rows(counts_BKL, B * K, L)
+                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL, retrieved=retrieved)
             else:
                 document_BKLE = reshape_rows(document_NLE, B, K, *document_NLE.shape[1:])
                 score_BX = own_scores(query_BAE, counts_BA, document_BKLE, counts_BKL)
