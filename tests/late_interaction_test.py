@@ -11,7 +11,7 @@ from support.tiny import make_config
 
 from retrieval.data.examples.packing import Packing, rows_for
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.loss import maxsim_softmax
+from retrieval.methods.late_interaction.loss import maxsim_distillation, maxsim_softmax
 from retrieval.methods.late_interaction.marks import FILLED, OTHER, UNSEEN, Rules
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import with_marks
@@ -137,6 +137,22 @@ def test_the_softmax_is_over_all_documents_of_the_batch(others):
         np.testing.assert_allclose(loss[b], expected, rtol=1e-5)
 
 
+def test_distillation_and_the_softmax_beside_it():
+    """Of the softmax the own negatives are no part, nor is the copy of query 0's positive."""
+    ids, teacher = np.array([[5, 6], [7, 9], [8, 5]]), np.random.default_rng(1).normal(size=(3, 2))
+    scores = np.random.default_rng(0).normal(size=(3, 6)) * 3
+    batch = {"document_id": jnp.asarray(ids), "teacher": jnp.asarray(teacher, jnp.float32)}
+    loss, metrics = maxsim_distillation(jnp.asarray(scores, jnp.float32), batch, temperature=2.0, in_batch=0.5)
+    for b in range(3):
+        own, wanted = (np.exp(x) / np.exp(x).sum() for x in (scores[b, 2 * b : 2 * b + 2] / 2, teacher[b]))
+        others = [n for n in range(6) if n // 2 != b and ids.reshape(-1)[n] != ids[b, 0]]
+        powers = np.exp(scores[b] / 2)
+        softmax = -np.log(powers[2 * b] / (powers[2 * b] + powers[others].sum()))
+        expected = (wanted * np.log(wanted / own)).sum() + 0.5 * softmax
+        np.testing.assert_allclose(loss[b], expected, rtol=1e-5)
+    assert set(metrics) == {"recall@1", "spread"}
+
+
 def test_marks_of_queries_and_documents():
     ids = np.array([[2, 7, 8, 3, -1, -1]])
     filled, marks = RULES.of_queries(ids)
@@ -180,6 +196,7 @@ def batch():
         "document_types": np.zeros_like(document),
         "document_marks": RULES.of_documents(document),
         "document_id": np.arange(B * K, dtype=np.int32).reshape(B, K),
+        "teacher": rng.normal(size=(B, K)).astype(np.float32),
     }
 
 
@@ -208,7 +225,7 @@ def step(model, loss, chunk_size=0, retrieved=0):
 
 
 @pytest.mark.parametrize(
-    ("loss", "retrieved", "layout"), [("maxsim_softmax", 20, dict), ("multi_negative_nll", 0, packed)]
+    ("loss", "retrieved", "layout"), [("maxsim_distillation", 20, dict), ("multi_negative_nll", 0, packed)]
 )
 def test_a_step_is_the_same_on_eight_devices(batch, model, loss, retrieved, layout):
     params = parameters_of(model)

@@ -518,6 +518,9 @@ declare(
         "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
     ),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
+    in_batch=Field(
+        1.0, NOT_NEGATIVE, "maxsim_distillation: weight of the softmax over the documents of a batch's other examples"
+    ),
     # The optimizer.
     optimizer=Field(
         "adam",

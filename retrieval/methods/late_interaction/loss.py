@@ -1,4 +1,4 @@
-"""The softmax of a positive among all documents of the batch, for scores that are no inner products.
+"""Losses of the scores of all documents of the batch, which are no inner products.
 
 Letters of shapes: B examples of the global batch, K documents of each (the positive, then its hard negatives), N all of
 them (B * K), P known positives of a query.
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from retrieval.runtime.arrays import on_every_device
 from retrieval.training.cross_entropy import contain
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics
+from retrieval.training.objectives.distillation import kl_divergence
 
 BATCH_SCORES = "the scores of all documents of the batch"  # (score_BN, batch, **options)
 _OTHERS = "train.other_positives"
@@ -49,6 +50,30 @@ def maxsim_softmax(
     return loss_B, {"recall@1": (own_logit_B > negative_BN.max(axis=1)).astype(jnp.float32)}
 
 
+def maxsim_distillation(
+    score_BN: jax.Array, batch: Batch, *, temperature: float = 1.0, softening: float = 1.0, in_batch: float = 1.0
+) -> tuple[jax.Array, Metrics]:
+    """KL(teacher || student) over an example's own documents, and the softmax over those of other examples beside it
+    (ColBERTv2, Santhanam et al. 2022).
+
+    Args:
+      score_BN, batch: as of `maxsim_softmax`; also the `teacher` [B, K].
+      temperature, softening: as of `distillation.kl_divergence`.
+      in_batch: weight of the softmax. An example's own negatives are not in it.
+
+    Returns:
+      The loss [B], and the metrics of `kl_divergence`.
+    """
+    B, K = batch["document_id"].shape
+    own_BB1 = jnp.eye(B, dtype=bool)[:, :, None]
+    score_BBK = score_BN.astype(jnp.float32).reshape(B, B, K)
+    own_BK = jnp.where(own_BB1, score_BBK, 0).sum(axis=1)
+    loss_B, metrics = kl_divergence(own_BK, batch, temperature=temperature, softening=softening)
+    others_BBK = jnp.where(own_BB1 & (jnp.arange(K) > 0), _LEAST, score_BBK)
+    softmax_B, _ = maxsim_softmax(others_BBK.reshape(B, B * K), batch, temperature=temperature)
+    return loss_B + in_batch * softmax_B, metrics
+
+
 LOSSES.register(
     "maxsim_softmax",
     Loss(
@@ -58,5 +83,17 @@ LOSSES.register(
         options=(TEMPERATURE, _OTHERS),
         takes_positives=lambda options: options[_OTHERS] != "negatives",
         counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
+    ),
+)
+LOSSES.register(
+    "maxsim_distillation",
+    Loss(
+        maxsim_distillation,
+        BATCH_SCORES,
+        "late interaction: the teacher's distribution, and the softmax over other examples' documents (ColBERTv2)",
+        options=(TEMPERATURE, "train.softening", "train.in_batch"),
+        needs_negatives=True,
+        needs_teacher=True,
+        takes_positives=lambda options: True,
     ),
 )
