@@ -146,6 +146,9 @@ declare(
     "sets",
     beir=Field("", PATHS, "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"),
     splits=Field((), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all"),
+    parquet=Field(
+        "", PATHS, "corpus, queries and qrels as Parquet: folders, or data sets of Hugging Face's hub, as NanoBEIR"
+    ),
     trec=Field(
         "",
         PATHS,

@@ -1,4 +1,4 @@
-"""Models on Hugging Face's hub: `hf:NAME` or `hf:NAME@REVISION` is a folder in the cache of `huggingface_hub`.
+"""Models and data sets on Hugging Face's hub: `hf:NAME` or `hf:NAME@REVISION` is a folder in `huggingface_hub`'s cache.
 
 What that library reads from the environment counts here too: HF_HOME and HF_HUB_CACHE (where the cache is),
 HF_HUB_OFFLINE (what the cache has must do), HF_TOKEN and HF_ENDPOINT.
@@ -7,7 +7,7 @@ HF_HUB_OFFLINE (what the cache has must do), HF_TOKEN and HF_ENDPOINT.
 import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from retrieval.errors import UserError, first_line
 _log = logging.getLogger(__name__)
 
 PREFIX = "hf:"
-# Configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
+# The card, configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
 _WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
-_FILES = ["*.json", "*.txt", "*.model", *_WEIGHTS, "[0-9]_*/*", "query/*", "document/*"]
+_FILES = ["README.md", "*.json", "*.txt", "*.model", *_WEIGHTS, "[0-9]_*/*", "query/*", "document/*"]
 _OLDER_WEIGHTS = ["pytorch_model*.bin"]
 
 
@@ -45,18 +45,32 @@ def local(value: str) -> Path:
     Raises:
       UserError: there is no such model or revision, it is not free, or the hub does not answer and the cache lacks it.
     """
-    import huggingface_hub
-
-    name, _, revision = value.removeprefix(PREFIX).partition("@")
-    download = functools.partial(
-        huggingface_hub.snapshot_download, name, revision=revision or None, endpoint=_endpoint()
-    )
+    download = _download(value, "model")
     with _told(value):
         folder = Path(download(allow_patterns=_FILES))
         if not any(list(folder.glob(name)) for name in _WEIGHTS):
             folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
     _log.info("%s: commit %s, in %s", value, folder.name, folder)
     return folder
+
+
+@functools.lru_cache
+def data_set(value: str, patterns: tuple[str, ...]) -> Path:
+    """The folder in the cache with the files of a data set that fit one of the patterns.
+
+    Raises:
+      UserError: as `local`.
+    """
+    with _told(value, "data set"):
+        return Path(_download(value, "dataset")(allow_patterns=list(patterns)))
+
+
+def _download(value: str, kind: str) -> Callable[..., str]:
+    import huggingface_hub
+
+    name, _, revision = value.removeprefix(PREFIX).partition("@")
+    fixed = {"revision": revision or None, "repo_type": kind, "endpoint": _endpoint()}
+    return functools.partial(huggingface_hub.snapshot_download, name, **fixed)
 
 
 def check_login(name: str) -> None:
@@ -94,24 +108,24 @@ def _endpoint() -> str | None:
 
 
 @contextmanager
-def _told(value: str) -> Iterator[None]:
-    """Says in a sentence what the hub, or the way to it, said."""
+def _told(value: str, what: str = "model") -> Iterator[None]:
+    """Says in a sentence what the hub, or the way to it, said of a model or a data set."""
     from huggingface_hub import errors
 
     try:
         yield
     except errors.GatedRepoError as error:
         raise UserError(
-            f"{value}: its owner asks for an agreement: accept it on the model's page, then log in"
+            f"{value}: its owner asks for an agreement: accept it on the {what}'s page, then log in"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise UserError(f"{value}: the model has no such revision; name a branch, a tag or a commit of it") from error
+        raise UserError(f"{value}: the {what} has no such revision; name a branch, a tag or a commit of it") from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"{value}: the hub has no such model, or it is private: look at its name, or log in (HF_TOKEN)"
+            f"{value}: the hub has no such {what}, or it is private: look at its name, or log in (HF_TOKEN)"
         ) from error
     except errors.HFValidationError as error:
-        raise UserError(f"{value}: no name of a model; write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") from error
+        raise UserError(f"{value}: no name of a {what}; write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") from error
     except errors.LocalTokenNotFoundError as error:
         raise UserError(f"{value}: nobody is logged in: set HF_TOKEN, or log in with `hf auth login`") from error
     except errors.HfHubHTTPError as error:
@@ -122,8 +136,8 @@ def _told(value: str) -> Iterator[None]:
         errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
     ) as error:
         raise UserError(
-            f"{value}: the hub does not answer, and the cache has no such model: look at the network, or name a folder "
-            "with the model's files"
+            f"{value}: the hub does not answer, and the cache has no such {what}: look at the network, or name a "
+            f"folder with the {what}'s files"
         ) from error
     except OSError as error:
         raise UserError(f"{value}: {error.strerror or first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""A stand-in for Hugging Face's hub: what its API says, over HTTP, from a dict of files."""
+"""A stand-in for Hugging Face's hub: what its API says of models and data sets, over HTTP, from a dict of files."""
 
 import base64
 import contextlib
@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "/tree/" in path:
             files = self.hub.models[name].items()
             self._json([{"type": "file", "path": f, "size": len(data), "oid": _sum(data)} for f, data in files])
-        elif path.startswith("api/models/"):
+        elif path.startswith(("api/models/", "api/datasets/")):
             self._json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in self.hub.models[name]]})
         else:
             self._file(self.hub.models[name].get(path.partition(f"/resolve/{COMMIT}/")[2]))

@@ -1,0 +1,236 @@
+"""The format of evaluation sets 'parquet': data sets of Hugging Face's hub with a corpus, queries and qrels as Parquet.
+
+    corpus/SPLIT-00000-of-00001.parquet     _id, text; a title where there is one
+    queries/SPLIT-00000-of-00001.parquet    _id, text
+    qrels/SPLIT-00000-of-00001.parquet      query-id, corpus-id (or a list of them); score, where judgements have grades
+
+A folder with several splits of a corpus has a set for each, of its name: NanoBEIR in one folder has 13. One corpus with
+several splits of judgements is one set, of the folder's name, with a rule of relevance for each.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from retrieval.data.corpora.source_paths import checked, split
+from retrieval.data.sets import relevance
+from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.errors import UserError, listed
+from retrieval.parsing import identifiers, parquet_files, text_files
+from retrieval.runtime import hub
+
+_log = logging.getLogger(__name__)
+
+CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
+_FOLDERS = {CORPUS: (CORPUS,), QUERIES: (QUERIES,), QRELS: (QRELS, "default", "data")}
+_PATTERNS = tuple(f"{name}/*{parquet_files.SUFFIX}" for names in _FOLDERS.values() for name in names)
+_SPLIT = re.compile(r"(.+?)(-\d+-of-\d+)?\.parquet")
+_TEST = "test"  # the rule of a set that has one
+_OF_ONE_SET = {"train", "dev", "validation", _TEST}  # splits that are no sets of their own
+_EMPTY = "empty {}, left out"
+_OF_EMPTY = "judgements of what is empty, left out"
+
+
+class Size(NamedTuple):
+    """How large a published set is: its files, before empty texts are left out."""
+
+    queries: int
+    documents: int
+    relevant: int
+
+
+# As their authors published them, and mteb 2.26 counts them.
+NANOBEIR = {
+    "NanoArguAna": Size(50, 3635, 50),
+    "NanoClimateFEVER": Size(50, 3408, 148),
+    "NanoDBPedia": Size(50, 6045, 1158),
+    "NanoFEVER": Size(50, 4996, 57),
+    "NanoFiQA2018": Size(50, 4598, 123),
+    "NanoHotpotQA": Size(50, 5090, 100),
+    "NanoMSMARCO": Size(50, 5043, 50),
+    "NanoNFCorpus": Size(50, 2953, 2518),
+    "NanoNQ": Size(50, 5035, 57),
+    "NanoQuoraRetrieval": Size(50, 5046, 70),
+    "NanoSCIDOCS": Size(50, 2210, 244),
+    "NanoSciFact": Size(50, 2919, 56),
+    "NanoTouche2020": Size(49, 5745, 932),
+}
+
+_Files = dict[str, list[Path]]  # split -> its files, in order
+
+
+class _Place(NamedTuple):
+    """The files of a set; those of its judgements by their rule."""
+
+    name: str
+    corpus: list[Path]
+    queries: list[Path]
+    qrels: _Files
+
+
+@register
+class ParquetSets(SetFormat):
+    """Judgements without a score are relevant."""
+
+    name = "parquet"
+    what = "folders or data sets of Hugging Face's hub with corpus, queries and qrels as Parquet, such as NanoBEIR"
+    setting = "--config.sets.parquet=FOLDER,hf:NAME,…"
+    example = "corpus/test-00000-of-00001.parquet with the columns _id, text"
+    of_folders = True
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        for source in split(value):
+            for place in _places(source):
+                yield _read(place)
+
+    def names(self, value: str) -> list[str]:
+        return [place.name for source in split(value) for place in _places(source)]
+
+    def inputs(self, value: str, options: Options) -> list[Path]:
+        places = [place for source in split(value) for place in _places(source)]
+        return [
+            path for place in places for paths in (place.corpus, place.queries, *place.qrels.values()) for path in paths
+        ]
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        checked("config.sets.parquet", [source for source in split(value) if not hub.is_name(source)], of_folders=True)
+        for source in split(value):
+            _places(source)
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder has a corpus as Parquet."""
+    return bool(_splits(folder, CORPUS))
+
+
+def _places(source: str) -> list[_Place]:
+    """The sets of a folder, or of a data set of the hub.
+
+    Raises:
+      UserError: files are missing, or those of a split.
+    """
+    folder = hub.data_set(source, _PATTERNS) if hub.is_name(source) else Path(source)
+    last = source.removeprefix(hub.PREFIX).partition("@")[0] if hub.is_name(source) else str(folder.resolve())
+    found = {kind: _splits(folder, kind) for kind in _FOLDERS}
+    for kind, of_kind in found.items():
+        if not of_kind:
+            names = " nor ".join(_FOLDERS[kind])
+            raise UserError(f"{source}: no Parquet file in {names}; an evaluation set has {kind}/SPLIT.parquet")
+    corpus, queries, qrels = found.values()
+    if len(corpus) == len(queries) == 1 and not corpus.keys() == queries.keys() == qrels.keys() - _OF_ONE_SET:
+        rules = {_TEST: next(iter(qrels.values()))} if len(qrels) == 1 else qrels
+        (of_corpus,), (of_queries,) = corpus.values(), queries.values()
+        return [_Place(last.rpartition("/")[2], of_corpus, of_queries, rules)]
+    for name in qrels:
+        if lacking := [kind for kind in (CORPUS, QUERIES) if name not in found[kind]]:
+            raise UserError(
+                f"{source}: the split '{name}' of qrels has no {lacking[0]}; there are {listed(found[lacking[0]])}"
+            )
+    return [_Place(name, corpus[name], queries[name], {_TEST: paths}) for name, paths in qrels.items()]
+
+
+def _splits(folder: Path, kind: str) -> _Files:
+    for name in _FOLDERS[kind]:
+        matches = [
+            (match[1], path) for path in sorted((folder / name).glob("*")) if (match := _SPLIT.fullmatch(path.name))
+        ]
+        if matches:
+            return {split: [path for other, path in matches if other == split] for split, _ in matches}
+    return {}
+
+
+def _read(place: _Place) -> RetrievalSet:
+    counts: Counter[str] = Counter()
+    documents, without = _ids(place.corpus, "title")
+    texts = {id: text for id, text, _ in _texts(place.queries)}
+    queries = {id: text for id, text in texts.items() if text.strip()}
+    counts[_EMPTY.format("documents")] = len(without)
+    counts[_EMPTY.format("queries")] = len(texts) - len(queries)
+    qrels, relevant = {}, 0
+    for rule, paths in place.qrels.items():
+        rows = list(_judgements(paths))
+        relevant += sum(row[3] > 0 for row in rows)
+        known = [row for row in rows if row[2] not in without and (row[1] in queries or row[1] not in texts)]
+        counts[_OF_EMPTY] += len(rows) - len(known)
+        found = relevance.read(paths[0], known)
+        if unknown := next((id for id in found if id not in queries), None):
+            raise UserError(f"{next(iter(found[unknown].values()))[1]}: the query '{unknown}' is not in {QUERIES}")
+        qrels[rule] = relevance.within(paths[0], found, documents, CORPUS, None)
+    _check_size(place, Size(len(texts), len(documents) + len(without), relevant))
+    judged = set().union(*qrels.values())
+    if lone := len(queries) - len(judged):
+        _log.warning("set %s: %d queries without a judgement, left out", place.name, lone)
+    told = {what: count for what, count in counts.items() if count}
+    candidates = Stream(lambda: _candidates(place.corpus), len(documents))
+    asked = {id: text for id, text in queries.items() if id in judged}
+    return RetrievalSet(place.name, asked, candidates, qrels, left_out=told)
+
+
+def _check_size(place: _Place, size: Size) -> None:
+    """Warns of a published set that is not what was published: its numbers do not compare."""
+    published = NANOBEIR.get(place.name)
+    if published and size != published:
+        _log.warning(
+            "set %s: %d queries, %d documents and %d relevant ones, and the published set has %d, %d and %d: "
+            "its values do not compare with those of others",
+            place.name,
+            *size,
+            *published,
+        )
+
+
+def _ids(paths: Sequence[Path], title: str) -> tuple[set[str], set[str]]:
+    """The ids of documents, and those of the empty ones."""
+    documents: set[str] = set()
+    without: set[str] = set()
+    for id, text, of_title in _texts(paths, title):
+        (documents if text or of_title else without).add(id)
+    return documents, without
+
+
+def _candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
+    for id, text, title in _texts(paths, "title"):
+        if text or title:
+            yield Candidate(id, title, text)
+
+
+def _texts(paths: Sequence[Path], title: str = "") -> Iterator[tuple[str, str, str]]:
+    """Id, text and title of the rows of some files; '' for a title that is not there.
+
+    Raises:
+      UserError: a column is missing, a value is no text, or an id is there twice.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        there = parquet_files.columns(path)
+        of_id = _column(path, there, "_id", "id")
+        names = [of_id, _column(path, there, "text"), *([title] if title in there else [])]
+        for at, row in parquet_files.rows(path, names):
+            id = identifiers.of_value(row[of_id], of_id, at)
+            if not id.strip() or id in seen:
+                raise UserError(f"{at}: the {of_id} '{id}' is empty, or is there twice; ids must be distinct")
+            seen.add(id)
+            yield id, text_files.string(row, "text", at, default=""), text_files.string(row, "title", at, default="")
+
+
+def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:
+    for path in paths:
+        there = parquet_files.columns(path)
+        names = [_column(path, there, name) for name in relevance.HEADER[:2]]
+        graded = relevance.HEADER[2] in there
+        for at, row in parquet_files.rows(path, [*names, *relevance.HEADER[2:]] if graded else names):
+            query, found = (row[name] for name in names)
+            grade = relevance.grade(str(row[relevance.HEADER[2]]), at) if graded else 1
+            for id in found if isinstance(found, list) else [found]:
+                yield at, identifiers.of_value(query, names[0], at), identifiers.of_value(id, names[1], at), grade
+
+
+def _column(path: Path, there: Sequence[str], *names: str) -> str:
+    for name in names:
+        if there.count(name) == 1:
+            return name
+    raise UserError(f"{path}: not one column '{names[0]}'; there are {listed(there)}")

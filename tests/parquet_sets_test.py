@@ -1,0 +1,152 @@
+"""Evaluation sets as Parquet: NanoBEIR's two forms, in a folder and on a hub, and what can be wrong with them."""
+
+import io
+import logging
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from support import toy_hub
+
+from retrieval.data.sets import parquet_sets, relevance
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.parquet_sets import ParquetSets
+from retrieval.errors import UserError
+from retrieval.runtime import hub
+
+CORPUS = {"_id": ["d1", "d2", "d3"], "text": ["first", "", " second"]}
+QUERIES = {"_id": ["q1", "q2", "q3", "q4"], "text": ["a", "b", " ", "lone"]}
+QRELS = {"query-id": ["q1", "q1", "q2", "q3"], "corpus-id": ["d1", "d2", "d3", "d1"]}
+FORM = ParquetSets()
+
+
+def data(columns):
+    sink = io.BytesIO()
+    parquet.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def written(folder, files):
+    for name, columns in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(columns if isinstance(columns, bytes) else data(columns))
+    return folder
+
+
+def nano(name):
+    """The three files of a split."""
+    parts = {"corpus": CORPUS, "queries": QUERIES, "qrels": QRELS}
+    return {f"{part}/{name}-00000-of-00001.parquet": columns for part, columns in parts.items()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return written(tmp_path / "Mine", nano("train"))
+
+
+def read(*sources):
+    value = ",".join(map(str, sources))
+    FORM.check(value, {}, False)
+    return list(FORM.read(value, None))
+
+
+def test_what_is_empty_is_left_out_and_counted(folder):
+    (found,) = read(folder)
+    assert (found.name, found.queries) == ("Mine", {"q1": "a", "q2": "b"})
+    assert list(found.candidates) == [Candidate("d1", "", "first"), Candidate("d3", "", " second")]
+    assert found.qrels == {"test": {"q1": {"d1": 1}, "q2": {"d3": 1}}}
+    assert found.left_out == {
+        "empty documents, left out": 1,
+        "empty queries, left out": 1,
+        "judgements of what is empty, left out": 2,
+    }
+
+
+def test_every_split_of_a_folder_is_a_set(tmp_path, caplog):
+    folder = written(tmp_path / "NanoBEIR-en", nano("NanoNQ") | nano("NanoFEVER"))
+    with caplog.at_level(logging.WARNING):
+        assert [found.name for found in read(folder)] == FORM.names(str(folder)) == ["NanoFEVER", "NanoNQ"]
+    assert (
+        "NanoNQ: 4 queries, 3 documents and 4 relevant ones, and the published set has 50, 5035 and 57" in caplog.text
+    )
+    assert len(FORM.inputs(str(folder), {})) == 6
+    assert FORM.names(str(written(tmp_path / "one", nano("NanoNQ")))) == ["NanoNQ"]
+
+
+def test_the_published_sizes_are_those_of_649_queries_and_13_sets():
+    sizes = parquet_sets.NANOBEIR.values()
+    assert (len(sizes), sum(size.queries for size in sizes)) == (13, 649)
+    assert sum(size.documents for size in sizes) == 56_723
+
+
+def test_grades_and_several_splits_of_judgements(tmp_path):
+    graded = {**QRELS, "score": [2, 1, 0, 1], "corpus-id": ["d1", "d2", "d3", "d1"]}
+    files = {
+        "corpus/corpus.parquet": CORPUS | {"title": ["", "T", None]},
+        "queries/queries.parquet": QUERIES,
+        "default/test-00000-of-00001.parquet": graded,
+        "default/dev-00000-of-00001.parquet": {"query-id": ["q2"], "corpus-id": [["d1", "d3"]], "score": [1.0]},
+    }
+    (found,) = read(written(tmp_path / "nfcorpus", files))
+    assert found.name == "nfcorpus" and list(found.candidates)[1] == Candidate("d2", "T", "")
+    assert found.qrels == {"dev": {"q2": {"d1": 1, "d3": 1}}, "test": {"q1": {"d1": 2, "d2": 1}, "q2": {"d3": 0}}}
+
+
+def test_data_sets_come_from_the_hub_with_nothing_else(tmp_path, monkeypatch):
+    served = {name: data(columns) for name, columns in nano("train").items()}
+    with toy_hub.served(
+        {"me/NanoNQ": served | {"README.md": b"---", "a.py": b""}}, tmp_path / "cache", monkeypatch
+    ) as hub_:
+        (found,) = read("hf:me/NanoNQ")
+        assert found.name == "NanoNQ" and found.queries == {"q1": "a", "q2": "b"}
+        assert not [path for _, path in hub_.asked if path.endswith((".py", ".md"))]
+        with pytest.raises(UserError, match="hf:me/none: the hub has no such data set"):
+            read("hf:me/none")
+    hub.data_set.cache_clear()
+
+
+MISTAKES = {
+    "Mine: no Parquet file in corpus; an evaluation set has": lambda files: files.pop(
+        "corpus/train-00000-of-00001.parquet"
+    ),
+    "Mine: no Parquet file in qrels nor default nor data": lambda files: files.pop(
+        "qrels/train-00000-of-00001.parquet"
+    ),
+    "qrels.*: not one column 'query-id'; there are id": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"id": [1]}}
+    ),
+    "row 1: the candidate 'd9' is not in corpus": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": ["q1"], "corpus-id": ["d9"]}}
+    ),
+    "row 1: the query 'q9' is not in queries": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": ["q9"], "corpus-id": ["d1"]}}
+    ),
+    "no judgement in it": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": ["q3"], "corpus-id": ["d1"]}}
+    ),
+    "row 2: the _id 'd1' is empty, or is there twice": lambda files: files.update(
+        {"corpus/train-00000-of-00001.parquet": {"_id": ["d1", "d1"], "text": ["a", "b"]}}
+    ),
+    "row 1: the field 'text' is missing or not a string": lambda files: files.update(
+        {"corpus/train-00000-of-00001.parquet": {"_id": ["d1"], "text": [7]}}
+    ),
+    "no whole Parquet file": lambda files: files.update({"corpus/train-00000-of-00001.parquet": b"PAR1"}),
+    "the split 'other' of qrels has no corpus; there are train": lambda files: files.update(
+        {"queries/other.parquet": QUERIES, "qrels/other.parquet": QRELS}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_sentence(tmp_path, message):
+    files = nano("train")
+    MISTAKES[message](files)
+    relevance.log_again.cache_clear()
+    with pytest.raises(UserError, match=message) as refused:
+        read(written(tmp_path / "Mine", files))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"none: no such file or folder, in config\.sets\.parquet"):
+        read(tmp_path / "none")
