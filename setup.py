@@ -49,6 +49,7 @@ setup(
         "orbax-checkpoint",
         "pyarrow",
         "PyStemmer",
+        "PyYAML",
         "safetensors",
         "scipy",
         "seqio",

@@ -26,6 +26,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import truncated
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.runtime import hosts, hub, model_folder
+from retrieval.search.index_kind import EXACT, INDEXES
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def export(run: Run) -> dict[str, Any]:
             license=run.config.export.license,
             trained_on=dict(trained_on),
             evaluated=_evaluated(run, step) if results(run) else [],
+            divided=run.holder("sets").config.split,
         )
         _write(run.folder, write_model, model_card)
 
@@ -259,6 +261,7 @@ def _card(
     license: str,
     trained_on: Mapping[str, list[str]],
     evaluated: Sequence[Mapping[str, Any]],
+    divided: ConfigDict,
 ) -> str:
     """The text of the model card.
 
@@ -267,7 +270,10 @@ def _card(
       named: prompts by name.
       trained_on: as `_trained_on` gives it.
       evaluated: rows of `results.json`.
+      divided: `config.split` of the run that has the evaluation sets.
     """
+    # Of a set that was divided by chance nobody else has the same test queries.
+    not_theirs = divided.set if not divided.train else ""
     lengths = trained.data.query_length, trained.data.document_length
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
     publisher = recipe_of(trained).published_by
@@ -284,6 +290,8 @@ def _card(
         ],
         settings=dict(_settings(trained)),
         results=[{**row, "seconds": None} for row in evaluated],  # of the machine, not of the model
+        own=[row for row in evaluated if row["system"] == INDEXES[EXACT].system and row["dataset"] != not_theirs],
+        score="cosine" if trained.model.normalize else "dot",
     )
 
 
