@@ -634,6 +634,11 @@ declare(
     last=Field(200, whole(1), "last rank to draw from, without the positives"),
     margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive they score at least; 0: any score"),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
+    sampling=Field(
+        "random",
+        one_of("way to draw negatives", ("random", "top")),
+        "random, or top: the best that are left; with mine.relative_margin=0.05 TopK-PercPos of 95 % (NV-Retriever)",
+    ),
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
     # Negatives, clusters or quadruplets made anew while training.
     refresh_makes=Field(

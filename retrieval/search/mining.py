@@ -1,7 +1,8 @@
 """Hard negatives out of ranked lists: what an index ranks high for a query, and what is no answer to it.
 
 Any index serves: BM25 (Karpukhin et al. 2020, section 3.2) or the embeddings of the model that is trained (Xiong et al.
-2021, ANCE). Shape letters: Q queries, K results, N candidates.
+2021, ANCE). With `relative_margin=0.05, top=True` the rule is TopK-PercPos of 95 %, with `margin=0.05, top=True` it is
+TopK-MarginPos (Moreira et al. 2024, NV-Retriever). Shape letters: Q queries, K results, N candidates.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,15 +17,23 @@ class Rule(NamedTuple):
     Attributes:
       count: how many are drawn from those that the rest leaves.
       first, last: their ranks, from 1 on, when the positives have been taken out of the list.
-      margin: how much lower than the best positive they score at least; 0 for any score.
-      relative_margin: the same as a share of that positive's score.
+      margin: how much lower than a positive they score at least, s <= p - margin; None for any score.
+      relative_margin: the same as a share of that positive's score, s <= p - share * |p|. As p * (1 - share) it would
+        be wrong for a score below 0.
+      most: the highest score of a negative.
+      top: whether the best are taken; otherwise they are drawn at random.
+      among_left: whether ranks count what margins and `most` leave, as in sentence-transformers' `mine_hard_negatives`,
+        and not all that is no positive.
     """
 
     count: int
     first: int
     last: int
-    margin: float = 0.0
-    relative_margin: float = 0.0
+    margin: float | None = None
+    relative_margin: float | None = None
+    most: float = np.inf
+    top: bool = False
+    among_left: bool = False
 
 
 class Drawn(NamedTuple):
@@ -32,17 +41,24 @@ class Drawn(NamedTuple):
 
     Attributes:
       rows: of each query, the candidates drawn, best first; at most `Rule.count`.
+      scores: of these.
       left_Q: how many there were to draw from.
       rank_Q: of the best positive in the whole list without the query itself, from 1 on; 0 where it has none.
-      too_close: results in the range of ranks that the margins left out, of all queries.
+      positives, others: results of all queries that are a known positive, by row or by text, and no results.
+      too_close: those in the range of ranks that the margins left out; where ranks count what these leave, of all.
+      too_high: further ones that score above `Rule.most`.
       answered: further ones that are left out because they hold an answer.
       equal: results down to the last rank that have the text of a positive, or of a better result, under another id.
     """
 
     rows: list[np.ndarray]
+    scores: list[np.ndarray]
     left_Q: np.ndarray
     rank_Q: np.ndarray
+    positives: int
+    others: int
     too_close: int
+    too_high: int
     answered: int
     equal: int
 
@@ -58,6 +74,7 @@ def mine(
     seed: Sequence[int],
     start: int = 0,
     answered_QK: np.ndarray | None = None,
+    compared_Q: np.ndarray | None = None,
 ) -> Drawn:
     """Draws negatives for each query from its ranked list.
 
@@ -73,28 +90,42 @@ def mine(
       seed: of the draw, which depends on nothing else but the number of the query.
       start: the number of the first query, where they come in parts.
       answered_QK: whether a result holds an answer of its query, and so is none of its negatives; by default none does.
+      compared_Q: the score of the positive that margins are to; by default that of the best one in the list.
     """
-    drawn, left_Q, rank_Q = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int)
-    too_close, answered, equal = 0, 0, 0
+    drawn, scores, left_Q, rank_Q = [], [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int)
+    left_out = dict.fromkeys(("positives", "others", "too_close", "too_high", "answered", "equal"), 0)
     answered_QK = np.zeros(rows_QK.shape, bool) if answered_QK is None else answered_QK
     lists = zip(scores_QK, rows_QK, answered_QK, positives, others, strict=True)
     for query, (scores_K, rows_K, answered_K, golds, out) in enumerate(lists):
-        is_result_K = (rows_K >= 0) & ~np.isin(rows_K, list(out))
+        is_other_K = np.isin(rows_K, list(out))
+        left_out["others"] += int(is_other_K.sum())
+        is_result_K = (rows_K >= 0) & ~is_other_K
         scores_K, answered_K, rows_K = (values_K[is_result_K] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
+        left_out["positives"] += int(is_gold_K.sum())
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
-        distinct = _distinct(texts_N, rows_K, ~is_gold_K)[: rule.last]
-        reach = int(distinct[-1]) + 1 if len(distinct) == rule.last else len(rows_K)
-        equal += reach - len(distinct) - int(np.isin(rows_K[:reach], list(golds)).sum())
-        in_range = distinct[rule.first - 1 :]
-        far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
-        unanswered = far[~answered_K[far]]
+        distinct = _distinct(texts_N, rows_K, ~is_gold_K)
+        ranked = distinct[: rule.last]
+        reach = int(ranked[-1]) + 1 if len(ranked) == rule.last and not rule.among_left else len(rows_K)
+        left_out["equal"] += reach - int((distinct < reach).sum()) - int(np.isin(rows_K[:reach], list(golds)).sum())
+        compared = scores_K[is_gold_K].max(initial=-np.inf) if compared_Q is None else compared_Q[query]
+        in_range = distinct if rule.among_left else ranked[rule.first - 1 :]
+        far = in_range[scores_K[in_range] <= _ceiling(float(compared), rule)]
+        low = far[scores_K[far] <= rule.most]
+        unanswered = low[~answered_K[low]]
+        if rule.among_left:
+            unanswered = unanswered[rule.first - 1 : rule.last]
         left_Q[query] = len(unanswered)
-        too_close += len(in_range) - len(far)
-        answered += len(far) - len(unanswered)
-        order = np.random.default_rng([*seed, start + query]).permutation(len(unanswered))
-        drawn.append(rows_K[unanswered[np.sort(order[: rule.count])]])
-    return Drawn(drawn, left_Q, rank_Q, too_close, answered, equal)
+        left_out["too_close"] += len(in_range) - len(far)
+        left_out["too_high"] += len(far) - len(low)
+        left_out["answered"] += int(answered_K[low].sum())
+        chosen = unanswered[: rule.count]
+        if not rule.top:
+            order = np.random.default_rng([*seed, start + query]).permutation(len(unanswered))
+            chosen = unanswered[np.sort(order[: rule.count])]
+        drawn.append(rows_K[chosen])
+        scores.append(scores_K[chosen])
+    return Drawn(drawn, scores, left_Q, rank_Q, **left_out)
 
 
 def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:
@@ -104,9 +135,7 @@ def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> 
     return places[np.sort(firsts)]
 
 
-def _ceiling(scores: np.ndarray, rule: Rule) -> float:
-    """The highest score of a negative, for the scores of the positives in the list."""
-    if not (rule.margin or rule.relative_margin):
-        return np.inf
-    best = scores.max(initial=-np.inf)
-    return best - max(rule.margin, rule.relative_margin * abs(best)) if len(scores) else -np.inf
+def _ceiling(compared: float, rule: Rule) -> float:
+    """The highest score of a negative, for that of the positive that it is compared with; -inf where there is none."""
+    margins = [rule.margin, None if rule.relative_margin is None else rule.relative_margin * abs(compared)]
+    return min((compared - margin for margin in margins if margin is not None), default=np.inf)

@@ -21,7 +21,8 @@ from retrieval.search.mining import Drawn, Rule
 
 _log = logging.getLogger(__name__)
 
-RULE = ("negatives", "first", "last", "margin", "relative_margin")
+RULE = ("negatives", "first", "last", "margin", "relative_margin", "sampling")
+TOP = "top"
 # The fields of the config that decide which negatives are mined.
 SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
 _PART = 10_000  # questions whose ranked lists are held at a time
@@ -89,7 +90,9 @@ def check(taken: int, rule: ConfigDict) -> None:
 
 def mining_of(mine: ConfigDict, seed: int) -> Mining:
     """What the group `mine` of a config says, with the seed of the draw."""
-    return Mining(Rule(*(mine[name] for name in RULE)), mine.answers, seed)
+    margins = mine.margin or None, mine.relative_margin or None
+    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == TOP)
+    return Mining(rule, mine.answers, seed)
 
 
 def check_drawn(taken: int, mined: int, place: str = "") -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import of_fields
@@ -28,7 +29,6 @@ from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import Collection, open_collection
-from retrieval.stages.hard_negatives import Mining
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def mine(run: Run) -> dict[str, Any]:
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:
                 for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
                     lines.write(_line(example))
-            provenance = _provenance(source, needs(kind.name)[-1], kind, mining) | mined.counts
+            provenance = _provenance(source, needs(kind.name)[-1], kind, config) | mined.counts
             files.write_json(temporary / "provenance.json", provenance)
     _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
     return provenance
@@ -179,15 +179,15 @@ def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
 
 
-def _provenance(source: Run, stage: str, kind: IndexKind, mining: Mining) -> dict[str, Any]:
+def _provenance(source: Run, stage: str, kind: IndexKind, config: ConfigDict) -> dict[str, Any]:
     """What was searched, and what was made of the results; `stage` of `source` made it."""
-    rule = dict(zip(hard_negatives.RULE, mining.rule, strict=True))
+    rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")}
     return {
         "system": kind.name,
         "run": source.holder(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
         "step": None if kind.of_words else details(source, "train")["step"],
-        "rule": rule | {"answers": mining.answers, "seed": mining.seed},
+        "rule": rule | {"seed": config.split.seed},
     }
 
 
