@@ -1,16 +1,20 @@
 """A teacher's scores: their file, the records that carry them, and distillation from end to end on a toy set."""
 
+import itertools
 import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import embedder_folders
 from support.modules import spread
 from support.tiny import execute, make_run
 
+import retrieval
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
@@ -21,6 +25,8 @@ from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import has_teacher, recipe_of
+from retrieval.search import encoding
+from retrieval.stages.teacher import together
 
 TEXTS = [Candidate("d1", "", "one"), Candidate("", "a title", "two"), Candidate("d3", "", "three")]
 
@@ -143,3 +149,69 @@ def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     assert has_teacher(recipe_of(config))
     batch = next(examples.make_batches(reader, run.load_vocabulary(), make_mesh(config)))
     assert batch["pair"].shape == (8, 3, 48) and batch["teacher"].shape == (8, 3)
+
+
+def scores_of(folder):
+    """The lines of `scores.jsonl`: the query, the document's id, and the score."""
+    lines = map(json.loads, (folder / "scores.jsonl").read_text(encoding="utf-8").splitlines())
+    return [(line["query"], line["docid"], line["score"]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    """A folder of sentence-transformers, of another family and vocabulary than the student."""
+    return embedder_folders.modernbert(tmp_path_factory.mktemp("embedder") / "model")
+
+
+@pytest.fixture(scope="module")
+def taught_by_embedder(mined, inputs, embedder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("taught") / "run"
+    run = student(mined, inputs, folder, embedder, **{"stages": ("teacher",), "train.loss": "kl_divergence"})
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder):
+    """What it is its folder tells; a text is embedded once."""
+    run = taught_by_embedder
+    texts = {item.id: item for item in beir.read_candidates(run.sets / "reqa" / "corpus.jsonl")}
+    found, model = scores_of(run.folder / "teacher"), retrieval.load(embedder)
+    queries = model.encode_queries([query for query, *_ in found])
+    records = [{"title": texts[id].title, "text": texts[id].text} for _, id, _ in found]
+    expected = (queries * model.encode_documents(records)).sum(axis=1)
+    np.testing.assert_allclose([score for *_, score in found], expected, atol=1e-5)
+    assert np.std(expected) > 0.01
+    distinct = {(record["title"], record["text"]) for record in records}
+    assert len(encoding.StoredRows(run.folder / "teacher" / "scores", "documents")) == len(distinct) < len(found)
+
+
+def test_several_teachers_are_one(taught_by_embedder, distilled, mined, inputs, teacher, embedder, tmp_path):
+    """Its scores are the means of those of each, once those of a query go from 0 to 1."""
+    both = student(mined, inputs, tmp_path / "run", f"{teacher[0]},{embedder}", stages=("teacher",))
+    execute(both)
+    alone = [scores_of(run.folder / "teacher") for run in (distilled, taught_by_embedder)]
+    place, found = 0, scores_of(both.folder / "teacher")
+    assert [line[:2] for line in found] == [line[:2] for line in alone[0]] == [line[:2] for line in alone[1]]
+    for _, lines in itertools.groupby(found, key=lambda line: line[0]):
+        own = [score for *_, score in lines]
+        parts = [np.array([score for *_, score in lines[place : place + len(own)]]) for lines in alone]
+        expected = np.mean([(part - part.min()) / (part.max() - part.min()) for part in parts], axis=0)
+        np.testing.assert_allclose(own, expected, atol=1e-4)
+        place += len(own)
+    assert place == len(found)
+
+
+def test_a_model_that_is_no_teacher_is_refused(mined, inputs, tmp_path):
+    run = student(mined, inputs, tmp_path / "run", str(tmp_path), stages=("teacher",))
+    with pytest.raises(UserError, match=rf"config\.teacher\.model={tmp_path}: not a work directory"):
+        preflight.check(run, run.config.stages)
+
+
+def test_documents_that_a_teacher_scores_alike():
+    assert together([np.array([2.0, 2.0, 1.0, 3.0]), np.array([0.0, 4.0, 5.0, 4.0])], [2, 2]).tolist() == [
+        0,
+        0.5,
+        0.5,
+        0.5,
+    ]

@@ -670,7 +670,12 @@ declare(
 )
 declare(
     "teacher",
-    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder or hf:NAME of a cross-encoder"),
+    model=Field(
+        "",
+        TEXT,
+        "the teacher, a cross-encoder or an embedder: work directory, folder or hf:NAME; several, with commas, are "
+        "one: the mean of their scores, normalised for each query",
+    ),
     shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
 )
 declare(

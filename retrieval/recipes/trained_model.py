@@ -1,7 +1,7 @@
 """Trained models, opened for a stage that works with them: a run's own or its base's, or another work directory's."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,34 @@ class PairScorer(Protocol):
 
     def compile(self, count: int) -> None:
         """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
+        ...
+
+    def score_all(
+        self,
+        folder: Path,
+        shard_size: int,
+        queries: Sequence[str],
+        pairs: Iterable[tuple[int, Any]],
+        total: int,
+        text_of: Callable[[Any], Candidate] = lambda document: document,
+    ) -> tuple[np.ndarray, float | None]:
+        """The scores [P] of pairs, in their order, by files: a run that was killed goes on after the last one.
+
+        Every host scores files of its own.
+
+        Args:
+          folder: where the files lie.
+          shard_size: pairs of a file.
+          queries: the texts of all queries.
+          pairs: the place of a query, and what `text_of` finds a document by.
+          total: how many pairs there are.
+
+        Returns:
+          The scores, and the seconds that one takes; None where an earlier process has scored all.
+
+        Raises:
+          UserError: a score is not finite.
+        """
         ...
 
     def write(self, folder: Path) -> None:

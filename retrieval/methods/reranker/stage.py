@@ -1,13 +1,12 @@
-"""The stages `rerank` and `teacher`: a reranker's scores of the first results of systems, and of all labelled pairs.
+"""The stage `rerank`: a reranker's scores of the first results of systems.
 
-`rerank`: at each depth n the first n results of a run are put in the order of the scores, and the rest is dropped (Zhan
-et al. 2020, section 4.4). A pair is scored once, whatever the number of systems and depths that have it.
-`teacher`: distillation trains on the labelled examples of the stage `pairs`, with these scores beside them.
+At each depth n the first n results of a run are put in the order of the scores, and the rest is dropped (Zhan et al.
+2020, section 4.4). A pair is scored once, whatever the number of systems and depths that have it.
 """
 
 import itertools
 import logging
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +15,8 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import of_fields
-from retrieval.data.labelled import teacher_scores
-from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Candidate, Judged
+from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
@@ -28,17 +25,14 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import hosts, platforms
-from retrieval.stages import evaluate, evaluated_runs, labelled_groups, run_files
+from retrieval.stages import evaluate, evaluated_runs, run_files
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists, RunFile
 
 _log = logging.getLogger(__name__)
 
-FOLDER, TEACHER = result_files.RERANKED, "teacher"
-_RERANKER, _TEACHER = "config.rerank.model", "config.teacher.model"
-_PAIRS = ("files", "sources", "format", "fields", "queries", "collection", "pool", "in_order")
-_LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
+FOLDER, _RERANKER = result_files.RERANKED, "config.rerank.model"
 
 
 class Reranked(NamedTuple):
@@ -291,46 +285,6 @@ def read(model: str) -> list[str | Read]:
     return [Read("sets", same=True), "evaluate", *train_unless(model)]
 
 
-def teach(run: Run) -> dict[str, Any]:
-    """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
-    folder, fields = run.folder / TEACHER, run.config.teacher
-    folder.mkdir(exist_ok=True)
-    reranker = RERANKERS.open(run, fields.model, _TEACHER)
-    # Examples in the order of their files have negatives beyond those that a query keeps.
-    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, counts):
-        queries = [group.query for group in groups]
-        total = sum(len(group.positives) + len(group.negatives) for group in groups)
-        if not total:
-            counts.log("teacher")
-            raise UserError("no labelled example is left to score: look at what was left out, and at config.split")
-        pairs = folder / "scores", fields.shard_size, queries, _pairs(groups), total
-        scores_P, seconds = reranker.score_all(*pairs)
-        scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
-        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
-    _log.info("teacher: %d pairs of %d queries", total, len(queries))
-    return {"pairs": total, "queries": len(queries), "seconds per pair": seconds and round(seconds, 6)}
-
-
-def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
-    """The place of a query and a document, of all pairs."""
-    for place, group in enumerate(groups):
-        for text in (*group.positives, *group.negatives):
-            yield place, text
-
-
-def check_teacher(model: str) -> None:
-    """Checks that there is a teacher.
-
-    Raises:
-      UserError: there is none.
-    """
-    if not model:
-        raise UserError(
-            f"{_TEACHER} is empty: name the work directory of a reranker, or the folder of a cross-encoder, whose "
-            "scores are to be learned"
-        )
-
-
 STAGES.register(
     "rerank",
     Stage(
@@ -346,34 +300,6 @@ STAGES.register(
         files=inputs,
         fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
         writes=(FOLDER,),
-        everywhere=True,
-    ),
-)
-STAGES.register(
-    "teacher",
-    Stage(
-        teach,
-        check_config=(of_fields(check_teacher, "teacher.model"),),
-        check=(
-            lambda run: RERANKERS.check(run, run.config.teacher.model, _TEACHER),
-            platforms.check,
-        ),
-        fields=(
-            "teacher",
-            "split",
-            *_LABELLED,
-            "data.query_length",
-            "data.document_length",
-            "model.dtype",
-        ),
-        uses=("encode.batch_tokens",),
-        reads=("prepare", "sets", "mine"),
-        files=lambda run: [
-            *labelled_groups.inputs(run.config),
-            *RERANKERS.inputs(run, run.config.teacher.model, _TEACHER),
-        ],
-        fetch=lambda run: RERANKERS.fetch(run, run.config.teacher.model, _TEACHER),
-        writes=(TEACHER,),
         everywhere=True,
     ),
 )

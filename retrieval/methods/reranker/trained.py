@@ -159,23 +159,7 @@ class Reranker:
         total: int,
         text_of: Callable[[Any], Candidate] = lambda document: document,
     ) -> tuple[np.ndarray, float | None]:
-        """The scores [P] of pairs, in their order, by files: a run that was killed goes on after the last one.
-
-        Every host scores files of its own.
-
-        Args:
-          folder: where the files lie.
-          shard_size: pairs of a file.
-          queries: the texts of all queries.
-          pairs: the place of a query, and what `text_of` finds a document by.
-          total: how many pairs there are.
-
-        Returns:
-          The scores, and the seconds that one takes; None where an earlier process has scored all.
-
-        Raises:
-          UserError: a score is not finite.
-        """
+        """As `PairScorer.score_all`."""
         if not total:
             return np.zeros(0, np.float32), None
         beginnings, scored = self._rows.begin(queries), 0

@@ -1,0 +1,181 @@
+"""Trained embedders, whoever trained them, for texts into files: work directories, exports and published folders."""
+
+import array
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval import files
+from retrieval.config import experiment
+from retrieval.data.labelled import grouping
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import vocabularies
+from retrieval.errors import UserError, hub_hint
+from retrieval.models.encoder_folder import is_encoder
+from retrieval.models.encoders import family
+from retrieval.pipeline.run import Run
+from retrieval.recipes import exported_towers, module_fields
+from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.exported_towers import ExportedTowers
+from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.recipes.trained_model import TRAINED, TrainedKind
+from retrieval.runtime import artefacts, hosts, hub, model_folder
+from retrieval.search import encoding
+
+QUERIES, DOCUMENTS = "queries", "documents"
+_OF_PAIRS = ("ForSequenceClassification", "ForCausalLM")
+_PAIRS = 8192  # that are multiplied at a time
+
+
+class TextEmbedder:
+    """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
+
+    def __init__(self, towers: ExportedTowers):
+        self._config, self._vocabulary = towers.config, towers.vocabulary
+        mesh = local_mesh(towers.config)
+        embedder = Embedder(towers.config, towers.vocabulary, mesh)
+        self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
+        self._sizes = {"longest": longest_text(towers.config), "multiple": mesh.size}
+        self._sizes |= {name: towers.config.encode[name] for name in ("shard_size", "batch_tokens")}
+
+    def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
+        """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
+        self._write(folder, name, queries, total, self._query_rows, self._query_tower)
+
+    def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
+        """The same of documents, by theirs."""
+        self._write(folder, name, documents, total, self._document_rows, self._document_tower)
+
+    def score_all(
+        self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]]
+    ) -> tuple[np.ndarray, float | None]:
+        """The inner products [P] of pairs, in their order; embeddings lie in files, as of `write_queries`.
+
+        A document is embedded once, whatever the number of its pairs, and one host multiplies.
+
+        Args:
+          folder: where the files lie.
+          pairs: gives the place of a query and a document, of all pairs, each time that it is called.
+
+        Returns:
+          The scores, and the seconds that one takes.
+        """
+        began = time.perf_counter()
+        places_P, keys_P = array.array("q"), array.array("Q")
+        for place, document in pairs():
+            places_P.append(place)
+            keys_P.append(int.from_bytes(grouping.digest(document), "big"))
+        _, firsts_D, documents_P = np.unique(np.asarray(keys_P), return_index=True, return_inverse=True)
+        rows_D = np.empty(len(firsts_D), int)
+        rows_D[np.argsort(firsts_D)] = np.arange(len(firsts_D))  # documents lie in the order in which they come
+        is_first_P = np.isin(np.arange(len(keys_P)), firsts_D)
+        documents = (document for (_, document), is_first in zip(pairs(), is_first_P) if is_first)
+        self.write_queries(folder, QUERIES, queries, len(queries))
+        self.write_documents(folder, DOCUMENTS, documents, len(firsts_D))
+        hosts.on_first(lambda: None)  # from here on the files of all hosts are there
+        stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
+        sides = np.asarray(places_P), rows_D[documents_P]
+        scores_P = np.empty(len(places_P), np.float32)
+        for start in range(0, len(places_P), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            query_PE, document_PE = (rows.take(rows_P[part]) for rows, rows_P in zip(stored, sides))
+            scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
+        return scores_P, (time.perf_counter() - began) / max(1, len(scores_P))
+
+    def _write(
+        self, folder: Path, name: str, texts: Iterable, total: int, rows: Callable, tower: encoding.Embed
+    ) -> None:
+        numbered = ((str(place), text) for place, text in enumerate(texts))
+        encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
+
+    def _query_rows(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
+
+    def _document_rows(self, documents: Sequence[Candidate]) -> list[list[list[int]]]:
+        return candidate_windows(self._config, self._vocabulary, documents)
+
+
+class _Embedders(TrainedKind):
+    """Work directories of two towers, and folders of sentence-transformers and transformers."""
+
+    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
+        """As `TrainedKind.inputs`."""
+        if not (folder := published(value, field)):
+            return super().inputs(run, value, field)
+        towers = dict.fromkeys(module_fields.open_towers(folder))
+        weights = [path for tower in towers for path in tower.bert.files]
+        vocabulary = vocabularies.files(vocabularies.find(next(iter(towers)).bert.path))
+        return [*weights, *model_folder.module_files(folder), *vocabulary]
+
+    def check(self, run: Run, value: str, field: str) -> None:
+        """As `TrainedKind.check`."""
+        if not (folder := published(value, field)):
+            super().check(run, value, field)
+            return
+        if reads_pairs(folder):
+            raise UserError(f"{field}={value}: a cross-encoder, which embeds nothing; name an embedder")
+        exported_towers.set_sizes(folder, experiment.defaults())
+
+    def open(self, run: Run, value: str, field: str) -> TextEmbedder:
+        """As `TrainedKind.open`; mesh, dtype, sizes of batches and a folder's longest texts are those of `run`."""
+        self.check(run, value, field)
+        if folder := published(value, field):
+            towers = exported_towers.read(folder, experiment.defaults())
+            for name in ("query_length", "document_length"):
+                towers.config.data[name] = min(towers.config.data[name], run.config.data[name])
+        else:
+            trainer = self.trainer(run, value, field)
+            vocabulary = trainer.load_vocabulary()
+            config = of_towers(trainer).copy_and_resolve_references()
+            towers = ExportedTowers(config, vocabulary, parameters_of(load_towers(trainer, len(vocabulary))))
+        config = towers.config
+        config.update({"mesh": run.config.mesh, "encode": run.config.encode})
+        config.model.dtype, config.encode.windows = run.config.model.dtype, 1
+        return TextEmbedder(towers)
+
+
+EMBEDDERS = _Embedders(
+    "embedder",
+    lambda recipe: recipe.has_towers,
+    ", or a folder that sentence-transformers or transformers saved",
+)
+
+
+def reads_pairs(folder: Path) -> bool:
+    """Whether a folder of weights is of a cross-encoder, or of a language model that judges pairs by yes and no."""
+    if model_folder.has_modules(folder):
+        return model_folder.modules(folder)[-1].kind == "LogitScore"
+    config = files.read_json(family.config_of(folder)) if model_folder.base_of(folder) is None else {}
+    names = config.get("architectures") if isinstance(config, dict) else ()
+    return isinstance(names, list) and any(str(name).endswith(_OF_PAIRS) for name in names)
+
+
+def kind_of(value: str, field: str, run: Run) -> TrainedKind:
+    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker.
+
+    Raises:
+      UserError: there is neither, or its files do not say.
+    """
+    folder = published(value, field)
+    if folder:
+        return TRAINED["reranker"] if reads_pairs(folder) else EMBEDDERS
+    return TRAINED["reranker"] if recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks else EMBEDDERS
+
+
+def published(value: str, field: str) -> Path | None:
+    """The folder of weights that a field names, be it on the hub; None for a work directory.
+
+    Raises:
+      UserError: there is neither.
+    """
+    folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
+    if value and is_encoder(folder):
+        return folder
+    if hub.is_name(value) or not folder.exists():
+        raise UserError(f"{field}={value}: no model there; name a work directory{EMBEDDERS.otherwise}{hub_hint(value)}")
+    return None

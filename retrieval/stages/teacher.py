@@ -1,0 +1,166 @@
+"""The stage `teacher`: the scores of all labelled pairs, which distillation has beside the examples of `pairs`.
+
+A teacher is a reranker, which reads a query and a document together, or an embedder, whose scores are inner products.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval.config.fields import of_fields
+from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import teacher_scores
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes.text_embedder import EMBEDDERS, kind_of
+from retrieval.recipes.trained_model import TrainedKind
+from retrieval.runtime import hosts, platforms
+from retrieval.stages import labelled_groups
+
+_log = logging.getLogger(__name__)
+
+FOLDER, _FIELD = "teacher", "config.teacher.model"
+_PAIRS = ("files", "sources", "format", "fields", "queries", "collection", "pool", "in_order")
+
+
+def teach(run: Run) -> dict[str, Any]:
+    """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
+    folder = run.folder / FOLDER
+    folder.mkdir(exist_ok=True)
+    # Examples in the order of their files have negatives beyond those that a query keeps.
+    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, counts):
+        queries, sizes = [], []
+        for group in groups:
+            queries.append(group.query)
+            sizes.append(len(group.positives) + len(group.negatives))
+        if not sum(sizes):
+            counts.log("teacher")
+            raise UserError("no labelled example is left to score: look at what was left out, and at config.split")
+        scored = [
+            _scores(run, model, folder / f"scores{number or ''}", queries, groups, sum(sizes))
+            for number, model in enumerate(source_paths.split(run.config.teacher.model))
+        ]
+        scores_P = together([scores_P for scores_P, _ in scored], sizes)
+        lines = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
+        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", lines))
+    _log.info("teacher: %d pairs of %d queries", sum(sizes), len(queries))
+    seconds = [seconds for _, seconds in scored if seconds]
+    return {
+        "pairs": sum(sizes),
+        "queries": len(queries),
+        "seconds per pair": round(sum(seconds), 6) if len(seconds) == len(scored) else None,
+    }
+
+
+def together(scores: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
+    """The scores [P] of several teachers as one: their means, once each query's lie between 0 and 1 (SPLADE-v3).
+
+    Those of one teacher stay as they are. Of documents that a teacher scores alike each gets 0.
+
+    Args:
+      scores: of each teacher, of the documents of all queries, one query after the other.
+      sizes: how many documents a query has, at least one.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    starts_Q = np.cumsum([0, *sizes[:-1]])
+    normalised = []
+    for scores_P in scores:
+        least_Q, most_Q = (extreme.reduceat(scores_P, starts_Q) for extreme in (np.minimum, np.maximum))
+        least_P, range_P = np.repeat(least_Q, sizes), np.repeat(most_Q - least_Q, sizes)
+        normalised.append((scores_P - least_P) / np.where(range_P > 0, range_P, 1))
+    return np.mean(normalised, axis=0)
+
+
+def _scores(
+    run: Run, model: str, folder: Path, queries: Sequence[str], groups: Iterable[Example], total: int
+) -> tuple[np.ndarray, float | None]:
+    """A teacher's scores [P] of all pairs, and the seconds that one takes, as `PairScorer.score_all` gives them."""
+    kind = kind_of(model, _FIELD, run)
+    teacher = kind.open(run, model, _FIELD)
+    if kind is EMBEDDERS:
+        return teacher.score_all(folder, queries, lambda: _pairs(groups))
+    return teacher.score_all(folder, run.config.teacher.shard_size, queries, _pairs(groups), total)
+
+
+def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
+    """The place of a query and a document, of all pairs."""
+    for place, group in enumerate(groups):
+        for text in (*group.positives, *group.negatives):
+            yield place, text
+
+
+def check_named(model: str) -> None:
+    """Checks that there is a teacher.
+
+    Raises:
+      UserError: there is none.
+    """
+    if not source_paths.split(model):
+        raise UserError(
+            f"{_FIELD} is empty: name the model whose scores are to be learned, a cross-encoder's or an embedder's "
+            "folder, hf:NAME, or a work directory"
+        )
+
+
+def _teachers(run: Run) -> Iterator[tuple[TrainedKind, str]]:
+    """The teachers, each with its kind."""
+    for model in source_paths.split(run.config.teacher.model):
+        yield kind_of(model, _FIELD, run), model
+
+
+def check(run: Run) -> None:
+    """Checks that every teacher can score pairs.
+
+    Raises:
+      UserError: one cannot.
+    """
+    for kind, model in _teachers(run):
+        kind.check(run, model, _FIELD)
+
+
+def inputs(run: Run) -> list[Path]:
+    """The files that tell whether examples or a teacher have changed."""
+    models = itertools.chain.from_iterable(kind.inputs(run, model, _FIELD) for kind, model in _teachers(run))
+    return [*labelled_groups.inputs(run.config), *models]
+
+
+def fetch(run: Run) -> None:
+    """Copies down the teachers that are on a store."""
+    for kind, model in _teachers(run):
+        kind.fetch(run, model, _FIELD)
+
+
+STAGES.register(
+    "teacher",
+    Stage(
+        teach,
+        check_config=(of_fields(check_named, "teacher.model"),),
+        check=(
+            check,
+            platforms.check,
+        ),
+        fields=(
+            "teacher",
+            "split",
+            *(f"pairs.{name}" for name in _PAIRS),
+            "sets.mind_split",
+            "data.query_length",
+            "data.document_length",
+            "model.dtype",
+        ),
+        uses=("encode.batch_tokens", "encode.shard_size"),
+        reads=("prepare", "sets", "mine"),
+        files=inputs,
+        fetch=fetch,
+        writes=(FOLDER,),
+        everywhere=True,
+    ),
+)
