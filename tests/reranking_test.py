@@ -102,3 +102,23 @@ def test_a_temperature_divides_the_students_scores_alone():
     for name, loss in (("margin_mse", margin_mse), ("kl", lambda *args, **o: kl_divergence(*args, softening=2.0, **o))):
         found, _ = loss(score, fields(teacher, ids), temperature=0.5)
         np.testing.assert_allclose(found, LOSSES[name](score / 0.5, teacher, ids)[0], rtol=1e-5)
+
+
+def test_a_temperature_of_the_teachers_own():
+    score, teacher, ids = batch()
+    for loss in (margin_mse, kl_divergence):
+        found, _ = loss(score, fields(teacher, ids), teacher_temperature=0.25)
+        np.testing.assert_allclose(found, loss(score, fields(teacher / 0.25, ids))[0], rtol=1e-4)
+
+
+def test_scores_of_the_student_from_0_to_1():
+    """PyLate's, of the candidates that count: here the last is a copy of the positive."""
+    given = fields(np.array([[4, 1, 2, 99]], np.float32), np.array([[7, 8, 9, 7]], np.int32))
+    score = np.array([[10, 8, 9, -50]], np.float32)
+    assert kl_divergence(score, given, min_max=True)[0][0] == pytest.approx(0.255111, abs=1e-5)
+    assert kl_divergence(score, given)[0][0] == pytest.approx(0.081555, abs=1e-5)
+    student, taught = log_softmax([2, 0, 1]), log_softmax([4, 1, 2])  # at a temperature of a half
+    expected = sum(math.exp(b) * (b - a) for a, b in zip(student, taught))
+    assert kl_divergence(score, given, min_max=True, temperature=0.5)[0][0] == pytest.approx(expected, abs=1e-5)
+    alike = kl_divergence(np.ones((1, 4), np.float32), given, min_max=True)[0]
+    assert np.isfinite(alike).all() and alike[0] > 0

@@ -524,6 +524,10 @@ declare(
     in_batch=Field(
         1.0, NOT_NEGATIVE, "maxsim_distillation: weight of the softmax over the documents of a batch's other examples"
     ),
+    teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
+    min_max=Field(
+        False, SWITCH, "kl_divergence: whether the student's scores of an example are first put between 0 and 1"
+    ),
     # The optimizer.
     optimizer=Field(
         "adam",
