@@ -124,7 +124,8 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is `python -m retrieval.compare`. Other words are stages.
+    `retrieval compare` is `python -m retrieval.compare`, and `retrieval mine` without a --workdir is
+    `python -m retrieval.mine`. Other words are stages.
     """
     sys.path.insert(0, "")
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
@@ -133,6 +134,11 @@ def program() -> None:
 
         del sys.argv[1]
         compare.program()
+    elif words[:1] == ["mine"] and not any(word.startswith("--workdir") for word in sys.argv):
+        from retrieval import mine
+
+        del sys.argv[1]
+        mine.program()
     elif len(sys.argv) == 1:
         from retrieval import reference
 

@@ -1,0 +1,164 @@
+"""The same negatives as sentence-transformers' `mine_hard_negatives`, for the same rule.
+
+Skipped where it is not installed; nothing is fetched.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from flax import nnx
+from support import embedder_folders
+from support.modules import spread
+
+from retrieval.data.tokenizers import tokenizer_files
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
+from retrieval.models.transformer_config import TransformerConfig
+from retrieval.stages import negatives_file
+from retrieval.stages.negatives_file import Asked
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+sentence_transformers = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+hard_negatives = pytest.importorskip("sentence_transformers.util.hard_negatives", reason="an older version")
+
+WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
+
+
+class Rows:
+    """What the function takes of the library `datasets`, which takes seconds to install and is not needed for more."""
+
+    def __init__(self, columns):
+        self.columns, self.column_names = columns, list(columns)
+
+    from_dict = classmethod(lambda cls, columns: cls(columns))
+
+    def __len__(self):
+        return len(self.columns[self.column_names[0]])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def to_pandas(self):
+        """Enough of a table to count the rows of each query."""
+        anchors = self.columns[self.column_names[0]]
+        counted = {anchor: anchors.count(anchor) for anchor in anchors}
+        self.groupby = lambda name: self
+        self.count = lambda: self
+        self.to_dict = lambda: {self.column_names[1]: counted}
+        return self
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setattr(hard_negatives, "is_datasets_available", lambda: True)
+    monkeypatch.setitem(__import__("sys").modules, "datasets", type("datasets", (), {"Dataset": Rows}))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """40 queries of one to three positives; 80 further documents."""
+    rng = np.random.default_rng(0)
+    texts = list(dict.fromkeys(" ".join(rng.choice(WORDS, rng.integers(4, 12))) for _ in range(200)))
+    queries, documents = texts[:40], texts[40:]
+    rows = [(query, documents[place]) for query in queries for place in rng.integers(0, 80, rng.integers(1, 4))]
+    rows = sorted(dict.fromkeys(rows), key=lambda row: row[1])
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = [json.dumps({"anchor": query, "positive": positive}) for query, positive in rows]
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    lines = [json.dumps({"_id": str(place), "text": text}) for place, text in enumerate(documents)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return folder, rows, documents
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return embedder_folders.modernbert(tmp_path_factory.mktemp("model") / "embedder")
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS])
+    sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
+    written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
+    write_cross_encoder(folder, written)
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=64, types=2)
+    return folder
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+RULES = [
+    {},
+    {"range_min": 3, "range_max": 20, "num_negatives": 5},
+    {"relative_margin": 0.01, "num_negatives": 4},
+    {"absolute_margin": 0.005, "range_min": 2, "range_max": 30},
+    {"absolute_margin": 0.0, "relative_margin": 0.005, "max_score": 0.97, "num_negatives": 2},
+]
+
+
+FORMS = [("triplet", True), ("n-tuple", False), ("labeled-pair", False), ("labeled-list", True)]
+
+
+@pytest.mark.parametrize(("form", "output_scores"), FORMS)
+def test_the_same_rows(pairs, model, tmp_path, form, output_scores):
+    rule = {"relative_margin": 0.01, "num_negatives": 4, "range_min": 1}
+    ours, theirs = both(pairs, model, tmp_path, rule, form=form, output_scores=output_scores)
+    assert len(ours) == len(theirs) > 20
+    values = [list(row.values()) for row in ours]
+    for own, other in zip(sorted(values, key=str), sorted(theirs, key=str)):
+        for mine, wanted in zip(own, other, strict=True):
+            is_score = isinstance(wanted, float) or (isinstance(wanted, list) and isinstance(wanted[0], float))
+            assert mine == (pytest.approx(wanted, abs=1e-5) if is_score else wanted)
+
+
+@pytest.mark.parametrize(("rule", "with_collection"), zip(RULES, [True, False, True, True, False]))
+def test_the_same_negatives(pairs, model, tmp_path, rule, with_collection):
+    ours, theirs = both(pairs, model, tmp_path, rule, with_collection)
+    assert sorted(tuple(row.values()) for row in ours) == sorted(map(tuple, theirs))
+    assert len(theirs) > 8
+
+
+def test_the_same_negatives_by_a_rerankers_scores(pairs, model, reranker, tmp_path):
+    rule = RULES[3] | {"absolute_margin": 0.2}
+    ours, theirs = both(pairs, model, tmp_path, rule, reranker=reranker)
+    assert sorted(tuple(row.values()) for row in ours) == sorted(map(tuple, theirs))
+    plain, _ = both(pairs, model, tmp_path / "plain", rule)
+    assert len(theirs) > 20 and ours != plain
+
+
+def both(pairs, model, folder, rule, with_collection=False, form="triplet", output_scores=False, reranker=None):
+    """Our rows, and theirs as tuples of values."""
+    place, rows, documents = pairs
+    names = {"num_negatives": "negatives", "absolute_margin": "margin"}
+    asked = Asked(
+        str(place / "pairs.jsonl"),
+        str(model),
+        folder / "ours.jsonl",
+        collection=str(place / "corpus.jsonl") if with_collection else "",
+        reranker=str(reranker or ""),
+        format=form,
+        scores=output_scores,
+        cache=str(place / f"cache-{with_collection}"),
+        **{names.get(name, name): value for name, value in rule.items()},
+    )
+    negatives_file.write(asked)
+    dataset = Rows({"anchor": [query for query, _ in rows], "positive": [text for _, text in rows]})
+    theirs = hard_negatives.mine_hard_negatives(
+        dataset,
+        sentence_transformers.SentenceTransformer(str(model), device="cpu"),
+        corpus=documents if with_collection else None,
+        cross_encoder=sentence_transformers.CrossEncoder(str(reranker), device="cpu") if reranker else None,
+        output_format=form,
+        output_scores=output_scores,
+        verbose=False,
+        cache_folder=str(place / "theirs"),
+        **rule,
+    )
+    return read(asked.out), list(zip(*theirs.columns.values()))
