@@ -40,7 +40,7 @@ class TextEmbedder:
         mesh = local_mesh(towers.config)
         embedder = Embedder(towers.config, towers.vocabulary, mesh)
         self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
-        self._sizes = {"longest": longest_text(towers.config), "multiple": mesh.size}
+        self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
         self._sizes |= {name: towers.config.encode[name] for name in ("shard_size", "batch_tokens")}
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:

@@ -53,7 +53,8 @@ Vectors = Iterator[tuple[str, dict[str, float]]]
 def _vectors(tokens: Sequence[str], ids: Iterable[str], matrix_NV: Any) -> Vectors:
     """The id of each vector, and the weights of its tokens."""
     for id, start, end in zip(ids, matrix_NV.indptr[:-1], matrix_NV.indptr[1:], strict=True):
-        yield id, {tokens[at]: float(x) for at, x in zip(matrix_NV.indices[start:end], matrix_NV.data[start:end])}
+        terms, weights = matrix_NV.indices[start:end].tolist(), matrix_NV.data[start:end].tolist()
+        yield id, {tokens[term]: weight for term, weight in zip(terms, weights)}
 
 
 def _rounded(vector: dict[str, float]) -> dict[str, int]:
