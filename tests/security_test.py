@@ -42,6 +42,7 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
+from retrieval.search.vector_codes import Form
 from retrieval.training.checkpoint import Checkpointer
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -120,6 +121,13 @@ def write_embeddings(folder):
     texts = [(f"c{i}", [[1, 2]]) for i in range(5)]
     sizes = dict(shard_size=3, batch_tokens=32, longest=16)
     encoding.encode(folder, "candidates", texts, 5, list, lambda ids: np.ones((len(ids), 4), np.float32), **sizes)
+
+
+def write_codes(folder):
+    texts, sizes = [(f"c{i}", [[1, 2]]) for i in range(5)], dict(shard_size=3, batch_tokens=32, longest=16)
+    form = Form("int8", 4, ranges_2E=np.array([[0] * 4, [0.5] * 4], np.float32))
+    embed = lambda ids: np.ones((len(ids), 4), np.float32)  # noqa: E731
+    encoding.encode(folder, "candidates", texts, 5, list, embed, form=form, **sizes)
 
 
 def write_bm25(folder):
@@ -236,6 +244,9 @@ LOADERS = {
     ),
     "manifest": Loader(write_manifest, lambda folder: files.verify_manifest(folder, ""), "-", sealed=False),
     "embeddings": Loader(write_embeddings, lambda folder: encoding.load(folder, "candidates")),
+    "codes": Loader(
+        write_codes, lambda folder: (encoding.load(folder, "candidates"), encoding.clipped(folder, "candidates"))
+    ),
     "bm25": Loader(write_bm25, lambda folder: Bm25Index.load(folder / "index")),
     "scann": Loader(write_scann, read_scann),
     "scann's docids": Loader(write_docids, read_scann, r"(?!.*scann_docids\.pkl).*"),
