@@ -141,7 +141,10 @@ def test_prompts_that_cannot_be_kept_are_told(bases, tmp_path, caplog):
     scope="module", params=[pytest.param(True, marks=pytest.mark.long), False], ids=["pooled", "not pooled"]
 )
 def tuned(request, bases, tmp_path_factory):
-    """A run from a published model, over two sets of the same candidates, of which one has prompts of its own."""
+    """A run from a published model, over two sets of the same candidates, of which one has prompts of its own.
+
+    Of embeddings eight dimensions are kept.
+    """
     place = tmp_path_factory.mktemp("tuned")
     for name in ("toy", "other"):
         beir(place / name)
@@ -151,6 +154,7 @@ def tuned(request, bases, tmp_path_factory):
             "sets.beir": f"{place / 'toy'},{place / 'other'}",
             "stages": ("sets", "train", "encode", "index", "evaluate", "export"),
             "index.dense": "exact",
+            "encode.truncate": 8,
             "data.prompts": (*config.data.prompts, "toy-document=the: "),
         }
     )

@@ -167,13 +167,13 @@ def open_search(
 
 
 def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
-    """Questions [Q, E] as the model of a run embeds them, with the prompt of the set whose candidates are searched."""
-    config, vocabulary, towers = open_trained(source)
+    """Questions [Q, E] as the model of a run embeds them, as it has embedded the candidates of the set."""
+    trained, vocabulary, towers = open_trained(source)
     if not isinstance(towers, TwoTower):
         folder = source.holder("train").folder
         raise UserError(f"{folder}: a masked language model has no towers to mine with: another config.base")
-    config.data.prompts = of_towers(source.holder("encode")).data.prompts
-    config = prompted.of_set(config, vocabulary, name)
+    config = prompted.of_set(of_towers(source.holder("encode")), vocabulary, name)
+    config.mesh = trained.mesh
     embedder = Embedder(config, vocabulary, local_mesh(config))
     tower = embedder.queries(parameters_of(towers))
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
