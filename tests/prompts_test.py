@@ -124,6 +124,20 @@ def test_the_prompts_of_a_set_are_found_as_mteb_finds_them():
     assert [prompts.chosen(data, side, name) for side, name in names[0].items()] == ["1", "2"]
 
 
+def test_training_sources_leave_theirs_under_their_names(tmp_path):
+    """Into the run, its export and the evaluation of a set of that name; what was trained with counts."""
+    toml = '[nq]\nfiles = "nq.jsonl"\nquery_prompt = "ask: "\n[fever]\nfiles = "fever.jsonl"\n'
+    changes = {"pairs.sources": toml, "data.query_prefix": "the fox: ", "data.prompts": ("nq-query=x: ", "y=z: ")}
+    run = exported.work_directory(tmp_path / "run", **changes, **{"model.tied": True})
+    expected = {"query": "the fox: ", "document": "", "nq-query": "ask: ", "y": "z: ", "nq-document": ""}
+    expected |= {"fever-query": "the fox: ", "fever-document": ""}
+    assert retrieval.load(run.folder).prompts == retrieval.load(exported.export(run)).prompts == expected
+    assert prompts.of_set(initial_parameters.of_towers(run).data, "NQ") == {
+        "query": "nq-query",
+        "document": "nq-document",
+    }
+
+
 def test_prompts_that_cannot_be_kept_are_told(bases, tmp_path, caplog):
     folder = shutil.copytree(bases[False], tmp_path / "model")
     record = json.loads((folder / SETTINGS).read_text())

@@ -4,6 +4,7 @@ import logging
 
 from ml_collections import ConfigDict
 
+from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -14,8 +15,13 @@ _log = logging.getLogger(__name__)
 
 
 def table(config: ConfigDict) -> dict[str, str]:
-    """All prompts by name of towers that a config has trained."""
-    return prompts.table(config.data)
+    """All prompts by name of towers that a config trains; NAME-query and NAME-document are those of the source NAME."""
+    of_sources = {
+        f"{name}-{side}": text
+        for name, texts in sources.prompts_of(config).items()
+        for side, text in zip(prompts.USUAL, texts, strict=True)
+    }
+    return prompts.table(config.data) | of_sources
 
 
 def take(config: ConfigDict, trained: ConfigDict) -> None:
