@@ -9,11 +9,13 @@ import pytest
 from support.run_results import state
 from support.tiny import execute, make_run
 
+import retrieval
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import tokens
-from retrieval.methods.late_interaction.trained import LATE_MODELS
+from retrieval.methods.late_interaction.trained import LATE_MODELS, read
 from retrieval.pipeline import preflight, records
 from retrieval.runtime import artefacts
 
@@ -28,6 +30,8 @@ def trained(inputs, tmp_path_factory):
         "split.validation": 0.25,
         "mine.last": 20,
         "data.pack.document": 1.0,
+        "data.query_prefix": "",
+        "data.document_prefix": "",
         "train.batch_size": 8,
         "loop.validate_every": 2,
         "late.depth": 5,
@@ -104,9 +108,17 @@ def test_training_goes_on_to_the_same_bits(trained, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_it_is_exported(trained):
-    with pytest.raises(UserError, match="query_prefix='query: ' is no token of the vocabulary"):
-        execute(trained, "export")
+def test_it_is_exported_and_read_back(trained):
+    execute(trained, "export")
+    folder = trained.folder / "export"
+    card = (folder / "README.md").read_text()
+    assert "models.ColBERT(" in card and "ColBERT" in card and "encode_query" not in card
+    theirs, ours = read(trained.config, folder), LATE_MODELS.open(trained, "", "config.late.model")
+    candidate = Candidate("a", "Fox", "the red fox eats grass, and nothing else.")
+    np.testing.assert_allclose(theirs.documents([candidate])[0], ours.documents([candidate])[0], atol=1e-5)
+    np.testing.assert_allclose(theirs.queries(["red fox"]).vectors, ours.queries(["red fox"]).vectors, atol=1e-5)
+    with pytest.raises(UserError, match="the model embeds nothing"):
+        retrieval.load(trained.folder).encode_queries(["a"])
 
 
 def test_few_bytes_and_muvera(trained, inputs, tmp_path):
