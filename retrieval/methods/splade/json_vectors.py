@@ -54,7 +54,7 @@ def _vectors(tokens: Sequence[str], ids: Iterable[str], matrix_NV: Any) -> Vecto
     """The id of each vector, and the weights of its tokens."""
     for id, start, end in zip(ids, matrix_NV.indptr[:-1], matrix_NV.indptr[1:], strict=True):
         terms, weights = matrix_NV.indices[start:end].tolist(), matrix_NV.data[start:end].tolist()
-        yield id, {tokens[term]: weight for term, weight in zip(terms, weights)}
+        yield id, {tokens[int(term)]: float(weight) for term, weight in zip(terms, weights)}
 
 
 def _rounded(vector: dict[str, float]) -> dict[str, int]:
