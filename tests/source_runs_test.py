@@ -322,6 +322,8 @@ TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2
             {},
             "source 'one': config.train.loss=two_way_nll compares a positive with hard neg",
         ),
+        ("loss = 'triplet'\nnegatives = 1",) * 2
+        + ({"train.loss": "two_way_nll"}, "^config.train.loss=two_way_nll comp"),
         ("loss = 'two_way'", "", {}, "source 'one': unknown loss in config.train.loss 'two_way': did you mean two_way"),
         ("loss = 'multi_label_margin'\ntemperature = 2.0", "", {}, "source 'one': .*has no temperature: leave that"),
         ("loss = 'kl_divergence'\nnegatives = 1", "", {}, "kl_divergence learns from a teacher's scores, and the"),

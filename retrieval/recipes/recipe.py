@@ -235,10 +235,10 @@ def check_recipe(config: ConfigDict) -> None:
     Raises:
       UserError: they do not fit each other, or one would be ignored.
     """
-    recipes = [recipe_of(own) for own in sources.each(config).values()]
-    for name, recipe in zip(sources.each(config), recipes):
+    for name, own in ({"": config} | sources.configs_of(config)).items():
         with sources.naming(name):
-            recipe.check()
+            recipe_of(own).check()
+    recipes = [recipe_of(own) for own in sources.each(config).values()]
     losses = {recipe.config.train.loss: recipe.loss for recipe in recipes if recipe.loss}
     for recipe in recipes:
         _check_unread(recipe, losses)
