@@ -1,7 +1,7 @@
 """What is minimised where labelled pairs have several sources, and what the log says of each."""
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -25,16 +25,16 @@ def key_of(config: ConfigDict) -> Hashable:
 def objective(config: ConfigDict, bound: Callable[[Any], Any]) -> Objective:
     """`Recipe.objective`; of several sources, each batch's own, with the share and the loss of each among the metrics.
 
-    A batch that is not of one source has the objective that all of them share.
+    A batch of all sources has the objective that all of them share.
     """
     configs = sources.configs_of(config)
     if not configs:
         return recipe_of(config).objective(bound)
     objectives = {key_of(own): recipe_of(own).objective(bound) for own in configs.values()}
-    of_all = next(iter(objectives))
+    shared = next(iter(objectives.values())) if len(objectives) == 1 else None
 
-    def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        loss_B, metrics = objectives[getattr(batch, "objective", of_all)](params, batch, key)
+    def of_batch(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        loss_B, metrics = (shared or objectives[batch.objective])(params, batch, key)
         for number, name in enumerate(configs):
             is_its_B = (batch["source"][:, 0] == number).astype(jnp.float32)
             metrics |= {f"{_SHARE}/{name}": is_its_B, f"{_LOSS}/{name}": is_its_B * loss_B}

@@ -1,6 +1,7 @@
 """The training loop: the only one. It gets an objective, an optimizer and batches, and knows none of the papers."""
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import math
@@ -164,12 +165,12 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
         values, metrics = objective(frozen.join(trained, others), batch, key)
         return values.mean(), {name: metric.mean() for name, metric in metrics.items()} | {"examples": len(values)}
 
-    def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         trained, others = frozen.split(state.params)
-        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(
-            trained, others, {**batch, "step": state.step}, key
-        )
+        fields = copy.copy(batch)  # which may be more than a dict: one that says which of several objectives it is for
+        fields["step"] = state.step
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(trained, others, fields, key)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(value) & jnp.isfinite(norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, trained)
