@@ -26,9 +26,11 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
-from retrieval.recipes import source_batches, source_objective
+from retrieval.recipes import source_batches, source_objective, train_state
+from retrieval.recipes.examples import abstract_batch, abstract_batches
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
-from retrieval.recipes.recipe import build_model, recipe_of
+from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.stages import train
 
 NAMES = ("one", "two", "three")
 FIVE = (*NAMES, "four", "five")
@@ -235,6 +237,32 @@ def test_each_source_has_its_loss_and_the_log_says_which(run, drawn):
         means = [line[f"loss/{name}"] * count for name, count in zip(NAMES, counted) if count]
         assert sum(means) / sum(counted) == pytest.approx(line["loss"], rel=1e-5)
         assert all(f"loss/{name}" not in line for name, count in zip(NAMES, counted) if not count)
+
+
+def test_a_step_costs_what_those_of_its_sources_do_on_average(place):
+    """Operations are counted for `flops_per_second`. Alone, a source has a config without sources."""
+    transformer = {"model.encoder": "transformer", "model.num_layers": 1, "model.remat": "none"}
+    run = make_run(place, place / "run", **transformer)
+    mesh = make_mesh(run.config, jax.devices()[:1])
+
+    def count(config, batch):
+        with jax.set_mesh(mesh):
+            like = train_state.abstract_state(config, abstract_model(config, 110), mesh)
+            return train_state.useful_flops(config, 110, like, batch)
+
+    configs = sources.configs_of(run.config)
+    alone = [count(own, abstract_batch(own, mesh)) for own in configs.values()]
+    assert alone[1] > alone[0] > alone[2]  # of two negatives, of one, and of none
+    shares, counted = (0.5, 0.3, 0.2), []
+
+    def counting(batch):
+        counted.append(batch)
+        return count(run.config, batch)
+
+    found = train.mean_flops(counting, abstract_batches(run.config, mesh), shares)
+    assert found == pytest.approx(np.dot(shares, alone)) and len(counted) == 3
+    same = [abstract_batch(run.config, mesh)] * 2
+    assert train.mean_flops(counting, same, (0.5, 0.5)) == pytest.approx(alone[1]) and len(counted) == 4
 
 
 def test_mixed_batches_have_examples_of_all(place, run, tmp_path):

@@ -233,6 +233,16 @@ def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax
       UserError: the mesh does not divide the batch.
     """
     own = max(sources.each(config).values(), key=lambda own: own.data.negatives)
+    return _abstract(config, own, mesh)
+
+
+def abstract_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> list[dict[str, jax.ShapeDtypeStruct]]:
+    """As `abstract_batch`, of each source."""
+    return [_abstract(config, own, mesh) for own in sources.each(config).values()]
+
+
+def _abstract(config: ConfigDict, own: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch of the source that has the config `own`, which is the config itself where there is no source."""
     recipe, has_source = recipe_of(own), bool(config.pairs.sources)
     batch = batches.abstract(
         recipe.kind,

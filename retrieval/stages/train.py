@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED
 from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes.examples import NoBatches, abstract_batch, draws, unlabelled
+from retrieval.recipes.examples import NoBatches, abstract_batch, abstract_batches, draws, unlabelled
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, recipe_of
@@ -92,8 +92,12 @@ def train(run: Run) -> dict[str, Any]:
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch() as stops_at:
-                batch = abstract_batch(config, mesh)
-                cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch, step_fn), mesh)
+                count = functools.partial(train_state.useful_flops, config, len(vocabulary), like, step=step_fn)
+                if isinstance(batches, SourceBatches):
+                    flops = mean_flops(count, abstract_batches(config, mesh), batches.shares.tolist())
+                else:
+                    flops = count(abstract_batch(config, mesh))
+                cost = _cost(flops, mesh)
                 turn = None
                 if config.mine.patience:
                     afresh = functools.partial(train_state.afresh, config)
@@ -197,6 +201,17 @@ def _settings(
         trace_steps=trace_steps,
         trace=folder / "profile",
     )
+
+
+def mean_flops(
+    count: Callable[[Mapping[str, Any]], float], batches: Sequence[Mapping[str, Any]], shares: Sequence[float]
+) -> float:
+    """Operations of a step on average, over batches that are drawn so often; those of one shape are counted once."""
+    of_shape: dict[Any, tuple[Mapping[str, Any], float]] = {}
+    for batch, share in zip(batches, shares, strict=True):
+        shape = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        of_shape[shape] = batch, of_shape.get(shape, (batch, 0.0))[1] + share
+    return sum(share * count(batch) for batch, share in of_shape.values())
 
 
 def _cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:

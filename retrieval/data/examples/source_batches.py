@@ -76,19 +76,19 @@ class SourceBatches:
         objectives: Sequence[Hashable],
     ):
         """Args:
-        share_S: how often each source is drawn.
+        share_S: how often each source is drawn, which `shares` says to others.
         epoch: the examples of all sources together, which `epoch` says to others.
         objectives: that of each source's batches.
         """
         self.epoch = epoch
-        self._sources, self._share_S, self._seed, self._objectives = sources, share_S, seed, objectives
+        self._sources, self.shares, self._seed, self._objectives = sources, share_S, seed, objectives
         self._number = 0
 
     def __iter__(self) -> SourceBatches:
         return self
 
     def __next__(self) -> SourceBatch:
-        source = drawn(self._share_S, self._seed, self._number)
+        source = drawn(self.shares, self._seed, self._number)
         self._number += 1
         return SourceBatch(next(list(self._sources.values())[source]), self._objectives[source])
 
