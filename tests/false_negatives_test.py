@@ -38,14 +38,14 @@ def loss_of_scores(scores, **options):
 def test_what_is_left_out_by_hand(options, loss, left_out):
     found, metrics = loss_of_scores([0.70, 0.75, 0.81, 0.30], **options)
     assert found == pytest.approx(loss, abs=1e-5)
-    assert metrics == {"recall@1": 0.0} | ({} if left_out is None else {"false_negatives": left_out})
+    assert metrics == {"recall@1": 0, "masked_ids": 0} | ({} if left_out is None else {"masked_margin": left_out})
 
 
 def test_a_relative_margin_is_of_the_size_of_the_positives_score():
     """Also where that is below 0: -0.5 - 0.05 * 0.5 is -0.525, below -0.49; -0.5 * 0.95 would be above."""
     for negative, left_out in ((-0.49, 1), (-0.53, 0)):
         _, metrics = loss_of_scores([-0.5, negative], false_negatives="relative", false_margin=-0.05)
-        assert metrics["false_negatives"] == left_out
+        assert metrics["masked_margin"] == left_out
 
 
 def make_batch(B=B):
@@ -106,7 +106,7 @@ def test_losses_counts_and_gradients_are_those_of_numpy(options):
     wide = [x.astype(np.float64) for x in (query, document)]
     expected, counts = by_numpy(*wide, *others, *options)
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(metrics["false_negatives"], counts)
+    np.testing.assert_array_equal(metrics["masked_margin"], counts)
     assert 0 < np.mean(counts) < B * K / 2
     gradients = jax.grad(lambda q, d: streaming(q, d, *others, *options)[0].sum(), (0, 1))(query, document)
     assert_finite_differences(
@@ -132,7 +132,7 @@ def test_the_config_names_them():
     options = dict(false_negatives="relative", false_margin=-0.2, temperature=config.train.temperature)
     expected, counts = in_batch_softmax(query, document, ids, None, **options)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    np.testing.assert_array_equal(metrics["false_negatives"], counts["false_negatives"])
+    np.testing.assert_array_equal(metrics["masked_margin"], counts["masked_margin"])
 
 
 def test_a_margin_of_nothing_is_refused():

@@ -71,6 +71,7 @@ _ORIGINS = tuple_of(
 )
 _PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "int4", "binary"))
 _PRECISIONS = tuple_of("a tuple of some of float32, bfloat16, int8, int4 and binary", _PRECISION.fits)
+_TERMS = "retrieval.training.objectives.in_batch_softmax.are_terms"
 _TARGETS = "retrieval.models.lora.are_targets"
 
 # The run.
@@ -513,6 +514,34 @@ declare(
         0.1,
         number("a number", lambda value: True),
         "in_batch_softmax: of train.false_negatives; relative: in units of the size of the positive's score",
+    ),
+    guide=Field(
+        "",
+        TEXT,
+        "in_batch_softmax: towers whose scores mask false negatives: folder, hf:NAME or work directory; '': none",
+    ),
+    guide_rule=Field(
+        "absolute",
+        one_of("mask of false negatives", ("absolute", "relative")),
+        "in_batch_softmax: leaves out negatives that train.guide scores above the positive + train.guide_margin",
+    ),
+    guide_margin=Field(
+        0.0,
+        number("a number", lambda value: True),
+        "in_batch_softmax: of train.guide_rule; relative: in units of the size of the positive's score",
+    ),
+    terms=Field(
+        (),
+        checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
+        "in_batch_softmax: further scores that a query's softmax has, such as ('query_query', 'document_document')",
+    ),
+    hardness=Field(
+        0.0, NOT_NEGATIVE, "in_batch_softmax: a negative weighs exp(hardness x its score); LLaVE 9, EmbeddingGemma 5"
+    ),
+    hardness_of=Field(
+        "all",
+        one_of("negatives", ("all", "hard")),
+        "in_batch_softmax: whom train.hardness weighs: all documents that are negatives, or a query's own hard ones",
     ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     retrieved=Field(

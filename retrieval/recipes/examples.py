@@ -21,7 +21,7 @@ from retrieval.errors import UserError, multiples
 from retrieval.libraries import seqio
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.recipes.recipe import RECIPES, Recipe, has_teacher, recipe_of
+from retrieval.recipes.recipe import RECIPES, Recipe, guide_of, has_teacher, recipe_of
 from retrieval.recipes.source_objective import key_of
 from retrieval.training import sharding
 
@@ -86,6 +86,7 @@ def register_tasks(
             f"{stored.labelled}: config.train.loss={config.train.loss} learns from a teacher's scores, and these pairs "
             "have none: make them with config.pairs.teacher, or with the stage 'teacher'"
         )
+    _check_guide(recipe, stored.labelled)
     return seqio_tasks.register(
         stored,
         vocabulary,
@@ -107,6 +108,14 @@ def is_in_order(pairs: Path) -> bool:
     """Whether batches have the records of a folder of labelled pairs in their order."""
     path = pairs / "stats.json"
     return path.exists() and files.read_json(path).get(task_kind.IN_ORDER, False)
+
+
+def _check_guide(recipe: Recipe, labelled: Path | None) -> None:
+    if guide_of(recipe) and labelled and not files.read_json(labelled / "stats.json").get("guide"):
+        raise UserError(
+            f"{labelled}: made without the embeddings of config.train.guide={guide_of(recipe)}: make these pairs again "
+            "with it, with the stage 'pairs'"
+        )
 
 
 def known_positives(run: Run, pairs: Path | None = None) -> int:
@@ -289,6 +298,11 @@ def _check(config: ConfigDict) -> None:
         raise UserError(
             f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0"
             + (f", or train on them alone, {alone}" if fitting else "")
+        )
+    if (named := guide_of(recipe)) and (others := unlabelled(config)):
+        raise UserError(
+            f"config.train.guide={named} embeds labelled examples, and task '{others[0]}' draws from a corpus: set "
+            f"config.data.rates.{others[0]}=0, or config.train.guide=''"
         )
     recipe.packing()
 

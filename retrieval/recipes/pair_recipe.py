@@ -1,7 +1,7 @@
 """What recipes that train on pairs of a query and its documents have in common."""
 
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.recipes.recipe import Recipe, has_teacher
+from retrieval.recipes.recipe import Recipe, guide_of, has_teacher
 
 
 class PairRecipe(Recipe):
@@ -14,7 +14,7 @@ class PairRecipe(Recipe):
         """As `Recipe.lengths`."""
         data = self.config.data
         lengths = data.query_length, data.document_length
-        return pair_lengths(*lengths, data.negatives, positives, has_teacher(self))
+        return pair_lengths(*lengths, data.negatives, positives, has_teacher(self), bool(guide_of(self)))
 
     def chunk_sizes(self, devices: int) -> list[int]:
         """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""

@@ -274,6 +274,11 @@ def has_teacher(recipe: Recipe) -> bool:
     return recipe.loss is not None and recipe.loss.needs_teacher
 
 
+def guide_of(recipe: Recipe) -> str:
+    """The guide whose embeddings examples have; '' for none."""
+    return recipe.loss.guide(recipe.loss_options()) if recipe.loss else ""
+
+
 def check_chunks(recipe: Recipe, devices: int) -> None:
     """Checks `train.chunk_size`: chunks must divide the batch; devices and packed lanes must divide chunks.
 

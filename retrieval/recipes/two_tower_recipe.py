@@ -10,17 +10,18 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.data.labelled.pair_shards import GUIDE
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers, validation
+from retrieval.recipes import guide, towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of, guide_of
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
@@ -58,8 +59,14 @@ class TwoTowerRecipe(PairRecipe):
             )
         _check_matryoshka(self.config.train, self.config.model)
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
+        _check_hardness(self.config.train, self.config.data.negatives)
         if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
             _check_counted(self.config.data.rates)
+
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """The embeddings of a guide."""
+        return {"guide": (GUIDE, guide.size(self.config))} if guide_of(self) else {}
 
     def takes_encoder(self, other: Recipe) -> bool:
         """From other towers, a plugin's too, it takes everything."""
@@ -156,6 +163,14 @@ def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
     if groups == batch_size > 1 and not negatives:
         raise UserError(
             f"config.train.groups={groups}: negatives are the other examples of a group, which has one: take fewer"
+        )
+
+
+def _check_hardness(train: ConfigDict, negatives: int) -> None:
+    if train.hardness and train.hardness_of == "hard" and not negatives:
+        raise UserError(
+            "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has none: "
+            "set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
         )
 
 

@@ -16,7 +16,9 @@ _SHOWN = {
     "loss": "#.4g",  # RepBERT's is near 0.001
     "active": ".3f",
     "recall@1": ".3f",
-    "false_negatives": ".2f",
+    "masked_ids": ".2f",
+    "masked_margin": ".2f",
+    "masked_guide": ".2f",
     "accuracy": ".3f",
     "mlm": ".3f",
     "next_sentence": ".3f",

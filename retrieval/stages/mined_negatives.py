@@ -17,7 +17,7 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, held_out_questions
-from retrieval.recipes.recipe import has_teacher, recipe_of
+from retrieval.recipes.recipe import guide_of, has_teacher, recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
@@ -65,6 +65,11 @@ class NegativesRefresh(RefreshKind):
             raise UserError(
                 f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
                 "would lack: set config.mine.refresh_every=0"
+            )
+        if guide := guide_of(recipe_of(config)):
+            raise UserError(
+                f"config.train.guide={guide} embeds the pairs before training, and negatives mined anew would lack it: "
+                "set config.mine.refresh_every=0, or config.train.guide=''"
             )
         hard_negatives.check(config.data.negatives, config.mine)
 

@@ -23,8 +23,9 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import guide
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stages import data_warnings, labelled_groups, source_pairs
+from retrieval.stages import data_warnings, guided_pairs, labelled_groups, source_pairs
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 def write_pairs(run: Run) -> dict[str, Any]:
     """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
     config = run.config
-    split_set = run.training.exists()
+    split_set, named = run.training.exists(), config.train.guide
     vocabulary, of_pages = run.load_vocabulary(), labelled_groups.of_pages(config)
     teacher = TeacherScores(path) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
@@ -54,7 +55,11 @@ def write_pairs(run: Run) -> dict[str, Any]:
         if isinstance(groups, MergedGroups):
             statistics = source_pairs.write(config, groups, vocabulary, run.pairs, teacher)
         else:
-            statistics = _write(config, groups, vocabulary, run.pairs, teacher)
+            rows = functools.partial(guided_pairs.rows_of, run) if named else None
+            statistics = _write(config, groups, vocabulary, run.pairs, teacher, rows)
+    if named:
+        statistics["guide"] = guide.fingerprint(named)
+        files.write_json(run.pairs / "stats.json", statistics)
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
         known = statistics["pairs"] + behind
@@ -87,7 +92,12 @@ def write_pairs(run: Run) -> dict[str, Any]:
 
 
 def _write(
-    config: ConfigDict, groups: Groups, vocabulary: Vocabulary, folder: Path, teacher: TeacherScores | None
+    config: ConfigDict,
+    groups: Groups,
+    vocabulary: Vocabulary,
+    folder: Path,
+    teacher: TeacherScores | None,
+    rows: pair_shards.GuideRows | None,
 ) -> dict[str, Any]:
     """The shards of examples that have no sources; their statistics."""
     paths, of_pages = labelled_format.files(config.pairs.files), labelled_groups.of_pages(config)
@@ -103,6 +113,7 @@ def _write(
         config.pairs.keep_lone,
         apart=functools.partial(groups.apart, config.pairs.pool) if of_pages else None,
         prefixes=Prefixes.of(config.data, vocabulary),
+        guide=rows,
     )
 
 
@@ -206,14 +217,18 @@ STAGES.register(
         check=(
             check_inputs,
             Run.check_vocabulary,
+            guide.check,
         ),
-        fields=("split", "pairs", "sets.mind_split", *prefixes.FIELDS),
+        fields=("split", "pairs", "sets.mind_split", "train.guide", *prefixes.FIELDS),
+        uses=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine", "teacher"),
         files=lambda run: [
             *labelled_groups.inputs(run.config),
             *teacher_inputs(run.config.pairs.teacher),
+            *guide.inputs(run.config.train.guide),
             *run.vocabulary_inputs(),
         ],
+        fetch=guide.fetch,
         writes=("pairs",),
     ),
 )

@@ -101,6 +101,11 @@ def check(config: ConfigDict, divided_set: str) -> None:
         "split.set": divided_set,
         "pairs.in_order": config.pairs.in_order,
     }
+    if config.train.guide:
+        raise UserError(
+            f"config.train.guide={config.train.guide} embeds the examples of config.pairs.files or of a set, and not "
+            f"those of config.{sources.FIELD}: set one of the two back"
+        )
     if field := next((field for field, value in others.items() if value), ""):
         raise UserError(
             f"config.{field}={others[field]} does not go with config.{sources.FIELD}, whose sources have files of "

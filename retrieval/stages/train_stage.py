@@ -4,6 +4,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -11,11 +12,11 @@ from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage
-from retrieval.recipes import adapters, bert_weights, initial_parameters
+from retrieval.recipes import adapters, bert_weights, guide, initial_parameters
 from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of, shardings_of
-from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, has_teacher, recipe_of
+from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, guide_of, has_teacher, recipe_of
 from retrieval.recipes.source_batches import check as check_sources
 from retrieval.stages import (
     labelled_groups,
@@ -80,6 +81,19 @@ def check_data(run: Run) -> None:
         raise UserError(
             f"config.train.loss={learning[0]} learns from a teacher's scores, and the labelled pairs have none: "
             "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
+        )
+    _check_guide(writer, run)
+
+
+def _check_guide(writer: Run, run: Run) -> None:
+    """The pairs of a base have the embeddings of the guide that this run names."""
+    if not (named := guide_of(recipe_of(run.config))) or writer is run:
+        return
+    statistics = writer.pairs / "stats.json"
+    if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(named):
+        raise UserError(
+            f"config.train.guide={named}: the labelled pairs of {writer.place} have not its embeddings: set it there "
+            "and make them again, or add 'pairs' to config.stages"
         )
 
 

@@ -42,6 +42,8 @@ class Loss:
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
+      guide: from its options, the model whose embeddings of an example's query and documents it takes, `guide`
+        [B, 1 + K, H]; '' for none.
       counts_copies: from its options, the field by which a copy of a query's positive counts as a second one, or ''.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
@@ -56,6 +58,7 @@ class Loss:
     needs_teacher: bool = False
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
+    guide: Callable[[Options], str] = lambda options: ""
     counts_copies: Callable[[Options], str] = lambda options: ""
     neutral: Mapping[str, Collection[Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Options], None] = lambda options: None

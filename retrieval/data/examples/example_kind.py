@@ -131,6 +131,7 @@ PAIRS = ExampleKind(
         "positive_ids": Field(is_optional=True),  # of the query's known positives
         "teacher": Field("float32", is_optional=True),  # its scores
         "source": Field(is_optional=True),  # its number, of several
+        "guide_rows": Field(is_optional=True),  # of the query and the documents, in a table of embeddings
     },
     {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
     lambda row, sep_id: {
@@ -141,14 +142,16 @@ PAIRS = ExampleKind(
 
 
 def pair_lengths(
-    query: int, document: int, negatives: int = 0, positives: int = 0, teacher: bool = False
+    query: int, document: int, negatives: int = 0, positives: int = 0, teacher: bool = False, guide: bool = False
 ) -> dict[str, int]:
     """The lengths of a pair's fields; a query has a positive and so many hard negatives.
 
     Args:
       positives: ids of known positives that an example has room for; 0: it has none of them.
       teacher: whether an example has a teacher's scores.
+      guide: whether it has the rows of its texts in a table of a guide's embeddings.
     """
     lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
     lengths |= {"positive_ids": positives} if positives else {}
-    return lengths | ({"teacher": 1 + negatives} if teacher else {})
+    lengths |= {"teacher": 1 + negatives} if teacher else {}
+    return lengths | ({"guide_rows": 2 + negatives} if guide else {})

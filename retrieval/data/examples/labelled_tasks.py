@@ -16,7 +16,17 @@ from retrieval.libraries import tf
 _log = logging.getLogger(__name__)
 
 
-_INTEGERS = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id", "known", "simple")
+_INTEGERS = (
+    "query",
+    "titles",
+    "title_lengths",
+    "texts",
+    "text_lengths",
+    "document_id",
+    "known",
+    "simple",
+    pair_shards.GUIDE,
+)
 LABELLED = Shards(
     pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
 )

@@ -13,6 +13,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
                               positive in that place counts as such a draw
     teacher                   of each text: the score that a teacher gives to it, where there is one
+    guide_rows                the rows of the query and of each text in the table of a guide, where there is one
     simple                    how many of the negatives, the first ones, are simple; empty where that is not told
 """
 
@@ -45,6 +46,9 @@ from retrieval.runtime import hashing
 
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
+GUIDE = "guide_rows"
+# From what gives the examples, to what gives a query's and its texts' rows in a table.
+GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
 COUNTS = 3  # of each text, in a record
 
 
@@ -61,6 +65,7 @@ def write_pairs(
     apart: Callable[[], Iterable[Example]] | None = None,
     prefixes: Prefixes = NONE,
     known: KnownPositives | None = None,
+    guide: GuideRows | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -81,6 +86,7 @@ def write_pairs(
       apart: as `in_order`, of records that stand in the order of a hash all the same.
       prefixes: which texts begin with, where their tokens depend on them.
       known: the positives of all queries, where these are not the ones of `groups` alone.
+      guide: the rows of texts in a table of embeddings, if records are to have them.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
@@ -90,6 +96,7 @@ def write_pairs(
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     if teacher:
         teacher.check(drawn.examples())
+    guided = guide(drawn.examples) if guide else None
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +111,8 @@ def write_pairs(
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
                 own *= 2 if keep_lone and not negatives else 1
                 scores = teacher.of(query, [text for text, _ in own]) if teacher else None
-                yield _order(query, gold), _record(query_ids, own, drawn, drawn.row_of(query), scores, first)
+                rows = guided(query, [text for text, _ in own]) if guided else None
+                yield _order(query, gold), _record(query_ids, own, drawn, drawn.row_of(query), scores, first, rows)
                 lengths += len(query_ids), sum(map(len, tokens))
 
     if in_order:
@@ -227,6 +235,7 @@ def _record(
     known: int,
     teacher: np.ndarray | None,
     simple: int | None,
+    guide_rows: list[int] | None,
 ) -> bytes:
     columns = {
         "query": query,
@@ -237,6 +246,7 @@ def _record(
         "document_id": [document_id(text) for text, _ in texts],
         "known": [known],
     } | ({} if simple is None else {"simple": [simple]})
+    columns |= {} if guide_rows is None else {GUIDE: guide_rows}
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
     features["counts"] = tf.train.Feature(float_list=counts)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.runtime.arrays import on_every_device
-from retrieval.training.cross_entropy import contain
+from retrieval.training.candidate_blocks import contain
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics
 from retrieval.training.objectives.distillation import kl_divergence
 

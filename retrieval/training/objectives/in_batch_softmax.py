@@ -1,10 +1,12 @@
 """In-batch softmax: the positive against every document of the global batch.
 
 Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives), E
-embedding size, P known positives of a query.
+embedding size, P known positives of a query, H size of a guide's embeddings.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ import numpy as np
 from retrieval.config.fields import declared
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.runtime.arrays import on_every_device
-from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy, inverse_lengths
+from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
+from retrieval.training.cross_entropy import Hardness, Term, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
 
 # What the loss makes of a query's other positives in the batch: no negatives, or positives beside its own.
@@ -22,7 +25,13 @@ OTHER_POSITIVES = ("mask", "mean")
 PUSHED = "negatives"
 _OTHERS = "train.other_positives"
 MATRYOSHKA, _WEIGHTS = "train.matryoshka", "train.matryoshka_weights"
-_MARGIN = "train.false_margin"
+_RULE, _MARGIN = "train.false_negatives", "train.false_margin"
+_GUIDE, _GUIDE_RULE, _GUIDE_MARGIN = "train.guide", "train.guide_rule", "train.guide_margin"
+_HARDNESS, _HARDNESS_OF = "train.hardness", "train.hardness_of"
+_TERMS, _SYMMETRIC, _LOG_Q = "train.terms", "train.symmetric", "train.log_q"
+
+# What the softmax of a query may hold besides the scores of documents for it.
+TERMS = ("query_query", "document_document", "document_query")
 
 
 def in_batch_softmax(
@@ -40,6 +49,12 @@ def in_batch_softmax(
     matryoshka_weights: tuple[float, ...] = (),
     false_negatives: str = "",
     false_margin: float = 0.1,
+    guide_BTH: jax.Array | None = None,
+    guide_rule: str = "absolute",
+    guide_margin: float = 0.0,
+    terms: Sequence[str] = (),
+    hardness: float = 0.0,
+    hardness_of: str = "all",
     block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
@@ -69,16 +84,27 @@ def in_batch_softmax(
         'absolute' or, with a margin in units of the size of the positive's score, 'relative'; '' for none. Each size
         of `matryoshka` has its own, and so has each direction.
       false_margin: may be negative, and then leaves out what is close to the positive too.
+      guide_BTH: embeddings of the query and its documents, T = 1 + K, by another model that stays as it is. A negative
+        whose score there is greater than the own positive's + `guide_margin`, 'absolute' or 'relative' as `guide_rule`
+        says, is left out (Solatorio 2024, GISTEmbed). All sizes and both directions have these scores.
+      terms: of `TERMS`, negatives that a query's softmax has besides: `query_query` its scores with the other queries,
+        `document_document` those of its positive with the documents of other examples, and `document_query` those of
+        its positive with the other queries (Li et al. 2023, GTE). Every mask is theirs too: a query is left out whose
+        positive is one of this query's, and one that the positive answers. Nothing of them is corrected.
+      hardness: the weight of a query's negative is exp(hardness x its score), without a gradient through that (Lan et
+        al. 2025, LLaVE: 9); `hardness_of` says of which documents: 'all', or its own hard negatives ('hard',
+        EmbeddingGemma: 5). Other terms and the other direction have none.
       block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
       The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of every
-      negative, false ones too, else 0; a tie is a miss. With `false_negatives` also 'false_negatives' [B]: how many of
-      a query's documents are left out, of all dimensions.
+      negative, false ones too, else 0; a tie is a miss. Also how many candidates of a query's softmax are left out [B],
+      each for the first reason that holds: 'masked_ids', another known positive, where these are masked;
+      'masked_margin' with `false_negatives`, of all dimensions; and 'masked_guide' with a guide.
 
     Raises:
-      UserError: the temperature or the block is not positive, `other_positives` is unknown, the groups do not divide
-        the batch, or the sizes do not ascend to that of the embeddings.
+      UserError: the temperature or the block is not positive, `other_positives` or a term is unknown, the groups do
+        not divide the batch, or the sizes do not ascend to that of the embeddings.
     """
     if not temperature > 0:
         raise UserError(f"temperature {temperature}: must be greater than 0")
@@ -91,26 +117,70 @@ def in_batch_softmax(
         raise UserError(
             f"config.train.groups={groups} do not divide a batch of {B} examples: take {divisors(groups, B)}"
         )
+    if not are_terms(terms):
+        raise UserError(f"terms {terms}: some of {', '.join(TERMS)} are needed")
     check_sizes(matryoshka, E)
     query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
     ids_B1 = document_ids_BK[:, :1]
     known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
     options = (temperature, block, other_positives == "mean", groups, matryoshka, matryoshka_weights)
     bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
-    document_NE = document_BKE.reshape(B * K, E)
-    query_BG, document_NG = (inverse_lengths(x, matryoshka) if matryoshka else None for x in (query_BE, document_NE))
-    documents = Candidates(document_NE, bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None], document_NG)
-    limits = _limits(query_BE, document_BKE[:, 0], matryoshka, false_negatives, false_margin)
-    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP, query_BG, limits)
-    loss_B, positive_B, rival_B, false_B = cross_entropy(queries, on_every_device(documents), *options)
+    guide_BH, guide_BKH = (None, None) if guide_BTH is None else (guide_BTH[:, 0], guide_BTH[:, 1:])
+    queries = _Texts.of(query_BE, matryoshka, guide_BH)
+    of_guide = None if guide_BKH is None else guide_BKH.reshape(B * K, -1)
+    documents = _Texts.of(document_BKE.reshape(B * K, E), matryoshka, of_guide)
+    positives = _Texts.of(document_BKE[:, 0], matryoshka, None if guide_BKH is None else guide_BKH[:, 0])
+    limits_BG = _limits(query_BE, document_BKE[:, 0], matryoshka, false_negatives, false_margin)
+    of_guide_BG = None if guide_BTH is None else _limits(guide_BTH[:, 0], guide_BTH[:, 1], (), guide_rule, guide_margin)
+    limits = limits_BG, None if of_guide_BG is None else of_guide_BG[:, 0]
+    numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
+    no_bias_B = jnp.zeros_like(ids_B1[:, 0], jnp.float32)
+    rivals = on_every_device(documents.candidates(bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]))
+    compared = [Term(queries.anchors(number_of_K, known_BP, *limits), rivals)]
+    if symmetric or terms:
+        asked = on_every_device(queries.candidates(no_bias_B, known_BP))
+        backward = Term(positives.anchors(numbers_B, ids_B1, *limits), asked)
+    if "query_query" in terms:
+        of_positives = asked._replace(ids_NQ=on_every_device(ids_B1))
+        compared.append(Term(queries.anchors(numbers_B, known_BP, *limits), of_positives))
+    if "document_document" in terms:
+        plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
+        compared.append(Term(positives.anchors(number_of_K, known_BP, *limits), plain, own=K))
+    if "document_query" in terms:
+        compared.append(backward)
+    weights = Hardness(hardness, K if hardness_of == "hard" else 0) if hardness else None
+    found = cross_entropy(compared, *options, hardness=weights)
+    loss_B = found.loss_B
     if symmetric:
-        positive_BE = document_BKE[:, 0]
-        positive_BG = inverse_lengths(positive_BE, matryoshka) if matryoshka else None
-        positives = Anchors(positive_BE, _numbers(ids_B1[:, 0], 1), ids_B1, positive_BG, limits)
-        rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP, query_BG)
-        loss_B = (loss_B + cross_entropy(positives, on_every_device(rivals), *options)[0]) / 2
-    metrics = {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
-    return loss_B, metrics | ({"false_negatives": false_B} if false_negatives else {})
+        loss_B = (loss_B + cross_entropy([backward], *options).loss_B) / 2
+    metrics = {"recall@1": (found.positive_B > found.rival_B).astype(jnp.float32)}
+    counts = {"ids": found.known_B} if other_positives == "mask" else {}
+    counts |= {"margin": found.false_B} if false_negatives else {}
+    counts |= {"guide": found.guided_B} if guide_BTH is not None else {}
+    return loss_B, metrics | {f"masked_{reason}": count_B for reason, count_B in counts.items()}
+
+
+class _Texts(NamedTuple):
+    """Queries or documents: embeddings [X, E], factors of Matryoshka's sizes, and embeddings of a guide."""
+
+    embedding_XE: jax.Array
+    scale_XG: jax.Array | None
+    guide_XH: jax.Array | None
+
+    @staticmethod
+    def of(embedding_XE: jax.Array, sizes: tuple[int, ...], guide_XH: jax.Array | None) -> "_Texts":
+        """With the factors of these sizes."""
+        return _Texts(embedding_XE, inverse_lengths(embedding_XE, sizes) if sizes else None, guide_XH)
+
+    def anchors(
+        self, own_X: jax.Array, ids_XP: jax.Array, limit_XG: jax.Array | None, guide_limit_X: jax.Array | None
+    ) -> Anchors:
+        """As those that choose."""
+        return Anchors(self.embedding_XE, own_X, ids_XP, self.scale_XG, limit_XG, self.guide_XH, guide_limit_X)
+
+    def candidates(self, bias_X: jax.Array, ids_XQ: jax.Array) -> Candidates:
+        """As those that are chosen among."""
+        return Candidates(self.embedding_XE, bias_X, ids_XQ, self.scale_XG, self.guide_XH)
 
 
 def _limits(
@@ -125,6 +195,11 @@ def _limits(
         lengths = (inverse_lengths(jax.lax.stop_gradient(x), sizes) for x in (query_BE, positive_BE))
         score_BG *= math.prod(lengths)
     return score_BG + margin * (jnp.abs(score_BG) if kind == "relative" else 1)
+
+
+def are_terms(value: Any) -> bool:
+    """Whether a value is a tuple of `TERMS`."""
+    return isinstance(value, tuple | list) and all(term in TERMS for term in value)
 
 
 def check_sizes(sizes: tuple[int, ...], size: int) -> None:
@@ -151,11 +226,33 @@ def _check_options(options: Options) -> None:
             f"config.{_WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{MATRYOSHKA}={sizes}: give "
             "as many, or () for 1 each"
         )
-    if options[_MARGIN] != declared()[_MARGIN].default and not options["train.false_negatives"]:
+    if options[_MARGIN] != declared()[_MARGIN].default and not options[_RULE]:
         raise UserError(
-            f"config.{_MARGIN}={options[_MARGIN]} is the margin of config.train.false_negatives, which is off: set "
-            "that to absolute or relative"
+            f"config.{_MARGIN}={options[_MARGIN]} is the margin of config.{_RULE}, which is off: set that to absolute "
+            "or relative"
         )
+    for field in (_GUIDE_RULE, _GUIDE_MARGIN):
+        if options[field] != declared()[field].default and not options[_GUIDE]:
+            raise UserError(
+                f"config.{field}={options[field]} is of the mask of config.{_GUIDE}, which names no model: name one, "
+                "such as hf:sentence-transformers/all-MiniLM-L6-v2"
+            )
+    if options[_HARDNESS_OF] != declared()[_HARDNESS_OF].default and not options[_HARDNESS]:
+        raise UserError(
+            f"config.{_HARDNESS_OF}={options[_HARDNESS_OF]} says whose weights config.{_HARDNESS} sets, which is 0: "
+            "set that to more, such as 5"
+        )
+    if terms := tuple(options[_TERMS]):
+        if options[_SYMMETRIC]:
+            raise UserError(
+                f"config.{_TERMS}={terms} puts more scores into one softmax, and config.{_SYMMETRIC}=True takes the "
+                "mean of two: set one of them back"
+            )
+        if options[_LOG_Q]:
+            raise UserError(
+                f"config.{_TERMS}={terms} compares scores of documents, which config.{_LOG_Q}=True corrects, with "
+                f"others, which nothing corrects: set config.{_LOG_Q}=False"
+            )
 
 
 def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
@@ -177,6 +274,12 @@ def of_batch(
     matryoshka_weights: tuple[float, ...],
     false_negatives: str,
     false_margin: float,
+    guide: str,
+    guide_rule: str,
+    guide_margin: float,
+    terms: tuple[str, ...],
+    hardness: float,
+    hardness_of: str,
 ) -> tuple[jax.Array, Metrics]:
     """`in_batch_softmax` of a batch, with the fields of the config."""
     return in_batch_softmax(
@@ -193,6 +296,12 @@ def of_batch(
         matryoshka_weights=tuple(matryoshka_weights),
         false_negatives=false_negatives,
         false_margin=false_margin,
+        guide_BTH=batch["guide"] if guide else None,
+        guide_rule=guide_rule,
+        guide_margin=guide_margin,
+        terms=terms,
+        hardness=hardness,
+        hardness_of=hardness_of,
     )
 
 
@@ -204,18 +313,25 @@ LOSSES.register(
         "softmax of the positive among all documents of the batch",
         options=(
             TEMPERATURE,
-            "train.symmetric",
+            _SYMMETRIC,
             _OTHERS,
-            "train.log_q",
+            _LOG_Q,
             "train.groups",
             MATRYOSHKA,
             _WEIGHTS,
-            "train.false_negatives",
+            _RULE,
             _MARGIN,
+            _GUIDE,
+            _GUIDE_RULE,
+            _GUIDE_MARGIN,
+            _TERMS,
+            _HARDNESS,
+            _HARDNESS_OF,
         ),
         takes_positives=lambda options: options[_OTHERS] != PUSHED,
         counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
-        neutral={_OTHERS: (PUSHED,), "train.log_q": (False,)},
+        guide=lambda options: options[_GUIDE],
+        neutral={_OTHERS: (PUSHED,), _LOG_Q: (False,)},
         check=_check_options,
     ),
 )

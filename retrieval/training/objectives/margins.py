@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.runtime.arrays import on_every_device
+from retrieval.training.candidate_blocks import contain
 from retrieval.training.candidates import compared, divided, mean_of_negatives
-from retrieval.training.cross_entropy import contain
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Batch, Loss, Metrics
 
 # Stands in the list of a query without any known positive; no document has this id.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents, known_ids
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, query_row
+from retrieval.data.labelled import pair_shards
 from retrieval.libraries import tf
 from retrieval.runtime.filler import FILLER
 
@@ -73,6 +74,8 @@ def of_chosen(
     }
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
+    if pair_shards.GUIDE in lengths:
+        example[pair_shards.GUIDE] = tf.gather(record[pair_shards.GUIDE], tf.concat([[0], 1 + chosen], 0))
     if count := lengths.get("positive_ids"):
         example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
     return example
