@@ -28,8 +28,10 @@ from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 from retrieval.training.objectives.in_batch_softmax import MATRYOSHKA, check_sizes
+from retrieval.training.spread_out import spread_out
 
 _LOG_Q = "train.log_q"
+_SPREAD, _SPREAD_MEAN = "train.spread_out", "train.spread_out_mean"
 
 
 class TwoTowerRecipe(PairRecipe):
@@ -39,6 +41,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
+    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -99,6 +102,7 @@ class TwoTowerRecipe(PairRecipe):
         """The loss that the config names, of the embeddings of a batch."""
         loss, chunk_size = self._of_embeddings(), self.config.train.chunk_size
         of_cosines = self.loss is not None and self.loss.of_cosines
+        weights = self.config.train.spread_out, self.config.train.spread_out_mean
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
@@ -110,6 +114,9 @@ class TwoTowerRecipe(PairRecipe):
                 document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
                 document_BKE = reshape_rows(document_RE, B, K, -1)
             loss_B, metrics = loss(query_BE, document_BKE, batch)
+            if any(weights):
+                spread = spread_out((query_BE, document_BKE[:, 0]), *weights)
+                loss_B, metrics = loss_B + spread, metrics | {"spread_out": jnp.zeros_like(loss_B) + spread}
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
