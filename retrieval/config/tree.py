@@ -373,6 +373,11 @@ declare(
     ),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
+    learned_scale=Field(
+        0.0,
+        number("0, or a number above 0 and at most 100", lambda value: 0 <= value <= 100),
+        "in place of train.temperature: a learned factor of scores, as it begins; CLIP: 14.3; 0: none",
+    ),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     token_types=Field(
         "texts",

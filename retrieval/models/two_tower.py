@@ -1,6 +1,8 @@
 """The two-tower retrieval model (Chang et al. 2020, section 2): a query and a document are encoded apart."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +41,7 @@ class TowerConfig:
       token_types: in `TOKEN_TYPES`.
       pool_from: the first token of a query, and of a document, that the pooling takes.
       truncate_dim: how many dimensions of an embedding are kept, the first ones; 0 for all.
+      learned_scale: what a loss multiplies scores by before the first step, where that is learned; 0 where it is not.
     """
 
     encoder: str
@@ -52,6 +55,7 @@ class TowerConfig:
     token_types: str = "texts"
     pool_from: Sequence[int] = (0, 0)
     truncate_dim: int = 0
+    learned_scale: float = 0.0
 
 
 class Tower(nnx.Module):
@@ -102,7 +106,8 @@ class Tower(nnx.Module):
 class TwoTower(nnx.Module):
     """Queries and documents to embeddings, by two towers or, where `document_tower` is None, by one.
 
-    A tied model has no attribute `document_tower`: one module under two names would be two in a tree.
+    A tied model has no attribute `document_tower`: one module under two names would be two in a tree. With a learned
+    scale it has the parameter `log_scale`, which losses alone read.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class TwoTower(nnx.Module):
         token_types: str = "texts",
         pool_from: Sequence[int] = (0, 0),
         truncate_dim: int = 0,
+        learned_scale: float = 0.0,
     ):
         if token_types not in TOKEN_TYPES:
             raise unknown_name("use of token types", token_types, TOKEN_TYPES)
@@ -123,6 +129,13 @@ class TwoTower(nnx.Module):
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
+        if learned_scale:
+            self.log_scale = nnx.Param(jnp.log(jnp.float32(learned_scale)))
+
+    @property
+    def scale(self) -> jax.Array | None:
+        """What a loss multiplies scores by, at most 100, with its gradient (Radford et al. 2021); None: not learned."""
+        return jnp.exp(_at_most(self.log_scale[...], math.log(100))) if hasattr(self, "log_scale") else None
 
     @property
     def is_one(self) -> bool:
@@ -160,7 +173,7 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
     rngs = Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
     second = None if config.tied else towers[1]
-    options = (config.normalize, config.token_types, config.pool_from, config.truncate_dim)
+    options = (config.normalize, config.token_types, config.pool_from, config.truncate_dim, config.learned_scale)
     return TwoTower(towers[0], second, *options)
 
 
@@ -212,6 +225,18 @@ def _sizes(kind: type, config: TowerConfig) -> Any:
     if missing:
         raise UserError(f"encoder '{config.encoder}': set its {', '.join(missing)}")
     return kind(**config.sizes)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _at_most(value: jax.Array, limit: float) -> jax.Array:
+    """The value or the limit. Above that a gradient passes which makes the value less: it can come back."""
+    return jnp.minimum(value, limit)
+
+
+_at_most.defvjp(
+    lambda value, limit: (jnp.minimum(value, limit), value >= limit),
+    lambda limit, is_above, gradient: (jnp.where(is_above & (gradient < 0), 0, gradient),),
+)
 
 
 def _fold_in(key: jax.Array | None, number: int) -> jax.Array | None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import declared
 from retrieval.data.labelled.pair_shards import GUIDE
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
@@ -26,11 +27,12 @@ from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Loss
 from retrieval.training.objectives.in_batch_softmax import MATRYOSHKA, check_sizes
 from retrieval.training.spread_out import spread_out
 
 _LOG_Q = "train.log_q"
+_SCALE = "model.learned_scale"
 _SPREAD, _SPREAD_MEAN = "train.spread_out", "train.spread_out_mean"
 
 
@@ -41,7 +43,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
-    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN)
+    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN, _SCALE)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -62,6 +64,7 @@ class TwoTowerRecipe(PairRecipe):
             )
         _check_matryoshka(self.config.train, self.config.model)
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
+        _check_scale(self.config.model.learned_scale, self.config.train, self.loss)
         _check_hardness(self.config.train, self.config.data.negatives)
         if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
             _check_counted(self.config.data.rates)
@@ -78,7 +81,7 @@ class TwoTowerRecipe(PairRecipe):
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """All of other towers; both towers start from the encoder of another model."""
         if isinstance(trained, TwoTower):
-            copy_parameters(trained, model)
+            copy_parameters(trained, model, shared=(trained.scale is None) != (model.scale is None))
         else:
             two_tower.init_encoders(model, encoder_of(trained))
 
@@ -113,7 +116,9 @@ class TwoTowerRecipe(PairRecipe):
                 query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
                 document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
                 document_BKE = reshape_rows(document_RE, B, K, -1)
-            loss_B, metrics = loss(query_BE, document_BKE, batch)
+            scale = {} if model.scale is None else {"scale": model.scale}
+            loss_B, metrics = loss(query_BE, document_BKE, {**batch, **scale})
+            metrics |= {name: jnp.zeros_like(loss_B) + value for name, value in scale.items()}
             if any(weights):
                 spread = spread_out((query_BE, document_BKE[:, 0]), *weights)
                 loss_B, metrics = loss_B + spread, metrics | {"spread_out": jnp.zeros_like(loss_B) + spread}
@@ -170,6 +175,20 @@ def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
     if groups == batch_size > 1 and not negatives:
         raise UserError(
             f"config.train.groups={groups}: negatives are the other examples of a group, which has one: take fewer"
+        )
+
+
+def _check_scale(scale: float, train: ConfigDict, loss: Loss | None) -> None:
+    if scale and not (loss and loss.learns_scale):
+        able = " or ".join(name for name in sorted(LOSSES) if LOSSES[name].learns_scale)
+        raise UserError(
+            f"config.model.learned_scale={scale:g}: config.train.loss={train.loss} learns no scale: set it to 0, or "
+            f"config.train.loss={able}"
+        )
+    if scale and train.temperature != declared()[TEMPERATURE].default:
+        raise UserError(
+            f"config.model.learned_scale={scale:g} is in place of config.train.temperature={train.temperature:g}: set "
+            "one of them back"
         )
 
 

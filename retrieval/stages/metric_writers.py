@@ -21,6 +21,7 @@ _SHOWN = {
     "masked_guide": ".2f",
     "recall@1 of bits": ".3f",
     "spread_out": ".4f",
+    "scale": ".3f",
     "accuracy": ".3f",
     "mlm": ".3f",
     "next_sentence": ".3f",

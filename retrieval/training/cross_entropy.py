@@ -41,7 +41,7 @@ class Hardness(NamedTuple):
 
 
 class CrossEntropy(NamedTuple):
-    """What `cross_entropy` gives, each [B]. Only the loss is differentiable, by the embeddings and the factors.
+    """What `cross_entropy` gives, each [B]. Only the loss is differentiable: by embeddings, factors and temperature.
 
     Attributes:
       positive_B, rival_B: of the last size the own positive's score (inner product x factors), and the greatest of the
@@ -59,7 +59,7 @@ class CrossEntropy(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    temperature: float
+    temperature: float | None  # None where it is an array
     block: int
     mean: bool
     sizes: tuple[int, ...]
@@ -83,7 +83,7 @@ class _Sums(NamedTuple):
 
 def cross_entropy(
     terms: Sequence[Term],
-    temperature: float,
+    temperature: float | jax.Array,
     block: int,
     mean: bool = False,
     groups: int = 1,
@@ -104,44 +104,47 @@ def cross_entropy(
     """
     sizes = sizes or (terms[0].anchors.embedding_BE.shape[1],)
     own, spans = zip(*((term.own, len(term.candidates.ids_NQ) // groups) for term in terms))
-    settings = _Settings(temperature, block, mean, sizes, weights or (1.0,) * len(sizes), hardness, own, spans)
-    found: Any = _cross_entropy(tuple((term.anchors, term.candidates) for term in terms), settings)
+    fixed, learned = (None, temperature) if isinstance(temperature, jax.Array) else (temperature, None)
+    settings = _Settings(fixed, block, mean, sizes, weights or (1.0,) * len(sizes), hardness, own, spans)
+    found: Any = _cross_entropy(tuple((term.anchors, term.candidates) for term in terms), learned, settings)
     return found  # custom_vjp's stub says `object`
 
 
 _Pairs = tuple[tuple[Anchors, Candidates], ...]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _cross_entropy(pairs: _Pairs, settings: _Settings) -> CrossEntropy:
-    return _forward(pairs, settings)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _cross_entropy(pairs: _Pairs, learned: jax.Array | None, settings: _Settings) -> CrossEntropy:
+    return _forward(pairs, learned, settings)[0]
 
 
-def _forward(pairs: _Pairs, settings: _Settings) -> tuple[CrossEntropy, tuple]:
-    anchors, candidates = pairs[0]
+def _forward(pairs: _Pairs, learned: jax.Array | None, settings: _Settings) -> tuple[CrossEntropy, tuple]:
+    (anchors, candidates), temperature = pairs[0], _temperature(learned, settings)
     zero_GB = jnp.stack([jnp.zeros_like(anchors.own_B, jnp.float32)] * len(settings.sizes))
     # A finite start: a block may hold nothing but candidates that are left out, and -inf - -inf is NaN.
     sums = _Sums(zero_GB + jnp.finfo(jnp.float32).min, zero_GB, zero_GB, zero_GB - jnp.inf, *(zero_GB,) * 3)
     for place, (of_term, compared) in enumerate(pairs):
-        add = functools.partial(_add, of_term, settings, place)
+        add = functools.partial(_add, of_term, settings, temperature, place)
         sums, _ = jax.lax.scan(add, sums, blocks(compared, settings.block))
     normalizer_GB = sums.largest_GB + jnp.log(sums.total_GB)
     of_mean = ()
     if settings.mean:
-        loss_GB, *of_mean = _mean_over_positives(anchors, candidates, normalizer_GB, settings)
+        loss_GB, *of_mean = _mean_over_positives(anchors, candidates, normalizer_GB, settings, temperature)
     else:
-        positive_GB = sums.positive_GB / settings.temperature
+        positive_GB = sums.positive_GB / temperature
         loss_GB = normalizer_GB - positive_GB - _take(candidates.bias_N, anchors.own_B)
     loss_B: Any = sum(weight * x_B for weight, x_B in zip(settings.weights, loss_GB))
-    return CrossEntropy(loss_B, *(sum_GB[-1] for sum_GB in sums[2:])), (pairs, normalizer_GB, *of_mean)
+    return CrossEntropy(loss_B, *(sum_GB[-1] for sum_GB in sums[2:])), (pairs, learned, normalizer_GB, *of_mean)
 
 
-def _add(anchors: Anchors, settings: _Settings, place: int, sums: _Sums, given: tuple) -> tuple[_Sums, None]:
+def _add(
+    anchors: Anchors, settings: _Settings, temperature: Any, place: int, sums: _Sums, given: tuple
+) -> tuple[_Sums, None]:
     """Adds a block of the term at a place."""
     found = _compare(anchors, settings, place, given)
     own_BC, score_GBC = found.own_BC, found.score_GBC
     is_negative_GBC, counts_own = found.negatives(), not (settings.mean or place)
-    logit_GBC = _logits(found, settings, place, given, anchors)
+    logit_GBC = _logits(found, settings, temperature, place, given, anchors)
     logit_GBC = jnp.where(is_negative_GBC | own_BC if counts_own else is_negative_GBC, logit_GBC, -jnp.inf)
     new_GB = jnp.maximum(sums.largest_GB, logit_GBC.max(axis=2))
     total_GB = sums.total_GB * jnp.exp(sums.largest_GB - new_GB)
@@ -162,7 +165,7 @@ def _add(anchors: Anchors, settings: _Settings, place: int, sums: _Sums, given: 
 
 
 def _mean_over_positives(
-    anchors: Anchors, candidates: Candidates, normalizer_GB: jax.Array, settings: _Settings
+    anchors: Anchors, candidates: Candidates, normalizer_GB: jax.Array, settings: _Settings, temperature: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The mean of -log of each positive's share, the mean of the negatives' shares beside each, and the positives.
 
@@ -173,7 +176,7 @@ def _mean_over_positives(
     def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
         found = _compare(anchors, settings, 0, given)
         is_positive_BC = found.own_BC | found.positive_BC
-        lead_GBC = normalizer_GB[:, :, None] - (found.score_GBC / settings.temperature + given[0].bias_N)
+        lead_GBC = normalizer_GB[:, :, None] - (found.score_GBC / temperature + given[0].bias_N)
         terms = (jax.nn.softplus(lead_GBC), jax.nn.sigmoid(lead_GBC), jnp.ones_like(lead_GBC))
         return tuple(sum_GB + jnp.where(is_positive_BC, x, 0).sum(axis=2) for sum_GB, x in zip(carry, terms)), None
 
@@ -182,33 +185,34 @@ def _mean_over_positives(
     return loss_GB / count_GB, pull_GB / count_GB, count_GB
 
 
-def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) -> tuple[_Pairs]:
-    pairs, normalizer_GB, *of_mean = residuals
-    of_loss_B = gradients[0]
-    scale_GB1 = jnp.stack([weight * of_loss_B / settings.temperature for weight in settings.weights])[:, :, None]
-    return (
-        tuple(
-            _gradients(anchors, candidates, settings, place, normalizer_GB, scale_GB1, *of_mean)
-            for place, (anchors, candidates) in enumerate(pairs)
-        ),
-    )
+def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) -> tuple[_Pairs, jax.Array | None]:
+    pairs, learned, normalizer_GB, *of_mean = residuals
+    temperature, of_loss_B = _temperature(learned, settings), gradients[0]
+    scale_GB1 = jnp.stack([weight * of_loss_B / temperature for weight in settings.weights])[:, :, None]
+    found = [
+        _gradients(anchors, candidates, settings, temperature, place, normalizer_GB, scale_GB1, *of_mean)
+        for place, (anchors, candidates) in enumerate(pairs)
+    ]
+    of_learned = None if learned is None else -sum(of_scores for _, of_scores in found) / learned
+    return tuple(of_term for of_term, _ in found), of_learned
 
 
 def _gradients(
     anchors: Anchors,
     candidates: Candidates,
     settings: _Settings,
+    temperature: Any,
     place: int,
     normalizer_GB: jax.Array,
     scale_GB1: jax.Array,
     pull_GB: Any = None,
     count_GB: Any = None,
-) -> tuple[Anchors, Candidates]:
-    """Of the anchors and candidates of the term at a place."""
+) -> tuple[tuple[Anchors, Candidates], Any]:
+    """Of the anchors and candidates of the term at a place, and the sum of the scores times their own gradients."""
 
     def add(carry: Any, given: tuple) -> tuple[Any, Any]:
         found = _compare(anchors, settings, place, given)
-        relative_GBC = _logits(found, settings, place, given, anchors) - normalizer_GB[:, :, None]
+        relative_GBC = _logits(found, settings, temperature, place, given, anchors) - normalizer_GB[:, :, None]
         is_negative_GBC, share_GBC = found.negatives(), jnp.exp(relative_GBC)
         if settings.mean:
             is_positive_BC = (found.own_BC | found.positive_BC) & (not place)
@@ -221,19 +225,25 @@ def _gradients(
             shares_GBC = jnp.where(is_negative_GBC | found.own_BC, share_GBC, 0)
             gradient_GBC = scale_GB1 * (shares_GBC - found.own_BC)
         of_anchors, of_block = of_scores(gradient_GBC, found.score_GBC, anchors, given[0], settings.sizes)
-        return jax.tree.map(jnp.add, carry, of_anchors), of_block
+        of_learned = None if settings.temperature else (gradient_GBC * found.score_GBC).sum()
+        return jax.tree.map(jnp.add, carry, (of_anchors, of_learned)), of_block
 
     start = jax.tree.map(jnp.zeros_like, (anchors.embedding_BE, anchors.scale_BG))
-    (gradient_BE, gradient_BG), of_blocks = jax.lax.scan(add, start, blocks(candidates, settings.block))
+    start = start, None if settings.temperature else jnp.zeros(())
+    ((gradient_BE, gradient_BG), of_learned), of_blocks = jax.lax.scan(add, start, blocks(candidates, settings.block))
     N = len(candidates.ids_NQ)
     gradient_NE, gradient_NG = jax.tree.map(lambda x_TCY: x_TCY.reshape(-1, x_TCY.shape[2])[:N], of_blocks)
     if gradient_BG is not None:  # of their logarithms
         gradient_BG, gradient_NG = gradient_BG / anchors.scale_BG, gradient_NG / candidates.scale_NG
     none: Any = None  # nothing is trained by a bias, a place, an id, a limit or a guide
-    return Anchors(gradient_BE, none, none, gradient_BG), Candidates(gradient_NE, none, none, gradient_NG)
+    return (Anchors(gradient_BE, none, none, gradient_BG), Candidates(gradient_NE, none, none, gradient_NG)), of_learned
 
 
 _cross_entropy.defvjp(_forward, _backward)
+
+
+def _temperature(learned: jax.Array | None, settings: _Settings) -> Any:
+    return settings.temperature if learned is None else learned
 
 
 def _compare(anchors: Anchors, settings: _Settings, place: int, given: tuple[Candidates, jax.Array]) -> Scores:
@@ -241,10 +251,12 @@ def _compare(anchors: Anchors, settings: _Settings, place: int, given: tuple[Can
     return compare(anchors, *given, settings.sizes, settings.spans[place], settings.own[place])
 
 
-def _logits(found: Scores, settings: _Settings, place: int, given: tuple, anchors: Anchors) -> jax.Array:
+def _logits(
+    found: Scores, settings: _Settings, temperature: Any, place: int, given: tuple, anchors: Anchors
+) -> jax.Array:
     """The logits of a block of the term at a place."""
     block, number_C = given
-    logit_GBC, hardness = found.score_GBC / settings.temperature + block.bias_N, settings.hardness
+    logit_GBC, hardness = found.score_GBC / temperature + block.bias_N, settings.hardness
     if place or not hardness:
         return logit_GBC
     is_weighted = found.negatives()

@@ -45,6 +45,7 @@ class Loss:
       guide: from its options, the model whose embeddings of an example's query and documents it takes, `guide`
         [B, 1 + K, H]; '' for none.
       counts_copies: from its options, the field by which a copy of a query's positive counts as a second one, or ''.
+      learns_scale: whether it takes a learned factor of the scores, `scale` [], in place of the temperature.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
       check: refuses options that do not fit each other.
@@ -56,6 +57,7 @@ class Loss:
     options: tuple[str, ...] = (TEMPERATURE,)
     needs_negatives: bool = False
     needs_teacher: bool = False
+    learns_scale: bool = False
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
     guide: Callable[[Options], str] = lambda options: ""

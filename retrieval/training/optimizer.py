@@ -237,8 +237,8 @@ def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax
 
 
 def decayed(params: Any) -> Any:
-    """Which parameters weight decay applies to: a tree of bool like `params`, False for biases and LayerNorm scales."""
-    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale"), params)
+    """Which parameters weight decay applies to: a tree of bool like `params`, False for biases and scales."""
+    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale", "log_scale"), params)
 
 
 def _name(path: tuple) -> str:

@@ -40,7 +40,7 @@ def in_batch_softmax(
     document_ids_BK: jax.Array,
     log_q_BK: jax.Array | None,
     *,
-    temperature: float = 1.0,
+    temperature: float | jax.Array = 1.0,
     symmetric: bool = False,
     positive_ids_BP: jax.Array | None = None,
     other_positives: str = "mask",
@@ -65,6 +65,7 @@ def in_batch_softmax(
     own one, nor another that is known.
 
     Args:
+      temperature: a number, or an array of one that is learned.
       document_BKE: the positive is `document_BKE[:, 0]`.
       document_ids_BK: equal for copies of a document, in whatever column.
       log_q_BK: log Q, up to a constant; None for no correction.
@@ -106,7 +107,7 @@ def in_batch_softmax(
       UserError: the temperature or the block is not positive, `other_positives` or a term is unknown, the groups do
         not divide the batch, or the sizes do not ascend to that of the embeddings.
     """
-    if not temperature > 0:
+    if not isinstance(temperature, jax.Array) and not temperature > 0:
         raise UserError(f"temperature {temperature}: must be greater than 0")
     if other_positives not in OTHER_POSITIVES:
         raise unknown_name("other_positives", other_positives, OTHER_POSITIVES)
@@ -287,7 +288,7 @@ def of_batch(
         document_BKE,
         batch["document_id"],
         batch["log_q"] if log_q else None,
-        temperature=temperature,
+        temperature=1 / batch["scale"] if "scale" in batch else temperature,
         symmetric=symmetric,
         positive_ids_BP=batch.get("positive_ids"),
         other_positives="mask" if other_positives == PUSHED else other_positives,
@@ -331,6 +332,7 @@ LOSSES.register(
         takes_positives=lambda options: options[_OTHERS] != PUSHED,
         counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
         guide=lambda options: options[_GUIDE],
+        learns_scale=True,
         neutral={_OTHERS: (PUSHED,), _LOG_Q: (False,)},
         check=_check_options,
     ),
