@@ -1,6 +1,9 @@
 """What recipes that train on pairs of a query and its documents have in common."""
 
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
+from retrieval.data.labelled.pair_shards import GUIDE
+from retrieval.errors import UserError
+from retrieval.recipes import guide
 from retrieval.recipes.recipe import Recipe, guide_of, has_teacher
 
 
@@ -10,11 +13,26 @@ class PairRecipe(Recipe):
     kind = PAIRS
     options = ("data.negatives",)
 
+    def check(self) -> None:
+        """As `Recipe.check`; also that there are negatives to weigh."""
+        super().check()
+        train = self.config.train
+        if train.hardness and train.hardness_of == "hard" and not self.config.data.negatives:
+            raise UserError(
+                "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has "
+                "none: set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
+            )
+
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As `Recipe.lengths`."""
         data = self.config.data
         lengths = data.query_length, data.document_length
         return pair_lengths(*lengths, data.negatives, positives, has_teacher(self), bool(guide_of(self)))
+
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """The embeddings of a guide."""
+        return {"guide": (GUIDE, guide.size(self.config))} if guide_of(self) else {}
 
     def chunk_sizes(self, devices: int) -> list[int]:
         """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""

@@ -11,18 +11,17 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import declared
-from retrieval.data.labelled.pair_shards import GUIDE
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
-from retrieval.recipes import guide, towers, validation
+from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of, guide_of
+from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
@@ -65,14 +64,8 @@ class TwoTowerRecipe(PairRecipe):
         _check_matryoshka(self.config.train, self.config.model)
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
         _check_scale(self.config.model.learned_scale, self.config.train, self.loss)
-        _check_hardness(self.config.train, self.config.data.negatives)
         if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
             _check_counted(self.config.data.rates)
-
-    @property
-    def tables(self) -> dict[str, tuple[str, int]]:
-        """The embeddings of a guide."""
-        return {"guide": (GUIDE, guide.size(self.config))} if guide_of(self) else {}
 
     def takes_encoder(self, other: Recipe) -> bool:
         """From other towers, a plugin's too, it takes everything."""
@@ -189,14 +182,6 @@ def _check_scale(scale: float, train: ConfigDict, loss: Loss | None) -> None:
         raise UserError(
             f"config.model.learned_scale={scale:g} is in place of config.train.temperature={train.temperature:g}: set "
             "one of them back"
-        )
-
-
-def _check_hardness(train: ConfigDict, negatives: int) -> None:
-    if train.hardness and train.hardness_of == "hard" and not negatives:
-        raise UserError(
-            "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has none: "
-            "set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
         )
 
 
