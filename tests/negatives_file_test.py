@@ -216,7 +216,7 @@ def test_a_reranker_takes_the_place_of_the_scores(ask, reranker, tmp_path):
     asked = ask(tmp_path / "x.jsonl", reranker=reranker, margin=0.05, format="flagembedding")
     negatives_file.write(asked)
     rows, scorer = read(tmp_path / "x.jsonl"), negatives_file.TRAINED["reranker"]
-    run = negatives_file._run(asked)
+    run = negatives_file._for_reranker(asked, negatives_file._run(asked))
     judge = scorer.open(run, reranker, "--reranker")
     for row in rows:
         documents = [negatives_search.Candidate("", "", text) for text in (*row["pos"], *row["neg"])]

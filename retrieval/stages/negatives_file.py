@@ -9,6 +9,7 @@ A folder beside it, or the one that is named, has what a process that is killed 
 """
 
 import contextlib
+import dataclasses
 import logging
 import sys
 from collections import Counter
@@ -110,7 +111,8 @@ def write(asked: Asked) -> dict[str, Any]:
         judged = None
         if asked.reranker:
             folder = cache / f"judged-{files.fingerprint([made_of['reranker'], depth])}"
-            judged = Judged(TRAINED["reranker"].open(run, asked.reranker, _RERANKER), folder, candidates)
+            scorer = TRAINED["reranker"].open(_for_reranker(asked, run), asked.reranker, _RERANKER)
+            judged = Judged(scorer, folder, candidates)
         with files.atomic(asked.out) as temporary:
             parts = negatives_search.parts(index, judged, questions, candidates, rule, depth, asked.seed)
             mined = _mined(questions, candidates, parts, counts, asked.negatives)
@@ -181,10 +183,16 @@ def _run(asked: Asked) -> Run:
     config.data.update(query_length=_LONGEST, document_length=_LONGEST)
     config.pairs.update(files=asked.pairs, format=asked.pairs_format, fields=asked.fields)
     config.pairs.update(queries=asked.queries, collection=asked.collection if asked.queries else "")
-    if asked.reranker and (folder := text_embedder.published(asked.reranker, _RERANKER)):
+    return Run(config, Path(), LOCK)
+
+
+def _for_reranker(asked: Asked, run: Run) -> Run:
+    """The same with the lengths that a reranker has positions for: of a query, and of it and a document."""
+    config = run.config.copy_and_resolve_references()
+    if folder := text_embedder.published(asked.reranker, _RERANKER):
         longest = min(_LONGEST, EncoderFolder.open(folder).sizes["max_length"])
         config.data.update(document_length=longest, query_length=longest // 2)
-    return Run(config, Path(), LOCK)
+    return dataclasses.replace(run, config=config)
 
 
 def _check_models(asked: Asked, run: Run) -> None:
@@ -195,7 +203,7 @@ def _check_models(asked: Asked, run: Run) -> None:
     if asked.reranker:
         if text_embedder.kind_of(asked.reranker, _RERANKER, run) is EMBEDDERS:
             raise UserError(f"{_RERANKER}={asked.reranker}: an embedder, and a model that reads pairs is needed")
-        TRAINED["reranker"].check(run, asked.reranker, _RERANKER)
+        TRAINED["reranker"].check(_for_reranker(asked, run), asked.reranker, _RERANKER)
 
 
 def _made_of(asked: Asked, run: Run) -> dict[str, Any]:
