@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from support.modules import spread
 from support.tiny import execute, make_run
 
 import retrieval
+from retrieval import files
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
@@ -172,11 +174,13 @@ def taught_by_embedder(mined, inputs, embedder, tmp_path_factory):
     return run
 
 
-def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder):
-    """What it is its folder tells; a text is embedded once."""
-    run = taught_by_embedder
+def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder, tmp_path):
+    """What it is its folder tells; a text is embedded once, and has no more tokens than the run's."""
+    run, short = taught_by_embedder, shutil.copytree(embedder, tmp_path / "short")
+    lengths = {"max_seq_length": 48, "query_length": 16, "document_length": 48}
+    files.write_json(short / "sentence_bert_config.json", lengths)
     texts = {item.id: item for item in beir.read_candidates(run.sets / "reqa" / "corpus.jsonl")}
-    found, model = scores_of(run.folder / "teacher"), retrieval.load(embedder)
+    found, model = scores_of(run.folder / "teacher"), retrieval.load(short)
     queries = model.encode_queries([query for query, *_ in found])
     records = [{"title": texts[id].title, "text": texts[id].text} for _, id, _ in found]
     expected = (queries * model.encode_documents(records)).sum(axis=1)
