@@ -9,6 +9,7 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. A
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """
 
+import importlib
 import itertools
 import sys
 from collections.abc import Sequence
@@ -124,16 +125,14 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is `python -m retrieval.compare`, and `retrieval mine` without a --workdir is
-    `python -m retrieval.mine`. Other words are stages.
+    `retrieval compare` and `benchmark` are modules of these names, as `retrieval mine` is without a --workdir. Other
+    words are stages.
     """
     sys.path.insert(0, "")
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
-    if words[:1] == ["compare"]:
-        from retrieval import compare
-
+    if words[:1] in (["compare"], ["benchmark"]):
         del sys.argv[1]
-        compare.program()
+        importlib.import_module(f"retrieval.{words[0]}").program()
     elif words[:1] == ["mine"] and not any(word.startswith("--workdir") for word in sys.argv):
         from retrieval import mine
 

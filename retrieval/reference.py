@@ -21,7 +21,7 @@ from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
 
 FOLDER = REPOSITORY / "docs" / "reference"
-_COMMANDS = ("main", "study", "compare", "mine")  # modules of this package, which import this one
+_COMMANDS = ("main", "study", "compare", "benchmark", "mine")  # modules of this package, which import this one
 
 _FIRST = """\
 retrieval {version}: trains embedding models for search, and measures them
@@ -30,8 +30,8 @@ A published model over your own documents, a search among them, and a page with 
   {retrieval} --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
   {retrieval} search --workdir=runs/own --query='how do I reset my password'
   {retrieval} serve --workdir=runs/own
-A published model on a BEIR folder, beside BM25:
-  {retrieval} --config=published:hf:NAME --workdir=runs/published --config.sets.beir=DATA/nfcorpus
+Where a model stands, on NanoBEIR and on a BEIR folder, beside BM25:
+  {retrieval} benchmark hf:NAME --sets=nanobeir,DATA/nfcorpus --workdir=runs/standing
 Finished runs side by side:
   {retrieval} compare runs/one runs/two
 Hard negatives for your pairs, by any embedder:
@@ -186,8 +186,8 @@ def commands_page() -> str:
     shared = flags.FLAGS.flags_by_module_dict()[cli.__name__]
     return _page(
         "Commands",
-        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`, and "
-        "`retrieval mine` without a `--workdir` is `python -m retrieval.mine`.",
+        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`, and so are "
+        "`retrieval benchmark` and, without a `--workdir`, `retrieval mine`.",
         "## Flags of retrieval.main and retrieval.study\n",
         _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in shared)),
         "",

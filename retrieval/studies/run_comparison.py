@@ -37,6 +37,7 @@ class FinishedRun(NamedTuple):
       fields: its config, by dotted names.
       records: of its own finished stages.
       candidates: how many each evaluation set has, its own or its base's, where that is known.
+      normalized: whether its towers, or its base's, give embeddings of length 1, whose inner products are cosines.
     """
 
     name: str
@@ -45,6 +46,7 @@ class FinishedRun(NamedTuple):
     fields: Mapping[str, Any]
     records: Mapping[str, Mapping[str, Any]]
     candidates: Mapping[str, int]
+    normalized: bool
 
 
 class Difference(NamedTuple):
@@ -86,7 +88,7 @@ def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
         raise UserError(f"one run is there twice: {' '.join(places)}; leave it out")
     last = [place.rstrip("/").rpartition("/")[2] for place in places]
     names = last if len(set(last)) == len(last) else [place.rstrip("/") for place in places]
-    runs = [_read(place, name) for place, name in zip(places, names)]
+    runs = [read_run(place, name) for place, name in zip(places, names)]
     if not _shared(runs):
         sets = "; ".join(f"{run.name}: {', '.join(sorted({row['dataset'] for row in run.rows}))}" for run in runs)
         raise UserError(f"the runs share no evaluation set ({sets}); evaluate them on the same one")
@@ -124,7 +126,12 @@ def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
     return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
 
 
-def _read(place: str, name: str) -> FinishedRun:
+def read_run(place: str, name: str) -> FinishedRun:
+    """A run by its work directory, under a name that is shown.
+
+    Raises:
+      UserError: it is no run, or has no results.
+    """
     copy = artefacts.copy_of(place) if is_url(place) else None
     folder = copy.folder if copy else Path(place)
     if not (folder / preflight.CONFIG).exists():
@@ -142,12 +149,13 @@ def _read(place: str, name: str) -> FinishedRun:
     of_stages = {
         stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
     }
-    sets = of_stages.get("sets")
+    sets, normalized = of_stages.get("sets"), config.model.normalize
     with contextlib.suppress(UserError):  # a base that is gone, without which the rest can still be compared
+        normalized = run.holder("train").config.model.normalize
         sets = sets or records.read_record(run, "sets")
     counted = ((sets or {}).get("details") or {}).items()
     sizes = {dataset: counts["candidates"] for dataset, counts in counted if "candidates" in counts}
-    return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes)
+    return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes, normalized)
 
 
 def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
