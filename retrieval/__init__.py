@@ -31,6 +31,8 @@ _MODULES = {
     "run": "finished_run",
     "Model": "loaded_model",
     "load": "loaded_model",
+    "MtebEncoder": "mteb_models",
+    "MtebSearch": "mteb_models",
 }
 
 

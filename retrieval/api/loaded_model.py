@@ -140,6 +140,16 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self._place})"
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether embeddings have length 1, so that their inner products are cosines.
+
+        Raises:
+          UserError: the model embeds nothing.
+        """
+        self._check_towers()
+        return self._config.model.normalize
+
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once: otherwise the first of every shape wait for it."""
         rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]

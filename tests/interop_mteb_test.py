@@ -1,0 +1,195 @@
+"""Our models in mteb, and our values beside those of mteb and of sentence-transformers' NanoBEIR evaluator."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from support import exported, run_results
+
+import retrieval
+from retrieval import LOCK, files
+from retrieval.configs import published
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.evaluation import per_query
+from retrieval.models.module_folder import SETTINGS
+from retrieval.pipeline import preflight, runner
+from retrieval.pipeline.run import Run
+from retrieval.studies import over_sets, run_comparison
+
+pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+
+METRICS = ("nDCG@10", "R@100", "RR@10")
+PROMPTS = {"query": "the fox: ", "document": "", "Tiny-query": "dog dog dog "}
+WORDS = "fox dog the red blue seen was in a house 7 of sea".split()
+
+
+def texts(seed, count):
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(WORDS, generator.integers(3, 12))) for _ in range(count)]
+
+
+def tiny_set(own):
+    """A set of 60 documents and 12 queries; with `own` the first six queries are documents, of the same ids."""
+    documents = [Candidate(f"d{number}", "", text) for number, text in enumerate(texts(0, 60))]
+    queries = {f"q{number}": text for number, text in enumerate(texts(1, 12))}
+    if own:
+        queries = {f"d{number}": documents[number].text for number in range(6)} | dict(list(queries.items())[6:])
+    generator = np.random.default_rng(2)
+    qrels = {
+        query: {f"d{row}": int(generator.integers(1, 3)) for row in generator.integers(6, 60, 4)} for query in queries
+    }
+    return RetrievalSet("Tiny", queries, documents, {"test": qrels})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder of sentence-transformers whose prompts are ours and one for a task of mteb's."""
+    changes = {"model.embed_dim": 0, "model.pooling": "mean", "model.normalize": True, "data.query_length": 40}
+    place = tmp_path_factory.mktemp("model")
+    # A copy, of which no record of the run has sums.
+    folder = shutil.copytree(exported.export(exported.work_directory(place / "run", **changes)), place / "export")
+    record = json.loads((folder / SETTINGS).read_text())
+    files.write_json(
+        folder / SETTINGS, record | {"prompts": PROMPTS, "titles": "joined", "similarity_fn_name": "cosine"}
+    )
+    (folder / "checksums.json").unlink()
+    return folder
+
+
+def ours(model, folder, value):
+    """The values of a run of a set."""
+    beir.write_folder(folder / value.name, value)
+    config = published.get_config(str(model))
+    config.sets.beir, config.evaluate.metrics = str(folder / value.name), METRICS
+    run = Run(config, folder / "run", LOCK)
+    preflight.check(run, config.stages)
+    runner.open_run(run)
+    for stage in config.stages:
+        runner.run_stage(run, stage)
+    return run
+
+
+def task_of(mteb, value, ignore):
+    """The set as a task of mteb that needs no hub."""
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class Tiny(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="Tiny",
+            dataset={"path": "local/tiny", "revision": "1"},
+            description="A set of this test",
+            type="Retrieval",
+            category="t2t",
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+        )
+        ignore_identical_ids = ignore
+
+        def load_data(self, **_):
+            self.dataset = {
+                "default": {
+                    "test": {
+                        "corpus": Dataset.from_list([{"id": each.id, "text": each.text} for each in value.candidates]),
+                        "queries": Dataset.from_list([{"id": id, "text": text} for id, text in value.queries.items()]),
+                        "relevant_docs": value.qrels["test"],
+                        "top_ranked": None,
+                    }
+                }
+            }
+            self.data_loaded = True
+
+    return Tiny()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_values_are_those_of_mteb(model, tmp_path, own):
+    """Also where queries are documents: mteb drops the id of the query, as ArguAna's task does, and so do we."""
+    mteb = pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
+    from mteb._evaluators.retrieval_metrics import calculate_retrieval_scores
+
+    value = tiny_set(own)
+    run = ours(model, tmp_path, value)
+    expected = per_query.read(per_query.path_of(run.folder, "Tiny", "test")).of("dense", "nDCG@10")
+    encoder = retrieval.MtebEncoder(model, name="me/tiny", revision="7")
+    cache, task = mteb.ResultCache(tmp_path / "cache"), task_of(mteb, value, own)
+    result = mteb.evaluate(encoder, task, cache=cache, co2_tracker=False, prediction_folder=tmp_path / "lists")
+    (scores,) = result.task_results[0].scores["test"]
+    # A result file has five digits, so every query's value is compared too.
+    (lists,) = (json.loads(path.read_text())["default"]["test"] for path in (tmp_path / "lists").rglob("*.json"))
+    lists = {query: {id: score for id, score in of.items() if not (own and id == query)} for query, of in lists.items()}
+    theirs = calculate_retrieval_scores(lists, value.qrels["test"], [10]).all_scores
+    assert {query: of["ndcg_cut_10"] for query, of in theirs.items()} == pytest.approx(expected, abs=1e-6)
+    for metric, name in zip(METRICS, ("ndcg_at_10", "recall_at_100", "mrr_at_10")):
+        assert scores[name] == pytest.approx(run_results.values(run.folder)["dense", "test", metric], abs=6e-6)
+    place = tmp_path / "cache" / "results" / "me__tiny" / "7"
+    written = json.loads((place / "Tiny.json").read_text())
+    assert written["scores"]["test"][0]["main_score"] == scores["ndcg_at_10"]
+    meta = json.loads((place / "model_meta.json").read_text())
+    assert (meta["name"], meta["revision"], meta["embed_dim"]) == ("me/tiny", "7", 16)
+
+
+@pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
+def test_indexes_are_search_systems_of_mteb(model, tmp_path, kind):
+    mteb = pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
+    value = dataclasses.replace(tiny_set(False), name="other")  # an index has the usual prompts, whatever the task
+    run = ours(model, tmp_path, value)
+    search = retrieval.MtebSearch(model, kind=kind)
+    result = mteb.evaluate(search, task_of(mteb, value, False), cache=None, co2_tracker=False)
+    (scores,) = result.task_results[0].scores["test"]
+    system = {"exact": "dense"}.get(kind, kind)
+    if kind != "hybrid":  # whose weight a run of a published model sets
+        assert scores["ndcg_at_10"] == pytest.approx(
+            run_results.values(run.folder)[system, "test", "nDCG@10"], abs=6e-6
+        )
+    assert search.mteb_model_meta.name == "local/export" + ("" if kind == "exact" else f"-{kind}")
+    assert len(search.mteb_model_meta.revision) == 16
+
+
+def test_prompts_are_chosen_in_mtebs_order():
+    pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
+    from types import SimpleNamespace
+
+    from mteb.models.abs_encoder import get_prompt_name
+    from mteb.types import PromptType
+
+    from retrieval.api.mteb_models import prompt_name
+
+    names = ["NQ-query", "NQ", "Retrieval-query", "Retrieval", "query", "document"]
+    metadata = SimpleNamespace(name="NQ", type="Retrieval")
+    for start in range(len(names) + 1):
+        prompts = dict.fromkeys(names[start:], "x")
+        for side in (PromptType.query, PromptType.document, None):
+            expected = get_prompt_name(prompts, metadata, side)
+            assert prompt_name(prompts, "NQ", "Retrieval", side.value if side else None) == expected
+
+
+def test_values_and_their_names_are_those_of_sentence_transformers(model, tmp_path):
+    """Of the evaluator that NanoBEIR's is made of. Relevance is binary there."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    value = tiny_set(False)
+    binary = {query: dict.fromkeys(grades, 1) for query, grades in value.qrels["test"].items()}
+    value = RetrievalSet("NanoTiny", value.queries, value.candidates, {"test": binary})
+    run = ours(model, tmp_path, value)
+    finished = run_comparison.read_run(str(run.folder), "ours")
+    found = over_sets.named_values(over_sets.standings([finished], METRICS)[-1])
+    evaluator = InformationRetrievalEvaluator(
+        value.queries,
+        {each.id: each.text for each in value.candidates},
+        {query: set(grades) for query, grades in binary.items()},
+        name="NanoTiny",
+        precision_recall_at_k=[100],
+        query_prompt_name="query",
+        write_csv=False,
+    )
+    theirs = evaluator(SentenceTransformer(str(model), device="cpu"))
+    assert found.keys() == {f"NanoTiny_cosine_{name}" for name in ("ndcg@10", "recall@100", "mrr@10")}
+    for name, ours_ in found.items():
+        assert theirs[name] == pytest.approx(ours_, abs=1e-6), name
