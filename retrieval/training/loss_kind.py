@@ -40,6 +40,8 @@ class Loss:
       options: the fields of the config that it reads, as dotted names.
       needs_negatives: whether an example must have hard negatives.
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
+      of_scored_pairs: whether it learns how alike two texts are, a score each, and needs no right document.
+      score_limits: the lowest and the highest score that it takes; None for any.
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
       guide: from its options, the model whose embeddings of an example's query and documents it takes, `guide`
@@ -58,6 +60,8 @@ class Loss:
     needs_negatives: bool = False
     needs_teacher: bool = False
     learns_scale: bool = False
+    of_scored_pairs: bool = False
+    score_limits: tuple[float, float] | None = None
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
     guide: Callable[[Options], str] = lambda options: ""
@@ -103,6 +107,10 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
             f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none: "
             "set config.data.negatives=1 or more (of labelled examples)"
             + (f", or config.train.loss={' or '.join(others)}" if others else "")
+        )
+    if loss.of_scored_pairs and negatives:
+        raise UserError(
+            f"config.train.loss={name} compares two texts, and config.data.negatives={negatives}: set that to 0"
         )
     loss.check(options)
 
