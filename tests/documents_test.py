@@ -114,7 +114,7 @@ def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
     found = list(msmarco.read_id_triples(*files, tmp_path, 9, Counts()))
     texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
     assert len(found) == DOCUMENTS
-    for query, (positive,), (negative,), _ in found:
+    for query, (positive,), (negative,), *_ in found:
         assert positive == texts[positive.id] and negative == texts[negative.id]
         assert query.endswith(f"{toy_corpus.title(int(positive.id[1:]))} eat")
 

@@ -77,7 +77,7 @@ def test_impressions_before_the_split_are_trained_on(files, tmp_path):
     assert labelled_format.format_of(files[1], settings).name == "mind"
     with labelled_format.grouped([files[1]], settings, tmp_path, 9) as (groups, counts):
         found = {
-            query: ([c.id for c in positives], [c.id for c in negatives]) for query, positives, negatives, _ in groups
+            query: ([c.id for c in positives], [c.id for c in negatives]) for query, positives, negatives, *_ in groups
         }
     assert found == {f"the dog {SEPARATOR} the fox": (["N2"], ["N3"]), "the dog": (["N2"], ["N4"])}
     assert counts.left_out["impressions of the evaluation set"] == 3
@@ -90,9 +90,9 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
     files[1].write_text("".join(f"{at}\tU1\t11/13/2019 {at}:00:00 AM\tN0\t{shown}\n" for shown, at in pages))
     settings = Settings("", "", str(files[0]), 0)
     with labelled_format.grouped([files[1]], settings, tmp_path, sys.maxsize) as (groups, _):
-        found = [([c.id for c in p], {c.id for c in n}) for _, p, n, _ in groups.apart(100)]
+        found = [([c.id for c in p], {c.id for c in n}) for _, p, n, *_ in groups.apart(100)]
         assert sorted(found) == [(["N2"], {"N3", "N4"}), (["N5"], {"N6"}), (["N7"], set())]
-        assert [len(n) for _, p, n, _ in groups.apart(1) if p[0].id == "N2"] == [1]
+        assert [len(n) for _, p, n, *_ in groups.apart(1) if p[0].id == "N2"] == [1]
         assert not [*groups.after(1).apart(1)]
         vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"])
         told = pair_shards.write_pairs(groups, vocabulary, tmp_path, 1, apart=lambda: groups.apart(100))

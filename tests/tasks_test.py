@@ -426,7 +426,7 @@ def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
         folder = tmp_path
         pair_shards.write_pairs(examples, corpus[1], folder, 2, keep_lone=True)
     expected, records = collections.Counter(), 9 + keeps
-    for _, golds, negatives, _ in examples:
+    for _, golds, negatives, *_ in examples:
         for gold in golds if negatives or keeps else ():
             fills = negatives or (gold,)
             expected[gold.text] += 1

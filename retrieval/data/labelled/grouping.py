@@ -13,7 +13,7 @@ import itertools
 import logging
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,13 +37,17 @@ _ANSWER_MARKS = ("hasanswer", "has_answer")
 class Example(NamedTuple):
     """A query and what is known about texts; the id of a text is empty where its file gives none.
 
-    Answers are texts that a passage may hold, where a file gives them.
+    Answers are texts that a passage may hold, where a file gives them. Scores are a teacher's, of the positives, then
+    of the negatives; empty where a file gives none. A label is the class of the query and of its positives: all texts
+    of it are positives of each other.
     """
 
     query: str
     positives: tuple[Candidate, ...]
     negatives: tuple[Candidate, ...] = ()
     answers: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    label: str = ""
 
 
 @dataclasses.dataclass
@@ -84,22 +88,30 @@ def example(
     at: str,
     counts: Counts,
     answers: Iterable[str] = (),
+    scores: Sequence[float] = (),
+    is_of_negatives: bool = False,
 ) -> Example | None:
     """An example that was read at `at`, without its empty texts; None, and counted, where no positive is left.
+
+    Args:
+      scores: as `Example` has them.
+      is_of_negatives: whether it may have negatives alone: another example of its query has the positives.
 
     Raises:
       UserError: the query is empty.
     """
     if not query.strip():
         raise UserError(f"{at}: the query is empty; write one, or drop the example")
-    with_text = tuple(_with_text(positives, at, counts)), tuple(_with_text(negatives, at, counts))
-    if not with_text[0]:
+    texts = [[*positives], [*negatives]]
+    with_text = tuple(_with_text(texts[0], at, counts)), tuple(_with_text(texts[1], at, counts))
+    if not with_text[0] and not (is_of_negatives and with_text[1]):
         counts.leave_out("examples without a positive", at)
         return None
+    scores = [score for text, score in zip([*texts[0], *texts[1]], scores) if _has_text(text)]
     if _has_local_ids([*with_text[0], *with_text[1]]):
         counts.leave_out("ids of examples in which one is of two texts", at)
         with_text = _without_ids(with_text[0]), _without_ids(with_text[1])
-    return Example(query, *with_text, tuple(answers))
+    return Example(query, *with_text, tuple(answers), tuple(scores))
 
 
 def _has_local_ids(texts: Sequence[Candidate]) -> bool:
@@ -180,9 +192,8 @@ class Groups:
         """
         for query, parts in itertools.islice(self._parts(collections.Counter()), self._skip, None):
             left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
-            for positives, negatives, *others in parts:
-                negatives = [text for text in negatives if self._key(Candidate(*text)) in left]
-                yield self._merge(query, [[positives, negatives, *others]], pool)[0]
+            for part in parts:
+                yield self._merge(query, [part], pool, left)[0]
 
     def _parts(self, left_out: collections.Counter) -> Iterator[tuple[str, list]]:
         """Every query with its examples, as the sorter has them; counts the queries that are left out."""
@@ -190,8 +201,12 @@ class Groups:
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
             if is_left_out and is_left_out(query):
                 left_out[what] += 1
+                continue
+            parts = [msgpack.unpackb(packed) for *_, packed in records]
+            if any(positives for positives, *_ in parts):
+                yield query, parts
             else:
-                yield query, [msgpack.unpackb(packed) for *_, packed in records]
+                left_out["queries without a positive"] += 1
 
     def _all(self) -> Iterator[Example]:
         excluded = behind = self._counts.queries = 0
@@ -208,10 +223,15 @@ class Groups:
         for what, number in left_out.items():
             self._counts.left_out[what] = number
 
-    def _merge(self, query: str, parts: Sequence[list], pool: int) -> tuple[Example, int, int]:
-        """Texts and answers of all examples of a query, each once.
+    def _merge(
+        self, query: str, parts: Sequence[list], pool: int, left: Collection[bytes | str] | None = None
+    ) -> tuple[Example, int, int]:
+        """Texts and answers of all examples of a query, each once, with the first score that it has.
 
         With them comes how many were called positive and negative, and how many negatives the query does not keep.
+
+        Args:
+          left: keys of the negatives that no example of the query calls positive; None where these are all of them.
         """
         positives, negatives = (
             {self._key(text): text for part in parts for text in itertools.starmap(Candidate, part[side])}
@@ -219,9 +239,22 @@ class Groups:
         )
         ids = {text.id for text in positives.values() if text.id}
         kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
+        kept = {key: text for key, text in kept.items() if left is None or key in left}
         drawn = heapq.nsmallest(pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
-        answers = dict.fromkeys(text for *_, texts in parts for text in texts)
-        merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
+        answers = dict.fromkeys(text for part in parts for text in part[2])
+        score_of: dict[bytes | str, float] = {}
+        for *sides, _, scores, _ in parts:
+            for text, score in zip(itertools.chain(*sides), scores):
+                score_of.setdefault(self._key(Candidate(*text)), score)
+        places = [*positives, *drawn]
+        merged = Example(
+            query,
+            tuple(positives.values()),
+            tuple(kept[key] for key in drawn),
+            tuple(answers),
+            tuple(score_of[key] for key in places) if score_of and score_of.keys() >= set(places) else (),
+            next((label for *_, label in parts if label), ""),
+        )
         return merged, len(negatives) - len(kept), len(kept) - len(drawn)
 
 
@@ -245,10 +278,10 @@ def grouped(
       seed: of the order of the queries.
     """
     with Sorter(folder) as sorter:
-        for query, positives, negatives, answers in examples:
+        for query, positives, negatives, *others in examples:
             texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
             counts.examples += 1
-            sorter.add((hashing.digest(str(seed), query), query, counts.examples, msgpack.packb([*texts, answers])))
+            sorter.add((hashing.digest(str(seed), query), query, counts.examples, msgpack.packb([*texts, *others])))
         yield Groups(sorter, pool, counts, key)
 
 
@@ -256,28 +289,34 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
     """The queries of `groups`, to be answered from all their positives and negatives; held in memory.
 
     Texts that are the same are one candidate. Ids come from the texts, and order those of a query: equal scores keep
-    the order of candidates, which must not tell what is relevant. Answers are those that the examples have.
+    the order of candidates, which must not tell what is relevant. Answers are those that the examples have. Of a query
+    with a label all candidates of that label are relevant but the query itself, which has its candidate's id.
     """
     candidates: list[Candidate] = []
     value = RetrievalSet(name, {}, candidates, {rule: {}})
-    seen = set()
-    for query, positives, negatives, answers in groups:
-        id = hashing.digest(query).hex()
+    seen, of_label, labels = set(), collections.defaultdict(dict), {}
+    for query, positives, negatives, answers, _, label in groups:
+        id = (digest(Candidate("", "", query)) if label else hashing.digest(query)).hex()
         value.queries[id] = query
         if (found := answer.of_texts(answers)).values:
             value.answers[id] = found
         value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
+        if label:
+            labels[id] = label
+            of_label[label] |= value.qrels[rule][id]
         for sum, text in sorted({digest(text): text for text in (*positives, *negatives)}.items()):
             if sum not in seen:
                 seen.add(sum)
                 candidates.append(dataclasses.replace(text, id=sum.hex()))
+    for id, label in labels.items():
+        value.qrels[rule][id] = {other: 1 for other in of_label[label] if other != id}
     return value
 
 
 def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
     """The texts of `groups`, each once. One without an id of its own gets one that is made from it."""
     seen, ids = set(), set()
-    for _, positives, negatives, _ in groups:
+    for _, positives, negatives, *_ in groups:
         for text in (*positives, *negatives):
             if (sum := digest(text)) in seen:
                 continue
@@ -289,7 +328,11 @@ def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
 
 def _with_text(texts: Iterable[Candidate], at: str, counts: Counts) -> Iterator[Candidate]:
     for text in texts:
-        if text.title.strip() or text.text.strip():
+        if _has_text(text):
             yield text
         else:
             counts.leave_out("empty texts", at)
+
+
+def _has_text(text: Candidate) -> bool:
+    return bool(text.title.strip() or text.text.strip())

@@ -4,7 +4,7 @@ import collections
 import heapq
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
@@ -79,12 +79,21 @@ class WithoutPositives:
         self._groups, self._known = groups, known
 
     def __iter__(self) -> Iterator[Example]:
+        return self._kept(self._groups)
+
+    def apart(self, pool: int) -> Iterator[Example]:
+        """The same of `Groups.apart`."""
+        return self._kept(self._groups.apart(pool))
+
+    def _kept(self, examples: Iterable[Example]) -> Iterator[Example]:
         left_out = 0
-        for example in self._groups:
+        for example in examples:
             known = self._known.ids_of(wording(example.query))
-            kept = tuple(text for text in example.negatives if document_id(text) not in known)
+            kept = [place for place, text in enumerate(example.negatives) if document_id(text) not in known]
             left_out += len(example.negatives) - len(kept)
-            yield example._replace(negatives=kept)
+            places = [*range(count := len(example.positives)), *(count + place for place in kept)]
+            scores = tuple(example.scores[place] for place in places) if example.scores else ()
+            yield example._replace(negatives=tuple(example.negatives[place] for place in kept), scores=scores)
         self.left_out = left_out
 
 
@@ -96,6 +105,6 @@ def _joined(query: str, parts: list[Example]) -> Example:
         {digest(text): text for part in parts for text in getattr(part, side)} for side in ("positives", "negatives")
     )
     kept = tuple(text for key, text in negatives.items() if key not in positives)
-    return Example(
-        query, tuple(positives.values()), kept, tuple(dict.fromkeys(a for part in parts for a in part.answers))
-    )
+    answers = dict.fromkeys(answer for part in parts for answer in part.answers)
+    label = next((part.label for part in parts if part.label), "")
+    return Example(query, tuple(positives.values()), kept, tuple(answers), label=label)

@@ -6,13 +6,14 @@ negatives (of ReQA: a sentence as the title, and its passage):
     query                     token ids
     titles, title_lengths     token ids of all titles, one after the other, and how many each has
     texts, text_lengths       the same of the texts
-    document_id               of each text; the same text has the same id
+    document_id               of each text; the same text has the same id, and so have the positives of one label
     known                     the row of `known_positives` that has the ids of all positives of the query, and of the
                               same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
                               positive in that place counts as such a draw
-    teacher                   of each text: the score that a teacher gives to it, where there is one
+    teacher                   of each text: the score that a teacher gives to it, where there is one; of two texts that
+                              were compared, how alike they are
     guide_rows                the rows of the query and of each text in the table of a guide, where there is one
     simple                    how many of the negatives, the first ones, are simple; empty where that is not told
 """
@@ -23,6 +24,7 @@ import array
 import contextlib
 import hashlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,14 @@ from retrieval.errors import UserError
 from retrieval.libraries import tf
 from retrieval.runtime import hashing
 
+_log = logging.getLogger(__name__)
+
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
 GUIDE = "guide_rows"
 # From what gives the examples, to what gives a query's and its texts' rows in a table.
 GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
+SCORED = "scored pairs"  # a statistic: each record is two texts and how alike they are, and has no right document
 COUNTS = 3  # of each text, in a record
 
 
@@ -66,6 +71,7 @@ def write_pairs(
     prefixes: Prefixes = NONE,
     known: KnownPositives | None = None,
     guide: GuideRows | None = None,
+    is_scored: bool = False,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -78,7 +84,7 @@ def write_pairs(
       in_order: gives examples as files have them, each time that it is called: twice. Then every positive of every
         example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
         Examples of queries that are not in `groups` are left out.
-      teacher: the scores of all pairs, if records are to have them.
+      teacher: the scores of all pairs. Without one, records have the scores of their examples, if each has some.
       keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
         are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
         with the documents of other queries alone.
@@ -87,6 +93,7 @@ def write_pairs(
       prefixes: which texts begin with, where their tokens depend on them.
       known: the positives of all queries, where these are not the ones of `groups` alone.
       guide: the rows of texts in a table of embeddings, if records are to have them.
+      is_scored: whether each example is two texts and how alike they are; for the statistics.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
@@ -98,22 +105,33 @@ def write_pairs(
         teacher.check(drawn.examples())
     guided = guide(drawn.examples) if guide else None
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
-    lengths = np.zeros(2, np.int64)
+    has_scores = drawn.scored == drawn.pairs
+    if 0 < drawn.scored < drawn.pairs and not teacher:
+        without = drawn.pairs - drawn.scored
+        _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, drawn.pairs)
+    lengths, extremes = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
     folder.mkdir(parents=True, exist_ok=True)
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         nonlocal lengths
-        for (query, golds, negatives, _), first in zip(drawn.examples(), simple or itertools.repeat(None)):
+        for example, first in zip(drawn.examples(), simple or itertools.repeat(None)):
+            query, golds, negatives = example[:3]
             (query_ids,), of_texts = prefixes.encode_queries(vocabulary, [query]), [*golds, *negatives]
             titles, bodies = ([getattr(text, part) for text in of_texts] for part in ("title", "text"))
             texts = list(prefixes.encode_documents(vocabulary, titles, bodies))
-            for gold, tokens in zip(golds, texts):
-                own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
-                own *= 2 if keep_lone and not negatives else 1
-                scores = teacher.of(query, [text for text, _ in own]) if teacher else None
+            scores = np.array(example.scores, np.float32) if has_scores else None
+            scores = teacher.of(query, of_texts) if teacher else scores
+            for place, (gold, tokens) in enumerate(zip(golds, texts)):
+                places = [place, *range(len(golds), len(of_texts))] * (2 if keep_lone and not negatives else 1)
+                own, of_own = [(of_texts[at], texts[at]) for at in places], None if scores is None else scores[places]
+                labels = [example.label if at < len(golds) else "" for at in places]
+                ids = [document_id(text, label) for (text, _), label in zip(own, labels)]
                 rows = guided(query, [text for text, _ in own]) if guided else None
-                yield _order(query, gold), _record(query_ids, own, drawn, drawn.row_of(query), scores, first, rows)
+                record = _record(query_ids, own, ids, drawn, drawn.row_of(query), of_own, first, rows)
+                yield _order(query, gold), record
                 lengths += len(query_ids), sum(map(len, tokens))
+                if of_own is not None:
+                    extremes[:] = min(extremes[0], of_own.min()), max(extremes[1], of_own.max())
 
     if in_order:
         deal(records(), folder, num_shards, STEM)
@@ -129,13 +147,14 @@ def write_pairs(
         "paragraphs": drawn.paragraphs,
         "positives left out": drawn.left_out,
         "most positives": drawn.known.most,
-        "has teacher": teacher is not None,
+        "has teacher": teacher is not None or has_scores,
+        **({"scores": extremes.tolist()} if teacher or has_scores else {}),
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "shards": num_shards,
         "query_tokens": query_tokens,
         "document_tokens": document_tokens,
-    } | ({IN_ORDER: True} if in_order else {})
+    } | {name: True for name, holds in ((IN_ORDER, in_order), (SCORED, is_scored)) if holds}
     files.write_json(folder / "stats.json", statistics)
     return statistics
 
@@ -154,9 +173,9 @@ def deal(records: Iterable[tuple[Any, bytes]], folder: Path, num_shards: int, st
 def known_of(groups: Iterable[Example]) -> KnownPositives:
     """The positives of all queries."""
     known = array.array("Q")
-    for query, positives, _, _ in groups:
-        for text in positives:
-            known.extend((wording(query), document_id(text)))
+    for group in groups:
+        for text in group.positives:
+            known.extend((wording(group.query), document_id(text, group.label)))
     return KnownPositives(*np.asarray(known).reshape(-1, 2).T)
 
 
@@ -168,6 +187,7 @@ class _Counter:
     Attributes:
       known: the positives of all queries.
       paragraphs: different texts that are a positive of a record.
+      scored: pairs whose example has scores.
     """
 
     def __init__(
@@ -179,7 +199,7 @@ class _Counter:
         known: KnownPositives | None = None,
     ):
         self._groups, self._positives, self._given = groups, positives, given
-        self.pairs = self.with_negatives = self.negatives = self.left_out = 0
+        self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
         keys, counts, asked = array.array("Q"), array.array("d"), array.array("Q")
 
         def seen() -> Iterator[Example]:
@@ -191,8 +211,10 @@ class _Counter:
         found = known_of(seen())
         self.known = known or found
         self._asked = np.unique(np.asarray(asked))
-        for _, golds, negatives, _ in self.examples():
+        for example in self.examples():
+            golds, negatives = example[1:3]
             self.pairs += len(golds)
+            self.scored += len(golds) * bool(example.scores)
             has_some = bool(negatives) or keep_lone
             self.with_negatives += len(golds) * has_some
             self.negatives += len(golds) * len(negatives)
@@ -212,7 +234,11 @@ class _Counter:
         if self._given:
             yield from (example for example in self._given() if self._is_asked(example.query))
         else:
-            yield from (group._replace(positives=group.positives[: self._positives]) for group in self._groups)
+            yield from (self._first(group) for group in self._groups)
+
+    def _first(self, group: Example) -> Example:
+        kept, count = group.positives[: self._positives], len(group.positives)
+        return group._replace(positives=kept, scores=group.scores[: len(kept)] + group.scores[count:])
 
     def _is_asked(self, query: str) -> bool:
         number = np.uint64(hashing.number(query))
@@ -231,6 +257,7 @@ class _Counter:
 def _record(
     query: list[int],
     texts: Sequence[tuple[Candidate, Any]],
+    ids: Sequence[int],
     drawn: _Counter,
     known: int,
     teacher: np.ndarray | None,
@@ -243,7 +270,7 @@ def _record(
         "title_lengths": [len(title) for _, (title, _) in texts],
         "texts": [id for _, (_, body) in texts for id in body],
         "text_lengths": [len(body) for _, (_, body) in texts],
-        "document_id": [document_id(text) for text, _ in texts],
+        "document_id": ids,
         "known": [known],
     } | ({} if simple is None else {"simple": [simple]})
     columns |= {} if guide_rows is None else {GUIDE: guide_rows}
@@ -255,9 +282,9 @@ def _record(
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
-def document_id(text: Candidate) -> int:
-    """What stands for a text in the records, wherever it comes from."""
-    return passages.document_id(digest(text).hex())
+def document_id(text: Candidate, label: str = "") -> int:
+    """What stands for a text in the records, wherever it comes from; for one with a label, what stands for that."""
+    return passages.document_id((hashing.digest("label", label) if label else digest(text)).hex())
 
 
 def wording(query: str) -> int:

@@ -88,7 +88,7 @@ class TeacherScores:
           UserError: some have none; the message has the first, and how many they are.
         """
         first, pairs, missing = None, 0, 0
-        for query, positives, negatives, _ in groups:
+        for query, positives, negatives, *_ in groups:
             texts = [*positives, *negatives]
             lacks_N = np.isnan(self._find(query, texts))
             if lacks_N.any():

@@ -103,7 +103,7 @@ def read_id_triples(
         triples = _id_triples(path, known, passages, queries)
         of_ids = Counts()
         with grouped(triples, folder, pool, of_ids, key=lambda passage: passage.id) as groups:
-            for query, *ids, _ in groups:
+            for query, *ids in (group[:3] for group in groups):
                 positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
                 if of_query := example(known[query], positives, negatives, f"{path}, query '{query}'", counts):
                     yield of_query
@@ -117,7 +117,8 @@ def read_id_triples_in_order(
     """The triples of ids in the order of the file. Arguments and errors are those of `read_id_triples`."""
     known = read_queries(queries)
     with Passages(collection, folder) as passages:
-        for number, (query, *ids, _) in enumerate(_id_triples(path, known, passages, queries), 1):
+        for number, triple in enumerate(_id_triples(path, known, passages, queries), 1):
+            query, *ids = triple[:3]
             positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
             if triple := example(known[query], positives, negatives, f"{path}, line {number}", counts):
                 yield triple
