@@ -51,7 +51,7 @@ def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
 @pytest.mark.parametrize("name", LABELLED)
 def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))
-    path.write_text(LABELLED[name].example.replace("⇥", "\t"))
+    path.write_text(LABELLED[name].example.replace("⇥", "\t").replace("⏎", "\n"))
     if name == "parquet":
         names = LABELLED[name].example.removeprefix("columns ").split(", ")
         parquet.write_table(pyarrow.table(dict(zip(names, (["q"], ["a"], ["b"])))), path)
@@ -66,7 +66,7 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     settings = Settings(name if lone else "", *texts.get(name, ("", "")), 0)
     assert labelled_format.format_of(path, settings).name == name
     with labelled_format.grouped([path], settings, tmp_path, 9) as (groups, counts):
-        ((query, positives, negatives, answers),) = groups
+        ((query, positives, negatives, answers, *_),) = groups
     assert answers == (("a",) if name == "dpr" else ())
     assert query in ("q", "q?", "a question") and counts == Counts(1, 1, counts.left_out)
     assert (len(positives), len(negatives)) == (1, 0 if lone else 1)

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from support import tiny
 from support.tiny import execute
 
-from retrieval.data.labelled import jsonl_pairs, labelled_format, parquet_pairs
+from retrieval.data.labelled import jsonl_pairs, labelled_format, parquet_pairs, record_fields
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import beir
@@ -37,7 +37,7 @@ def table(path, columns):
 
 def read(path, columns, fields=""):
     counts = Counts()
-    return list(parquet_pairs.read(table(path, columns), counts, jsonl_pairs.named(fields))), counts
+    return list(parquet_pairs.read(table(path, columns), counts, record_fields.named(fields))), counts
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_what_is_left_out_is_counted_with_its_row(tmp_path):
         {"query": "t", "positive": "", "negative": None, "score": 0.5, "label": 1},
     ]
     found, counts = read(path, rows)
-    assert [example.query for example in found] == ["q", "r"]  # a label beside a negative may be a teacher's margin
+    assert [example.query for example in found] == ["q", "r", "s"]  # a label beside a negative may be anything
+    assert found[2] == Example("s", (), texts("a"))
     assert counts.left_out == {
-        "values of the field 'score', which is not read": 4,
+        "values of the field 'score', which is not read": 3,
         "values of the field 'label', which is not read": 1,
-        "pairs with the label 0": 1,
         "empty texts": 2,
         "examples without a positive": 1,
     }
-    assert counts.first["pairs with the label 0"] == f"{path}, row 3"
+    assert counts.first["examples without a positive"] == f"{path}, row 4"
 
 
 def test_fields_that_are_called_otherwise(tmp_path):

@@ -229,16 +229,18 @@ declare(
     "pairs",
     files=Field("", PATHS, "files of labelled examples, or folders of Parquet, separated by commas"),
     sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
-    fields=Field("", TEXT, "fields of JSON lines and Parquet, such as query=title,positive=body,negative=other"),
+    fields=Field(
+        "",
+        TEXT,
+        "fields of JSON lines, CSV and Parquet, such as query=title,positive=body,negative=other; also score, label",
+    ),
     format=Field(
         "",
         one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""),
         "format of all of them; '': each is recognised",
     ),
-    queries=Field("", PATHS, "TSV file with the queries of triples of ids"),
-    collection=Field(
-        "", PATHS, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
-    ),
+    queries=Field("", PATHS, "queries of examples that are ids: TSV, JSON lines, or Parquet"),
+    collection=Field("", PATHS, "passages of ids, likewise; corpus.jsonl, or a corpus's folder, of format generated"),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others"),

@@ -1,6 +1,7 @@
 """Files of Parquet, one row after the other."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,21 @@ def columns(path: Path) -> list[str]:
     """
     with _opened(path) as file:
         return list(file.schema_arrow.names)
+
+
+def class_names(path: Path, column: str) -> list[str]:
+    """The names of the classes that a column numbers, as the library `datasets` writes them; none where it has none.
+
+    Raises:
+      UserError: the file is no whole Parquet file.
+    """
+    with _opened(path) as file:
+        written = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        names = json.loads(written)["info"]["features"][column]["names"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def rows(path: Path, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """What a run trains on: the tasks of its config, and batches of their examples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.source_batches import SourceBatch
 from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.labelled import sources
+from retrieval.data.labelled.pair_shards import SCORED
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -24,6 +25,7 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import RECIPES, Recipe, guide_of, has_teacher, recipe_of
 from retrieval.recipes.source_objective import key_of
 from retrieval.training import sharding
+from retrieval.training.loss_kind import LOSSES
 
 Drawn = dict[str, Any]  # the arguments of `Batches` that say what is drawn
 
@@ -77,15 +79,8 @@ def register_tasks(
     )
     recipe = recipe_of(config)
     vocabulary.require(recipe.label, *recipe.kind.needs)
-    if (
-        has_teacher(recipe)
-        and stored.labelled
-        and not files.read_json(stored.labelled / "stats.json").get("has teacher")
-    ):
-        raise UserError(
-            f"{stored.labelled}: config.train.loss={config.train.loss} learns from a teacher's scores, and these pairs "
-            "have none: make them with config.pairs.teacher, or with the stage 'teacher'"
-        )
+    if stored.labelled:
+        check_stored(config, stored.labelled)
     _check_guide(recipe, stored.labelled)
     return seqio_tasks.register(
         stored,
@@ -102,6 +97,48 @@ def register_tasks(
         label=source.label if source else "",
         source=source.number if source else 0,
     )
+
+
+def check_stored(config: ConfigDict, pairs: Path) -> None:
+    """Checks that labelled examples that are written have the scores that the loss learns from, as `check_scores`."""
+    written = files.read_json(pairs / "stats.json")
+    check_scores(config, written.get("has teacher", False), written.get(SCORED, False), pairs, written.get("scores"))
+
+
+def check_scores(
+    config: ConfigDict, has_scores: bool, is_scored: bool, whose: object, found: Sequence[float] | None = None
+) -> None:
+    """Checks that the loss learns from what labelled examples have.
+
+    Args:
+      has_scores: whether all their documents have a teacher's scores.
+      is_scored: whether each is two texts and how alike they are.
+      whose: the examples, for errors.
+      found: the lowest and the highest score, where they are known.
+
+    Raises:
+      UserError: they have no scores, or nothing else, and the loss learns from what they lack; or scores are outside
+        what it takes.
+    """
+    recipe, name = recipe_of(config), config.train.loss
+    if has_teacher(recipe) and not has_scores:
+        raise UserError(
+            f"config.train.loss={name} learns from a teacher's scores, and the labelled pairs of {whose} have none: "
+            "name their column by config.pairs.fields=score=COLUMN, set config.pairs.teacher to a file of them, or put "
+            "the stage 'teacher' before 'pairs'"
+        )
+    if is_scored and not (recipe.loss and recipe.loss.of_scored_pairs):
+        fitting = ", ".join(sorted(other for other, loss in LOSSES.items() if loss.of_scored_pairs))
+        raise UserError(
+            f"{whose}: pairs of texts with a score, none of which is a right answer, and {recipe.label} learns from "
+            f"right answers with config.train.loss={name}: set it to one of {fitting}"
+        )
+    limits = recipe.loss.score_limits if recipe.loss else None
+    if limits and found and not limits[0] <= found[0] <= found[1] <= limits[1]:
+        raise UserError(
+            f"{whose}: scores from {found[0]:g} to {found[1]:g}, and config.train.loss={name} takes them from "
+            f"{limits[0]:g} to {limits[1]:g}: divide them, or take a loss of their order, cosent"
+        )
 
 
 def is_in_order(pairs: Path) -> bool:

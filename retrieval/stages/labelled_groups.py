@@ -12,10 +12,12 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, sources
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups
+from retrieval.data.labelled.record_fields import Shape
 from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
 
 _LEFT_OUT = "queries of NQ's dev set, which everybody tests on", nq_dev.asks
 _LOOKED_AT = 1000  # examples that are enough to look at before a run
@@ -43,7 +45,7 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     config, divides = run.config, run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
     paths = labelled_format.files(config.pairs.files)
-    pool = sys.maxsize if every or of_pages(config) else config.pairs.pool  # of a user's pages, each keeps so many
+    pool = sys.maxsize if every or are_apart(config) else config.pairs.pool  # each keeps so many where they are apart
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
     with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):
@@ -52,7 +54,8 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
 
 @contextlib.contextmanager
 def _source(name: str, config: ConfigDict, folder: Path, every: bool) -> Iterator[SourceGroups]:
-    pool, paths = sys.maxsize if every else config.pairs.pool, labelled_format.files(config.pairs.files)
+    pool = sys.maxsize if every or are_apart(config) else config.pairs.pool
+    paths = labelled_format.files(config.pairs.files)
     with contextlib.ExitStack() as stack:
         with sources.naming(name):
             groups, counts = stack.enter_context(labelled_format.grouped(paths, settings(config), folder, pool))
@@ -111,6 +114,55 @@ def of_pages(config: ConfigDict) -> bool:
     """
     paths = labelled_format.files(config.pairs.files)
     return any(labelled_format.format_of(path, settings(config)).of_pages for path in paths)
+
+
+def shapes(config: ConfigDict) -> list[tuple[Path, Shape]]:
+    """What the examples of each file are.
+
+    Raises:
+      UserError: a file does not tell, or some have pairs with a score and others positives.
+    """
+    paths = labelled_format.files(config.pairs.files)
+    found = [(path, labelled_format.shape(path, settings(config))) for path in paths]
+    if other := next((path for path, shape in found if shape.is_scored != found[0][1].is_scored), None):
+        scored, plain = (found[0][0], other) if found[0][1].is_scored else (other, found[0][0])
+        raise UserError(
+            f"config.pairs.files={config.pairs.files}: {scored} has pairs with a score, and {plain} positives, which "
+            "other losses train on: take files of one kind, or name columns in config.pairs.fields"
+        )
+    return found
+
+
+def are_apart(config: ConfigDict) -> bool:
+    """Whether examples of a file keep their own texts, as `Shape.is_apart` says; errors are those of `shapes`."""
+    return any(shape.is_apart for _, shape in shapes(config))
+
+
+def are_scored(config: ConfigDict) -> bool:
+    """Whether the files have pairs with a score, as `Shape.is_scored` says; errors are those of `shapes`."""
+    return any(shape.is_scored for _, shape in shapes(config))
+
+
+def check_scores(writer: Run, config: ConfigDict) -> None:
+    """Checks that files of labelled examples have what a run's loss learns from: a teacher's scores, or pairs with one.
+
+    Args:
+      writer: the run whose stage makes shards of them.
+      config: the run's own.
+
+    Raises:
+      UserError: they do not, or validation would look for the right documents of pairs with a score.
+    """
+    divided, found = writer.holder("sets").config.split.set, shapes(writer.config)
+    has_scores, is_scored = ([getattr(shape, what) for _, shape in found] for what in ("has_scores", "is_scored"))
+    given = writer.config.pairs.files if found else f"config.split.set={divided}"
+    has_teacher = bool(writer.teacher_scores) or (all(has_scores) and not divided)
+    examples.check_scores(config, has_teacher, any(is_scored), given)
+    if any(is_scored) and config.loop.validate_every:
+        raise UserError(
+            f"config.loop.validate_every={config.loop.validate_every} looks for the right documents of queries, and "
+            "pairs with a score have none: set it to 0, and evaluate the model on a set"
+        )
 
 
 def settings(config: ConfigDict) -> labelled_format.Settings:

@@ -28,6 +28,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.stages import data_warnings, guided_pairs, labelled_groups, source_pairs
 from retrieval.stages.text_sizes import TextSizes
 
+_WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +37,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set, named = run.training.exists(), config.train.guide
     vocabulary, of_pages = run.load_vocabulary(), labelled_groups.of_pages(config)
+    are_scored = any(map(labelled_groups.are_scored, sources.each(config).values()))
     teacher = TeacherScores(path) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
@@ -45,7 +47,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
         queries = counts.queries  # of the whole pass: a shorter one counts anew
         looked_at = list(itertools.islice(groups, data_warnings.IN_A_RUN))
         data_warnings.warn("pairs", data_warnings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
-        held_out = 0 if split_set else splits.held_out(queries, config.split.validation)
+        held_out = 0 if split_set or are_scored else splits.held_out(queries, config.split.validation)
         if held_out:
             validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)
@@ -100,7 +102,7 @@ def _write(
     rows: pair_shards.GuideRows | None,
 ) -> dict[str, Any]:
     """The shards of examples that have no sources; their statistics."""
-    paths, of_pages = labelled_format.files(config.pairs.files), labelled_groups.of_pages(config)
+    paths = labelled_format.files(config.pairs.files)
     read = functools.partial(labelled_format.in_order, paths, labelled_groups.settings(config), folder)
     return pair_shards.write_pairs(
         groups,
@@ -111,9 +113,10 @@ def _write(
         read if config.pairs.in_order else None,
         teacher,
         config.pairs.keep_lone,
-        apart=functools.partial(groups.apart, config.pairs.pool) if of_pages else None,
+        apart=functools.partial(groups.apart, config.pairs.pool) if labelled_groups.are_apart(config) else None,
         prefixes=Prefixes.of(config.data, vocabulary),
         guide=rows,
+        is_scored=labelled_groups.are_scored(config),
     )
 
 
@@ -144,12 +147,13 @@ def check_inputs(run: Run) -> None:
         teacher_scores.check_beginning(path)
     if config.pairs.in_order:
         check_by_query("config.pairs.in_order=True keeps the order of", divided_set, config.pairs.positives)
-    elif labelled_groups.of_pages(config):
-        check_by_query("examples have the negatives of their page in", divided_set, config.pairs.positives)
+    elif labelled_groups.are_apart(config):
+        what = "examples have the negatives of their page, or the scores of their record, in"
+        check_by_query(what, divided_set, config.pairs.positives)
 
 
 def _check_files(config: ConfigDict) -> None:
-    for field in ("queries", "collection", "files", "teacher"):
+    for field in (*_WITH_TEXTS, "files", "teacher"):
         either = None if field in ("collection", "files") else False
         source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
     for path in labelled_format.files(config.pairs.files):

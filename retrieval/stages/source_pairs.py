@@ -1,5 +1,6 @@
 """Labelled examples of several sources as shards, a folder each; what does not go with sources is refused."""
 
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def write(
         counts = groups.sources[name].counts
         with sources.naming(name):
             kept = WithoutPositives(groups.of_source(name), known)
+            are_apart = labelled_groups.are_apart(own)
             written[name] = pair_shards.write_pairs(
                 kept,
                 vocabulary,
@@ -49,8 +51,10 @@ def write(
                 config.pairs.positives,
                 teacher=teacher if has_teacher(recipe_of(own)) else None,
                 keep_lone=config.pairs.keep_lone,
+                apart=functools.partial(kept.apart, config.pairs.pool) if are_apart else None,
                 prefixes=Prefixes.of(own.data, vocabulary),
                 known=known,
+                is_scored=labelled_groups.are_scored(own),
             )
         counts.left_out["negatives that another source knows as positives"] = kept.left_out
         left_out = {what: number for what, number in counts.left_out.items() if number}
@@ -116,4 +120,9 @@ def check(config: ConfigDict, divided_set: str) -> None:
             raise UserError(
                 f"source '{name}': {own.pairs.files} has pages, each with negatives of its own, which no source keeps: "
                 "name it in config.pairs.files"
+            )
+        if config.pairs.positives and labelled_groups.are_apart(own):
+            raise UserError(
+                f"source '{name}': {own.pairs.files} has scores of each record, and config.pairs.positives="
+                f"{config.pairs.positives} goes by query: set that to 0"
             )

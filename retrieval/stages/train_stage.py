@@ -13,11 +13,12 @@ from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage
 from retrieval.recipes import adapters, bert_weights, guide, initial_parameters
-from retrieval.recipes.examples import abstract_batch, draws, labelled, unlabelled
+from retrieval.recipes.examples import abstract_batch, check_stored, draws, labelled, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of, shardings_of
-from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, guide_of, has_teacher, recipe_of
+from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, guide_of, recipe_of
 from retrieval.recipes.source_batches import check as check_sources
+from retrieval.recipes.source_batches import folder_of
 from retrieval.stages import (
     labelled_groups,
     mine,
@@ -73,15 +74,15 @@ def check_data(run: Run) -> None:
         for name, own in sources.each(config).items():
             with sources.naming(name):
                 files_of = dataclasses.replace(writer, config=theirs[name])
+                labelled_groups.check_scores(files_of, own)
                 labelled_groups.check_files(files_of, own.data.negatives, least)
+    elif given and stage == "pairs":
+        for name, own in sources.each(config).items():
+            folder = folder_of(writer.pairs, name) if name else writer.pairs
+            if (folder / "stats.json").exists():
+                check_stored(own, folder)
     if config.mine.refresh_every:
         kind_of(config.mine.refresh_makes).check_run(run)
-    learning = [own.train.loss for own in sources.each(config).values() if has_teacher(recipe_of(own))]
-    if learning and not writer.teacher_scores:
-        raise UserError(
-            f"config.train.loss={learning[0]} learns from a teacher's scores, and the labelled pairs have none: "
-            "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
-        )
     _check_guide(writer, run)
 
 

@@ -6,6 +6,7 @@ recognised.
 
 import contextlib
 import itertools
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +16,13 @@ from typing import NamedTuple
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.labelled.record_fields import Shape
 from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError, listed
 from retrieval.parsing import parquet_files, text_files
 from retrieval.registry import Table
+
+_log = logging.getLogger(__name__)
 
 OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split", "pairs.fields")
 _JSON = ("[", "{")
@@ -65,7 +69,7 @@ class LabelledFormat:
       name: of the format.
       what: what people call it.
       setting: the setting that takes it, in words.
-      example: a line of it, with ⇥ for a tab.
+      example: a line of it, with ⇥ for a tab and ⏎ for the end of a line.
       first: the first character of its files, '[' or '{', if they are JSON.
       of_pages: whether an example is a page, whose negatives were seen beside its positives. A query is a user then,
         who has many pages, and those of an evaluation set may be of the same users.
@@ -116,6 +120,14 @@ class LabelledFormat:
         """
         return False
 
+    def shape(self, path: Path, settings: Settings) -> Shape:
+        """What the examples of a file are.
+
+        Raises:
+          UserError: its first record does not tell.
+        """
+        return Shape(self.what, is_apart=self.of_pages)
+
     def check(self, path: Path, settings: Settings) -> None:
         """Checks that a file of this format can be read with the settings.
 
@@ -144,7 +156,8 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
     """
     if parquet_files.is_parquet(path):
         return LABELLED["parquet"]
-    first = text_files.first_character(path)
+    if not (first := text_files.first_character(path)):
+        raise UserError(f"{path}: the file is empty; copy or download it again, or leave it out")
     named = LABELLED.find(settings.format, "config.pairs.format") if settings.format else None
     if named and (first not in _JSON or first == named.first):
         return named
@@ -208,6 +221,11 @@ def sample(path: Path, settings: Settings) -> Iterator[Example]:
     return form.sample(path, settings)
 
 
+def shape(path: Path, settings: Settings) -> Shape:
+    """What the examples of a file are, as `LabelledFormat.shape` says."""
+    return format_of(path, settings).shape(path, settings)
+
+
 @contextlib.contextmanager
 def grouped(
     paths: Sequence[Path], settings: Settings, folder: Path, pool: int, more: Iterable[Example] = ()
@@ -240,4 +258,5 @@ def in_order(paths: Sequence[Path], settings: Settings, folder: Path) -> Iterato
 def _read(path: Path, settings: Settings, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:
     form = format_of(path, settings)
     form.check(path, settings)
+    _log.info("%s: %s", path, form.shape(path, settings).what)
     return form.read(path, counts, settings, folder, pool)

@@ -51,11 +51,11 @@ class IdTriples(LabelledFormat):
     example = "1000094⇥5399011⇥4239068"
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        queries, collection = settings.text_files
+        queries, collection = Path(settings.queries), Path(settings.collection)
         return msmarco.read_id_triples(path, queries, collection, folder, pool, counts)
 
     def read_in_order(self, path: Path, counts: Counts, settings: Settings, folder: Path) -> Iterator[Example]:
-        queries, collection = settings.text_files
+        queries, collection = Path(settings.queries), Path(settings.collection)
         return msmarco.read_id_triples_in_order(path, queries, collection, folder, counts)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
@@ -68,5 +68,5 @@ class IdTriples(LabelledFormat):
         for field in ("queries", "collection"):
             if not getattr(settings, field):
                 raise UserError(f"{path}: triples of ids, whose texts are elsewhere: set config.pairs.{field}")
-        if Path(settings.collection).is_dir():
-            raise UserError(f"config.pairs.collection={settings.collection}: a folder; triples of ids take a TSV file")
+            if Path(value := getattr(settings, field)).is_dir():
+                raise UserError(f"config.pairs.{field}={value}: triples of ids take a TSV file")

@@ -10,6 +10,7 @@ from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.errors import UserError
 
 _ALL = sys.maxsize
 
@@ -41,7 +42,13 @@ class LabelledSets(SetFormat):
         return [*map(Path, split(value)), *Settings.of(options).text_files]
 
     def check_path(self, path: Path, options: Options) -> None:
-        labelled_format.check(path, Settings.of(options))
+        settings = Settings.of(options)
+        labelled_format.check(path, settings)
+        if (shape := labelled_format.shape(path, settings)).is_scored:
+            raise UserError(
+                f"{path}: {shape.what}; a set needs right answers: name them by config.pairs.fields=query=COLUMN,"
+                "positive=COLUMN, or leave the file out"
+            )
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         """As `SetFormat.has_answers`: the first example tells."""

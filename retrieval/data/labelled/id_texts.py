@@ -1,0 +1,174 @@
+"""The texts of ids, where labelled examples have ids in place of texts.
+
+`config.pairs.queries` and `config.pairs.collection` name them. Each is a TSV file of MS MARCO, or JSON lines or Parquet
+with an id and a text, by the names that people use: (query_id, query), (passage_id, passage), (document_id, text),
+(docid, title, text), (_id, title, text).
+"""
+
+import array
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from retrieval.data.labelled import labelled_format, record_values
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.labelled.record_fields import shown
+from retrieval.data.sets import msmarco
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.parsing import identifiers, json_lines, parquet_files, text_files
+from retrieval.runtime import hashing
+
+_IDS = ("query_id", "qid", "document_id", "doc_id", "docid", "passage_id", "pid", "_id", "id")
+_TEXTS = ("text", "query", "passage", "document", "contents", "body")
+_TITLE = "title"
+
+
+class _Ids:
+    """Ids in place of their texts, to look at records before a run."""
+
+    def query(self, value: Any, field: str, at: str) -> str:
+        """The id."""
+        return identifiers.of_value(value, field, at)
+
+    def documents(self, value: Any, field: str, at: str) -> list[Candidate]:
+        """The ids; of a negative of sentence-transformers those of every system that found some."""
+        values = [id for ids in value.values() for id in ids or ()] if isinstance(value, dict) else value
+        ids = [identifiers.of_value(id, field, at) for id in record_values.items(values)]
+        return [Candidate(id, "", id) for id in dict.fromkeys(ids)]
+
+
+IDS = _Ids()
+
+
+class _TextsOfIds:
+    """The texts that stand for ids."""
+
+    def __init__(self, queries: Mapping[str, str], documents: "_Collection | msmarco.Passages"):
+        self._queries, self._documents = queries, documents
+
+    def query(self, value: Any, field: str, at: str) -> str:
+        """The text of an id.
+
+        Raises:
+          UserError: it is not known.
+        """
+        if (id := IDS.query(value, field, at)) not in self._queries:
+            raise UserError(f"{at}: the query '{id}' is not among those of config.pairs.queries; name the file with it")
+        return self._queries[id]
+
+    def documents(self, value: Any, field: str, at: str) -> list[Candidate]:
+        """The texts of some ids.
+
+        Raises:
+          UserError: one is not known.
+        """
+        ids = [text.id for text in IDS.documents(value, field, at)]
+        if unknown := next((id for id in ids if id not in self._documents), None):
+            raise UserError(
+                f"{at}: the document '{unknown}' is not in the collection; name its file in config.pairs.collection"
+            )
+        return [self._documents[id] for id in ids]
+
+
+@contextlib.contextmanager
+def opened(settings: Settings, folder: Path) -> Iterator[_TextsOfIds]:
+    """The texts of ids. Queries are held in memory; of documents, of which there may be millions, 16 bytes for each.
+
+    Args:
+      folder: where temporary files may lie.
+
+    Raises:
+      UserError: a file has no ids and texts, or says different things of one id.
+    """
+    queries: dict[str, str] = {}
+    for path in labelled_format.files(settings.queries):
+        for at, text in _texts(path, is_of_queries=True):
+            if queries.setdefault(text.id, text.text) != text.text:
+                raise UserError(f"{at}: the query '{text.id}' is there twice, with another text; ids must be distinct")
+    paths = labelled_format.files(settings.collection)
+    is_tsv = len(paths) == 1 and _is_tsv(paths[0])
+    with msmarco.Passages(paths[0], folder) if is_tsv else _Collection(paths, folder) as documents:
+        yield _TextsOfIds(queries, documents)
+
+
+class _Collection:
+    """Documents by id, in a temporary file; to be used in a `with` statement, which raises what `opened` does."""
+
+    def __init__(self, paths: list[Path], folder: Path):
+        self._paths, self._folder = paths, folder
+
+    def __enter__(self) -> "_Collection":
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        digests, places, sums = array.array("Q"), array.array("Q"), array.array("Q")
+        for path in self._paths:
+            for _, text in _texts(path):
+                digests.append(hashing.number(text.id))
+                sums.append(hashing.number(text.title, text.text))
+                places.append(self._file.tell())
+                self._file.write(msgpack.packb([text.id, text.title, text.text]) or b"")
+        order = np.argsort(np.asarray(digests, np.uint64), kind="stable")
+        self._digests, self._places, sums_N = (np.asarray(each, np.uint64)[order] for each in (digests, places, sums))
+        again = np.flatnonzero((self._digests[1:] == self._digests[:-1]) & (sums_N[1:] != sums_N[:-1]))
+        if len(again):
+            id, path = self._read(int(again[0]))[0], self._paths[0]
+            raise UserError(f"{path}: the document '{id}' is there twice, with another text; ids must be distinct")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __contains__(self, id: str) -> bool:
+        row = self._row(id)
+        return row < len(self._digests) and self._digests[row] == hashing.number(id)
+
+    def __getitem__(self, id: str) -> Candidate:
+        return Candidate(*self._read(self._row(id)))
+
+    def _row(self, id: str) -> int:
+        return int(np.searchsorted(self._digests, np.uint64(hashing.number(id))))
+
+    def _read(self, row: int) -> list[str]:
+        self._file.seek(int(self._places[row]))
+        return next(msgpack.Unpacker(self._file, read_size=1 << 12))
+
+
+def _is_tsv(path: Path) -> bool:
+    return not parquet_files.is_parquet(path) and text_files.first_character(path) != "{"
+
+
+def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candidate]]:
+    """Ids with their titles and texts, each after the place where it stands."""
+    if _is_tsv(path):
+        if is_of_queries:
+            yield from ((str(path), Candidate(id, "", text)) for id, text in msmarco.read_queries(path).items())
+        else:
+            yield from ((str(path), passage) for passage in msmarco.read_collection(path))
+        return
+    records = _rows(path) if parquet_files.is_parquet(path) else json_lines.objects(path, '{"_id": ..., "text": ...}')
+    for at, record in records:
+        id, text = (_one(record, names, at) for names in (_IDS, _TEXTS))
+        title = text_files.string(record, _TITLE, at, default="")
+        found = Candidate(identifiers.of_value(record[id], id, at), title, text_files.string(record, text, at))
+        if is_of_queries:
+            text_files.required(found.text, f"query '{found.id}'", at)
+        yield at, found
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    there = parquet_files.columns(path)
+    named = dict.fromkeys(there)
+    read = [_one(named, names, str(path)) for names in (_IDS, _TEXTS)]
+    return parquet_files.rows(path, [*read, *(name for name in there if name == _TITLE)])
+
+
+def _one(record: Mapping[str, Any], names: tuple[str, ...], at: str) -> str:
+    for name in names:
+        if name in record:
+            return name
+    raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are {shown(record)}")

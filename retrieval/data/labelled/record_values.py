@@ -1,0 +1,120 @@
+"""The values of records of labelled examples: texts, lists that are written as texts, scores, and classes of pairs."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from retrieval.data.labelled.grouping import text_id
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.parsing import numbers, text_files
+
+_LIST = re.compile(r"\s*[\[(](.*)[\])]\s*", re.DOTALL)
+_ID_FIELDS = ("docid", "_id", "id")
+# What a pair of two texts is to training, by the name of its class.
+ALIKE, NEITHER, UNLIKE = 1, 0, -1
+_VERDICTS = {
+    **dict.fromkeys(("entailment", "equivalent", "duplicate", "paraphrase"), ALIKE),
+    **dict.fromkeys(("neutral", "not_entailment", "-", "-1"), NEITHER),
+    **dict.fromkeys(("contradiction", "not_equivalent", "not_duplicate"), UNLIKE),
+}
+_OF_PREMISES = {"0": ALIKE, "1": NEITHER, "2": UNLIKE}  # as SNLI and MNLI number them
+_OF_TWO = {"1": ALIKE, "0": UNLIKE}
+
+
+def items(value: Any) -> list[Any]:
+    """The values of a list, of one that is written as a text, such as "[0.5, 0.25]" or "['d1', 'd2']", or the one."""
+    if isinstance(value, str) and (written := _LIST.fullmatch(value)):
+        parts = written[1].split(",") if written[1].strip() else []
+        return [part.strip().strip("'\"") for part in parts]
+    return value if isinstance(value, list) else [value]
+
+
+def texts(value: Any, field: str, at: str) -> list[Candidate]:
+    """The texts of a field of a record that was read at `at`: one, or a list; each a string, or an object.
+
+    Raises:
+      UserError: one is neither.
+    """
+    values = value if isinstance(value, list) else [value]
+    return [_text(value, field, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+
+
+def _text(value: Any, field: str, at: str) -> Candidate:
+    if not isinstance(value, dict):
+        return Candidate("", "", text_files.string({field: value}, field, at))
+    title, text = text_files.string(value, "title", at, default=""), text_files.string(value, "text", at)
+    return Candidate(text_id(value, _ID_FIELDS, at), title, text)
+
+
+def scores(values: Sequence[tuple[str, Any]], positives: int, negatives: int, at: str) -> list[float]:
+    """A teacher's scores of a record's positives, then of its negatives.
+
+    As many numbers as there are negatives of one positive are margins: how much higher the positive scores. Its score
+    is 0 then, which changes no loss of a teacher's scores: these look at differences.
+
+    Args:
+      values: the field, or the two, with what the record has there.
+      positives, negatives: how many documents there are.
+
+    Raises:
+      UserError: a score is no finite number, or there are more or fewer of them than documents.
+    """
+    found = []
+    for field, value in values:
+        listed = items(value)
+        names = [f"{field} {number}" for number in range(1, len(listed) + 1)] if len(listed) > 1 else [field]
+        found.append([numbers.score(value, name, at) for name, value in zip(names, listed)])
+    named = " and ".join(field for field, _ in values)
+    if len(found) == 2:
+        counts = tuple(map(len, found))
+        if counts != (positives, negatives):
+            raise UserError(
+                f"{at}: {named} have {counts[0]} and {counts[1]} scores, of {positives} positives and {negatives} "
+                "negatives; give each document one"
+            )
+        return found[0] + found[1]
+    (own,) = found
+    if len(own) == positives + negatives:
+        return own
+    if positives == 1 and len(own) == negatives:
+        return [0.0, *(-margin for margin in own)]
+    raise UserError(
+        f"{at}: {named} has {len(own)} numbers, of {positives + negatives} documents: give each one, or each negative "
+        "of one positive a margin"
+    )
+
+
+def judgements(value: Any, field: str, documents: int, at: str) -> list[bool]:
+    """Whether each document of a record is right: it has a grade above 0.
+
+    Raises:
+      UserError: a grade is no number, or there are more or fewer of them than documents.
+    """
+    listed = items(value)
+    if len(listed) != documents:
+        raise UserError(f"{at}: {len(listed)} values in {field}, of {documents} documents; give each one")
+    return [numbers.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(listed, 1)]
+
+
+def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:
+    """ALIKE, NEITHER or UNLIKE: what the class of a pair of texts says.
+
+    Args:
+      of_premises: whether a number is that of natural language inference: entailment, neutral, contradiction.
+
+    Raises:
+      UserError: it is no known class.
+    """
+    is_whole = type(value) is float and value.is_integer()
+    whole = int(value) if is_whole or (type(value) is bool and not of_premises) else value
+    name = str(whole).strip().lower().replace(" ", "_")
+    known = _OF_PREMISES if of_premises else _OF_TWO
+    found = known.get(name, _VERDICTS.get(name))
+    if found is None:
+        means = "0 (entailment), 1 (neutral) or 2 (contradiction)" if of_premises else "1 (alike) or 0"
+        raise UserError(
+            f"{at}: the {field} is {str(value)[:40]!r}; of two texts it is {means}, or the name of such a class; "
+            "a score is named by config.pairs.fields=score=FIELD"
+        )
+    return found

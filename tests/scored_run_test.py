@@ -1,0 +1,160 @@
+"""Runs on labelled examples with scores or classes, from their files to batches and a trained step."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, write
+from support import tiny
+from support.tiny import execute
+
+from retrieval import files
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.recipes.placement import make_mesh
+
+WORDS = "fox dog owl hen cow pig rat elk bee ant cat eel".split()
+
+
+def make_run(folder, rows, **changes):
+    """A run whose examples are these rows, checked before."""
+    WordPiece([*SPECIAL_TOKENS, *WORDS]).save(folder / "vocab.txt")
+    if not isinstance(rows, str):
+        rows = str(write(folder / "rows.jsonl", "\n".join(map(json.dumps, rows))))
+    named = {"vocab": str(folder / "vocab.txt"), "pairs.files": rows, "split.shards": 1, "stages": ("pairs", "train")}
+    small = {"train.steps": 2, "train.batch_size": 8, "data.negatives": 0, "loop.validate_every": 0}
+    config = tiny.make_config("dpr", **tiny.CHEAP | named | small | changes)
+    run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
+    preflight.check(run, config.stages)
+    return run
+
+
+def batch_of(run):
+    vocabulary = run.load_vocabulary()
+    return next(examples.make_batches(run, vocabulary, make_mesh(run.config))), vocabulary
+
+
+def words_of(ids, vocabulary):
+    names = [*SPECIAL_TOKENS, *WORDS]
+    return " ".join(names[id] for id in np.asarray(ids).tolist() if id >= len(SPECIAL_TOKENS))
+
+
+def logged(run):
+    """The lines of the log of training."""
+    lines = map(json.loads, (run.folder / "metrics" / "train.jsonl").read_text().splitlines())
+    return [line for line in lines if "loss" in line]
+
+
+LISTS = [
+    {
+        "query": word,
+        "document_1": WORDS[number - 1],
+        "document_2": f"{word} {word}",
+        "document_3": WORDS[number - 2],
+        "scores": [number / 4, 9 + number / 4, -number / 4],
+    }
+    for number, word in enumerate(WORDS[:9])
+]
+
+
+@pytest.mark.parametrize("loss", ["kl_divergence", "margin_mse"])
+def test_a_list_with_scores_is_distilled_without_another_file(tmp_path, loss):
+    run = make_run(tmp_path, LISTS, **{"train.loss": loss, "data.negatives": 2})
+    execute(run)
+    batch, vocabulary = batch_of(run)
+    expected = {
+        (row["query"], row[f"document_{number}"]): row["scores"][number - 1] for row in LISTS for number in (1, 2, 3)
+    }
+    found = {
+        (words_of(query, vocabulary), words_of(text, vocabulary)): float(score)
+        for query, texts, scores in zip(*(np.asarray(batch[name]) for name in ("query", "document", "teacher")))
+        for text, score in zip(texts, scores)
+    }
+    assert found.items() <= expected.items() and len(found) >= 12 and batch["teacher"].shape == (8, 3)
+    assert (np.asarray(batch["teacher"])[:, 0] >= 9).all()  # the best one is the positive
+    losses = [line["loss"] for line in logged(run)]
+    assert losses and np.isfinite(losses).all()
+
+
+PAIRS = [{"sentence1": word, "sentence2": WORDS[number - 1], "score": number / 12} for number, word in enumerate(WORDS)]
+OF_COSINES = {"train.loss": "cosent", "model.normalize": True, "train.temperature": 0.05}
+
+
+def test_pairs_with_a_score_are_trained_on_by_their_order(tmp_path):
+    run = make_run(tmp_path, PAIRS, **OF_COSINES)
+    execute(run)
+    batch, vocabulary = batch_of(run)
+    expected = {(row["sentence1"], row["sentence2"]): row["score"] for row in PAIRS}
+    for query, texts, scores in zip(*(np.asarray(batch[name]) for name in ("query", "document", "teacher"))):
+        pair = words_of(query, vocabulary), words_of(texts[0], vocabulary)
+        assert scores.shape == (1,) and expected[pair] == pytest.approx(scores[0])
+    assert records.details(run, "pairs")["validation queries"] == 0
+    assert all(line["loss"] > 0 and -1 <= line["correlation"] <= 1 for line in logged(run)) and logged(run)
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        (
+            PAIRS,
+            {},
+            r"rows\.jsonl: pairs of texts with a score, none of which is a right answer, .* one of cosent, cos",
+        ),
+        (PAIRS, OF_COSINES | {"loop.validate_every": 2}, r"validate_every=2 looks for the right documents of queries"),
+        (PAIRS, OF_COSINES | {"data.negatives": 1}, r"compares two texts, and config.data.negatives=1: set that to 0"),
+        (
+            PAIRS,
+            OF_COSINES | {"model.normalize": False},
+            r"loss=cosent compares cosines, .* config.model.normalize=True",
+        ),
+        (PAIRS, OF_COSINES | {"sets.labelled": "rows.jsonl"}, r"rows\.jsonl: two texts and how alike they are"),
+        ([LISTS[0] | {"scores": [1, 2]}], {}, r"rows\.jsonl, line 1: scores has 2 numbers, of 3 documents"),
+        (LISTS, {"pairs.positives": 1}, r"examples have .* the scores of their record, in config.pairs.files"),
+        (
+            [{"query": "fox", "positive": "dog", "negative": "owl"}],
+            {"train.loss": "margin_mse", "data.negatives": 1},
+            r"margin_mse learns from a teacher's scores, and the labelled pairs of .*rows\.jsonl have none: name their",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_run(tmp_path, monkeypatch, rows, changes, message):
+    monkeypatch.chdir(tmp_path)
+    sets = {"stages": ("sets", "pairs", "train")} if "sets.labelled" in changes else {}
+    with pytest.raises(UserError, match=message) as refused:
+        make_run(tmp_path, rows, **changes | sets)
+    assert "\n" not in str(refused.value)
+
+
+def test_scores_beyond_a_cosine_are_no_target_of_one(tmp_path):
+    rows = [row | {"score": 5 * row["score"]} for row in PAIRS]
+    run = make_run(tmp_path, rows, **OF_COSINES | {"train.loss": "cosine_mse", "train.temperature": 1.0})
+    execute(run, "pairs")
+    with pytest.raises(
+        UserError, match=r"scores from 0 to 4\.58.*, and config\.train\.loss=cosine_mse takes them from -1"
+    ):
+        execute(run, "train")
+
+
+def test_files_with_scores_and_files_with_positives_do_not_mix(tmp_path):
+    both = write(tmp_path / "a.jsonl", json.dumps(PAIRS[0])), write(tmp_path / "b.jsonl", json.dumps(LISTS[0]))
+    with pytest.raises(UserError, match=r"a\.jsonl has pairs with a score, and .*b\.jsonl positives"):
+        make_run(tmp_path, ",".join(map(str, both)), **OF_COSINES)
+
+
+def test_texts_of_a_class_are_no_negatives_of_each_other(tmp_path):
+    """A document has the id of its class, which is that of each positive of the class."""
+    rows = [{"text": word, "label": number % 3} for number, word in enumerate(WORDS)]
+    run = make_run(tmp_path, rows, **{"split.validation": 0.1})
+    execute(run)
+    batch, vocabulary = batch_of(run)
+    label = {row["text"]: row["label"] for row in rows}
+    pairs = [
+        (label[words_of(query, vocabulary)], label[words_of(texts[0], vocabulary)], int(ids[0]))
+        for query, texts, ids in zip(*(np.asarray(batch[name]) for name in ("query", "document", "document_id")))
+    ]
+    assert all(asked == answered for asked, answered, _ in pairs)
+    assert len({(answered, id) for _, answered, id in pairs}) == len({id for *_, id in pairs}) == 3
+    assert files.read_json(run.pairs / "stats.json")["most positives"] == 1  # a batch needs no list of them
