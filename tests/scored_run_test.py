@@ -1,11 +1,14 @@
 """Runs on labelled examples with scores or classes, from their files to batches and a trained step."""
 
+import io
 import json
 
 import numpy as np
+import pyarrow
 import pytest
 from conftest import REPOSITORY, write
-from support import tiny
+from pyarrow import parquet
+from support import tiny, toy_hub
 from support.tiny import execute
 
 from retrieval import files
@@ -15,6 +18,7 @@ from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
+from retrieval.runtime import hub_datasets
 
 WORDS = "fox dog owl hen cow pig rat elk bee ant cat eel".split()
 
@@ -158,3 +162,17 @@ def test_texts_of_a_class_are_no_negatives_of_each_other(tmp_path):
     assert all(asked == answered for asked, answered, _ in pairs)
     assert len({(answered, id) for _, answered, id in pairs}) == len({id for *_, id in pairs}) == 3
     assert files.read_json(run.pairs / "stats.json")["most positives"] == 1  # a batch needs no list of them
+
+
+def test_a_data_set_of_the_hub_is_trained_on_and_its_commit_recorded(tmp_path, monkeypatch):
+    rows = {name: [str(row[name]) for row in PAIRS[:9]] for name in ("sentence1", "sentence2")}
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table(rows), file)
+    sets = {"me/pairs": {"all/train-0-of-1.parquet": file.getvalue()}}
+    hub_datasets.local.cache_clear()
+    with toy_hub.served(sets, tmp_path / "cache", monkeypatch):
+        run = make_run(tmp_path, "hf:datasets/me/pairs:all")
+        execute(run, "pairs")
+    details = records.details(run, "pairs")
+    assert details["commits"] == {"hf:datasets/me/pairs:all": toy_hub.COMMIT} and details["pairs"] == 8
+    hub_datasets.local.cache_clear()

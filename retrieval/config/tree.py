@@ -227,7 +227,12 @@ declare(
 )
 declare(
     "pairs",
-    files=Field("", PATHS, "files of labelled examples, or folders of Parquet, separated by commas"),
+    files=Field(
+        "",
+        PATHS,
+        "files of labelled examples, folders of Parquet, or hf:datasets/OWNER/NAME@REVISION:CONFIG:SPLIT of the hub, "
+        "separated by commas",
+    ),
     sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
     fields=Field(
         "",
@@ -239,7 +244,7 @@ declare(
         one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""),
         "format of all of them; '': each is recognised",
     ),
-    queries=Field("", PATHS, "queries of examples that are ids: TSV, JSON lines, or Parquet"),
+    queries=Field("", PATHS, "queries of examples that are ids: TSV, JSON lines, Parquet, or a data set of the hub"),
     collection=Field("", PATHS, "passages of ids, likewise; corpus.jsonl, or a corpus's folder, of format generated"),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),

@@ -46,7 +46,7 @@ def local(value: str) -> Path:
       UserError: there is no such model or revision, it is not free, or the hub does not answer and the cache lacks it.
     """
     download = _download(value, "model")
-    with _told(value):
+    with told(value):
         folder = Path(download(allow_patterns=_FILES))
         if not any(list(folder.glob(name)) for name in _WEIGHTS):
             folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
@@ -61,7 +61,7 @@ def data_set(value: str, patterns: tuple[str, ...]) -> Path:
     Raises:
       UserError: as `local`.
     """
-    with _told(value, "data set"):
+    with told(value, "data set"):
         return Path(_download(value, "dataset")(allow_patterns=list(patterns)))
 
 
@@ -69,7 +69,7 @@ def _download(value: str, kind: str) -> Callable[..., str]:
     import huggingface_hub
 
     name, _, revision = value.removeprefix(PREFIX).partition("@")
-    fixed = {"revision": revision or None, "repo_type": kind, "endpoint": _endpoint()}
+    fixed = {"revision": revision or None, "repo_type": kind, "endpoint": endpoint()}
     return functools.partial(huggingface_hub.snapshot_download, name, **fixed)
 
 
@@ -81,8 +81,8 @@ def check_login(name: str) -> None:
     """
     import huggingface_hub
 
-    with _told(PREFIX + name):
-        huggingface_hub.HfApi(endpoint=_endpoint()).whoami()
+    with told(PREFIX + name):
+        huggingface_hub.HfApi(endpoint=endpoint()).whoami()
 
 
 def push(folder: Path, name: str, private: bool) -> str:
@@ -96,20 +96,26 @@ def push(folder: Path, name: str, private: bool) -> str:
     """
     import huggingface_hub
 
-    api = huggingface_hub.HfApi(endpoint=_endpoint())
-    with _told(PREFIX + name):
+    api = huggingface_hub.HfApi(endpoint=endpoint())
+    with told(PREFIX + name):
         api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
     return commit.commit_url
 
 
-def _endpoint() -> str | None:
+def endpoint() -> str | None:
+    """The address of the hub, where the environment has another one."""
     return os.environ.get("HF_ENDPOINT") or None
 
 
 @contextmanager
-def _told(value: str, what: str = "model") -> Iterator[None]:
-    """Says in a sentence what the hub, or the way to it, said of a model or a data set."""
+def told(value: str, what: str = "model", form: str = "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") -> Iterator[None]:
+    """Says in a sentence what the hub, or the way to it, said.
+
+    Args:
+      what: a model, or what else has the name.
+      form: of its name.
+    """
     from huggingface_hub import errors
 
     try:
@@ -125,7 +131,7 @@ def _told(value: str, what: str = "model") -> Iterator[None]:
             f"{value}: the hub has no such {what}, or it is private: look at its name, or log in (HF_TOKEN)"
         ) from error
     except errors.HFValidationError as error:
-        raise UserError(f"{value}: no name of a {what}; write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") from error
+        raise UserError(f"{value}: no name of a {what}; write {form}") from error
     except errors.LocalTokenNotFoundError as error:
         raise UserError(f"{value}: nobody is logged in: set HF_TOKEN, or log in with `hf auth login`") from error
     except errors.HfHubHTTPError as error:

@@ -25,6 +25,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import guide
 from retrieval.recipes.recipe import recipe_of
+from retrieval.runtime import hub_datasets
 from retrieval.stages import data_warnings, guided_pairs, labelled_groups, source_pairs
 from retrieval.stages.text_sizes import TextSizes
 
@@ -90,7 +91,15 @@ def write_pairs(run: Run) -> dict[str, Any]:
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     of_queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
-    return statistics | of_queries | {"vocabulary": vocabulary.fingerprint}
+    return statistics | of_queries | _commits(config) | {"vocabulary": vocabulary.fingerprint}
+
+
+def _commits(config: ConfigDict) -> dict[str, Any]:
+    """The commits of the data sets of the hub."""
+    values = [own.pairs[field] for own in sources.each(config).values() for field in ("files", *_WITH_TEXTS)]
+    named = [name for value in values for name in source_paths.split(value)]
+    found = {name: hub_datasets.commit(name) for name in named if hub_datasets.is_name(name)}
+    return {"commits": found} if found else {}
 
 
 def _write(
@@ -155,7 +164,8 @@ def check_inputs(run: Run) -> None:
 def _check_files(config: ConfigDict) -> None:
     for field in (*_WITH_TEXTS, "files", "teacher"):
         either = None if field in ("collection", "files") else False
-        source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
+        named = [name for name in source_paths.split(config.pairs[field]) if not hub_datasets.is_name(name)]
+        source_paths.checked(f"config.pairs.{field}", named, either)
     for path in labelled_format.files(config.pairs.files):
         labelled_format.check(path, labelled_groups.settings(config))
 

@@ -6,22 +6,25 @@ import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlparse
+from urllib.parse import quote, urlparse
 
 import huggingface_hub.constants
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONVERTED = "refs/convert/parquet"  # the branch of a data set; its files are those of the name NAME@refs/...
+OF_BRANCH = COMMIT[::-1]
 
 
 class Hub:
     """Attributes:
     models: name -> file -> bytes.
     asked: method and path of every request.
+    configs: name of a data set -> what its card says of its configs.
     pushed: what was sent with a commit, by name: whether it was made private, and its files.
     """
 
     def __init__(self, models):
-        self.models, self.asked, self.pushed = models, [], {}
+        self.models, self.configs, self.asked, self.pushed = models, {}, [], {}
         self.address = ""
 
 
@@ -36,17 +39,26 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"name": "me", "type": "user"} if known else {"error": "Invalid token"}, 200 if known else 401)
             return
         name = next((name for name in self.hub.models if name in path), None)
+        is_branch = quote(CONVERTED, safe="") in path or OF_BRANCH in path
+        if name and is_branch:
+            name = f"{name}@{CONVERTED}"
+            path = path if name in self.hub.models else "api/missing/missing"
         if name is None:
             self._json({"error": "Repository not found"}, 401, {"X-Error-Code": "RepoNotFound"})
         elif "/missing" in path:
             self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+        elif path.startswith("api/datasets/") and "/tree/" not in path:
+            files, sha = self.hub.models[name], OF_BRANCH if is_branch else COMMIT
+            card = {"cardData": {"configs": self.hub.configs[name]}} if name in self.hub.configs else {}
+            self._json({"id": name, "sha": sha, "siblings": [{"rfilename": file} for file in files], **card})
         elif "/tree/" in path:
             files = self.hub.models[name].items()
             self._json([{"type": "file", "path": f, "size": len(data), "oid": _sum(data)} for f, data in files])
         elif path.startswith(("api/models/", "api/datasets/")):
             self._json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in self.hub.models[name]]})
         else:
-            self._file(self.hub.models[name].get(path.partition(f"/resolve/{COMMIT}/")[2]))
+            sha = OF_BRANCH if is_branch else COMMIT
+            self._file(self.hub.models[name].get(path.partition(f"/resolve/{sha}/")[2]), sha)
 
     do_HEAD = do_GET
 
@@ -79,11 +91,11 @@ class _Handler(BaseHTTPRequestHandler):
             url = f"{self.hub.address}/{name}/commit/{COMMIT}"
             self._json({"commitUrl": url, "commitOid": COMMIT, "hookOutput": "", "success": True})
 
-    def _file(self, data):
+    def _file(self, data, sha):
         if data is None:
             self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
             return
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_sum(data)}"', "Accept-Ranges": "none"}
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{_sum(data)}"', "Accept-Ranges": "none"}
         self._send(data, 200, headers)
 
     def _json(self, value, status=200, headers=None):

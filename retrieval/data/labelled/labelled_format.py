@@ -21,6 +21,7 @@ from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError, listed
 from retrieval.parsing import parquet_files, text_files
 from retrieval.registry import Table
+from retrieval.runtime import hub_datasets
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Settings(NamedTuple):
     @property
     def text_files(self) -> list[Path]:
         """The files with the texts of ids."""
-        return [Path(path) for path in (self.queries, self.collection) if path]
+        given = filter(None, (self.queries, self.collection))
+        return [path for name in given for path in (files(name) if hub_datasets.is_name(name) else [Path(name)])]
 
 
 class LabelledFormat:
@@ -176,13 +178,18 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
 def files(value: str) -> list[Path]:
     """The files that `config.pairs.files` names; of a folder those of Parquet with its train split, in order.
 
-    A folder whose files name no split is read as a whole.
+    A folder whose files name no split is read as a whole. Those of a data set of the hub are downloaded first.
 
     Raises:
-      UserError: a folder has no such file, or several.
+      UserError: a folder has no such file, or several; or as `hub_datasets.local`.
     """
-    paths = map(Path, source_paths.split(value))
-    return [path for named in paths for path in (_train_split(named) if named.is_dir() else [named])]
+    return [path for named in source_paths.split(value) for path in _files(named)]
+
+
+def _files(named: str) -> Sequence[Path]:
+    if hub_datasets.is_name(named):
+        return hub_datasets.local(named)
+    return _train_split(Path(named)) if Path(named).is_dir() else [Path(named)]
 
 
 def _train_split(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets import msmarco
 from retrieval.errors import UserError
+from retrieval.runtime import hub_datasets
 
 # Of passages they are numbers, of documents a D is before them.
 _IDS = re.compile(r"[0-9]+(\tD?[0-9]+){2}")
@@ -68,5 +69,5 @@ class IdTriples(LabelledFormat):
         for field in ("queries", "collection"):
             if not getattr(settings, field):
                 raise UserError(f"{path}: triples of ids, whose texts are elsewhere: set config.pairs.{field}")
-            if Path(value := getattr(settings, field)).is_dir():
+            if Path(value := getattr(settings, field)).is_dir() or hub_datasets.is_name(value):
                 raise UserError(f"config.pairs.{field}={value}: triples of ids take a TSV file")
