@@ -176,3 +176,27 @@ def test_a_data_set_of_the_hub_is_trained_on_and_its_commit_recorded(tmp_path, m
     details = records.details(run, "pairs")
     assert details["commits"] == {"hf:datasets/me/pairs:all": toy_hub.COMMIT} and details["pairs"] == 8
     hub_datasets.local.cache_clear()
+
+
+def test_a_source_of_several_has_the_scores_of_its_records(tmp_path):
+    """Beside one of pairs, with a loss of its own. Nothing is validated on where a source has pairs with a score."""
+    write(tmp_path / "lists.jsonl", "\n".join(map(json.dumps, LISTS)))
+    write(tmp_path / "pairs.jsonl", "\n".join(json.dumps({"query": word, "answer": f"{word} ant"}) for word in WORDS))
+    write(tmp_path / "sts.jsonl", "\n".join(map(json.dumps, PAIRS)))
+    tables = {"lists": ("kl_divergence", 2), "pairs": ("in_batch_softmax", 0), "sts": ("cosent", 0)}
+    text = "".join(
+        f'[{name}]\nfiles = "{tmp_path}/{name}.jsonl"\nloss = "{loss}"\nnegatives = {negatives}\nweight = 1.0\n'
+        for name, (loss, negatives) in tables.items()
+    )
+    several = {"pairs.files": "", "pairs.sources": text, "model.normalize": True}
+    run = make_run(tmp_path, "", **several)
+    execute(run)
+    written = {name: files.read_json(run.pairs / "sources" / name / "stats.json") for name in tables}
+    assert [written[name]["has teacher"] for name in tables] == [True, False, True]
+    assert written["sts"]["scored pairs"] and records.details(run, "pairs")["validation queries"] == 0
+    assert written["lists"]["scores"] == [-2.0, 11.0] and np.isfinite([line["loss"] for line in logged(run)]).all()
+    (other := tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"source 'sts': .*sts\.jsonl: pairs of texts with a score"):
+        make_run(other, "", **several | {"pairs.sources": text.replace("cosent", "in_batch_softmax")})
+    with pytest.raises(UserError, match=r"source 'lists': .* scores of each record, and config.pairs.positives=5"):
+        make_run(other, "", **several | {"pairs.positives": 5})
