@@ -1,6 +1,7 @@
 """The recipe 'splade' and the stage `sparse`: from labelled pairs to lists beside those of BM25."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from support import tiny
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.methods.splade import folder as splade_folder
 from retrieval.methods.splade import stage
+from retrieval.methods.splade.trained import SPARSE_MODELS
 from retrieval.pipeline import preflight
 
 CHANGES = {
@@ -73,8 +76,8 @@ def test_what_a_kill_left_is_gone_on_with(trained):
 
 def test_another_kind_of_model_is_refused(inputs, tmp_path):
     run = make_run(inputs, tmp_path / "run", recipe="two_tower")
-    with pytest.raises(UserError, match="needs a model of sparse vectors"):
-        stage.check_model(run)
+    with pytest.raises(UserError, match="a model of two towers; name the work directory of a splade"):
+        SPARSE_MODELS.check(run, "", stage.MODEL)
 
 
 def test_packed_rows_are_refused(inputs, tmp_path):
@@ -94,3 +97,39 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
     tiny.execute(run)
     with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
         assert json.loads(str(lists["facts"]))["notes"]["terms of a query"] > 3
+
+
+def test_a_folder_gives_the_lists_of_the_run_that_wrote_it(inputs, trained, tmp_path):
+    """What `export` writes is read by `sparse.model`, in a run that trains nothing; so is the work directory."""
+    tiny.execute(trained, "export")
+    wanted = np.load(trained.folder / "searched" / "sparse" / "reqa.npz")
+    for number, model in enumerate((trained.folder / "export", trained.folder)):
+        run = make_run(inputs, tmp_path / str(number), **{"sparse.model": str(model), "split.set": ""})
+        run.config.stages = ("sets", "sparse", "evaluate")
+        preflight.check(run, run.config.stages)
+        tiny.execute(run)
+        found = np.load(run.folder / "searched" / "sparse" / "reqa.npz")
+        assert found["scores"].shape[1] == wanted["scores"].shape[1] and len(found["rows"]) >= len(wanted["rows"])
+        assert (found["rows"] >= 0).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pooling_strategy": "sum"}, "pooling_strategy is 'sum'"),
+        ({"activation_function": "log1p_relu"}, "activation_function is 'log1p_relu'"),
+    ],
+)
+def test_other_folders_are_refused(trained, tmp_path, change, message):
+    if not (trained.folder / "export").exists():
+        tiny.execute(trained, "export")
+    folder = tmp_path / "model"
+    shutil.copytree(trained.folder / "export", folder)
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(change))
+    for sums in folder.glob("*sum*"):
+        sums.unlink()
+    with pytest.raises(UserError, match=message):
+        splade_folder.check(folder)
+    (folder / "modules.json").unlink()
+    with pytest.raises(UserError, match=r"no modules\.json"):
+        splade_folder.check(folder)

@@ -956,6 +956,9 @@ declare(
 )
 declare(
     "sparse",
+    model=Field(
+        "", TEXT, "work directory of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"
+    ),
     document_terms=Field(512, whole(1), "terms of a passage that are kept, those of the greatest weights"),
     query_terms=Field(512, whole(1), "terms of a query that are kept"),
     vectors=Field(

@@ -19,7 +19,7 @@ from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
-IN_A_RUN = 2000  # texts that a run looks at before it trains: some tenths of a second
+IN_A_RUN = 2000  # texts or queries that a run looks at before it trains: some tenths of a second
 _SHOWN = 60  # characters of an example
 _CUT, _SAME, _FEW = 0.1, 0.05, 0.5  # shares from which on there is a warning
 
@@ -155,4 +155,5 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
 
 def _likely_positives(example: Example) -> int:
     positives = [shingles(text.text) for text in example.positives]
-    return sum(any(are_near(shingles(text.text), positive) for positive in positives) for text in example.negatives)
+    negatives = (shingles(text.text) for text in example.negatives)
+    return sum(any(are_near(negative, positive) for positive in positives) for negative in negatives)

@@ -16,17 +16,45 @@ from flax import nnx
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.models import encoder_folder, encoder_tensors, export_files
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.module_folder import SETTINGS
+from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES
 
 _PACKAGE = "sentence_transformers.sparse_encoder.models"
 _ENCODER, _POOLING, _TABLE = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
 _ROUTER = "sentence_transformers.models.Router"
 _HEAD = ("dense", "norm", "bias")
+
+
+def check(folder: Path) -> None:
+    """Checks that a folder is of sparse vectors as ours are.
+
+    Raises:
+      UserError: it has other modules, sums in place of the highest, a second logarithm, or no head.
+    """
+    kinds = model_folder.modules(folder) if model_folder.has_modules(folder) else []
+    if [module.kind for module in kinds] not in ([_ENCODER, _POOLING], ["Transformer", _POOLING]):
+        found = ", ".join(module.kind for module in kinds) or "no modules.json"
+        raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {found}")
+    path = kinds[1].folder / "config.json"
+    config = files.read_json(path)
+    for key, ours in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if config.get(key, ours) != ours:
+            raise UserError(f"{path}: {key} is {config[key]!r}, and only {ours!r} is understood: take another model")
+    if not EncoderFolder.open(folder).has_head:
+        raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """What the folder says about prompts."""
+    path = folder / SETTINGS
+    return {"prompts": files.read_json(path).get("prompts", {}) if path.is_file() else {}}
 
 
 def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> None:

@@ -15,10 +15,12 @@ import numpy as np
 import scipy.sparse
 
 from retrieval import files
+from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.methods.splade import json_vectors
+from retrieval.methods.splade.trained import SPARSE_MODELS
 from retrieval.methods.splade.weights import as_matrix, greatest
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
@@ -26,28 +28,26 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.recipes.trained_model import open_trained
 from retrieval.runtime import hosts, platforms
 from retrieval.search.encoding import encode_rows
 from retrieval.search.sharded_map import shard_paths, write_shards
 from retrieval.search.sparse import SparseIndex
 from retrieval.stages import searched
-from retrieval.stages.collection import Collection, open_collection, set_names
+from retrieval.stages.collection import Collection, open_collection, set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 
 _log = logging.getLogger(__name__)
 
-NAME, SYSTEM = "sparse", "splade"
+NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 
 
 def search_sparse(run: Run) -> dict[str, Any]:
     """Writes vectors and lists of every set; returns what was counted."""
-    config, vocabulary, model = open_trained(run)
+    config, vocabulary, model = SPARSE_MODELS.load(run, run.config.sparse.model, MODEL)
     mesh, fields = local_mesh(config), run.config.sparse
     on_mesh, params = OnMesh(config, model, vocabulary.sep_id, mesh), parameters_of(model)
-    step = (details(run, "train") or {}).get("step")
+    step = None if run.config.sparse.model else (details(run, "train") or {}).get("step")
 
     def vectors_of(encode: Callable, terms: int) -> Callable[[Sequence[Sequence[int]]], scipy.sparse.csr_array]:
         embed = on_mesh.compiled(lambda model, text: greatest(encode(model, text), terms))(params)
@@ -140,29 +140,21 @@ def _search(run: Run, name: str, paths: Sequence[Path], queries_QV: Any, step: i
     return notes
 
 
-def check_model(run: Run) -> None:
-    """Checks that the run or its base trains a model of sparse vectors.
-
-    Raises:
-      UserError: it trains another one.
-    """
-    trainer = run.holder("train")
-    if trainer.config.recipe != "splade":
-        raise UserError(
-            f"stage '{NAME}' needs a model of sparse vectors, and {trainer.place} has "
-            f"{recipe_of(trainer.config).label}: set config.recipe=splade, or config.base to a run of one"
-        )
+def read(model: str) -> list[str | Read]:
+    """What the stage reads: texts, and the run's own model where `model` names none."""
+    return [Read("sets", required=True, same=True), "prepare", *train_unless(model)]
 
 
 STAGES.register(
     NAME,
     Stage(
         search_sparse,
-        check=(check_model, Run.check_vocabulary, platforms.check),
+        check=(lambda run: SPARSE_MODELS.check(run, run.config.sparse.model, MODEL), platforms.check),
         fields=("sparse", "evaluate.depth", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
-        reads=(Read("sets", required=True, same=True), Read("train", required=True), "prepare"),
-        files=Run.vocabulary_inputs,
+        reads=of_fields(read, "sparse.model"),
+        files=lambda run: SPARSE_MODELS.inputs(run, run.config.sparse.model, MODEL),
+        fetch=lambda run: SPARSE_MODELS.fetch(run, run.config.sparse.model, MODEL),
         writes=(NAME, searched.folder_of(NAME)),
         everywhere=True,
     ),
