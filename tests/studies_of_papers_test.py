@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from support import embedder_folders
 from support.command_flags import forget_flags
 
 from configs.studies import repbert, seed_encoder
@@ -39,6 +40,8 @@ OTHERS = [f"--config=configs/studies/{name} --workdir=runs/x --config.corpus=dum
 def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     forget_flags()
+    if "=MODEL" in command:
+        command = command.replace("=MODEL", f"={embedder_folders.modernbert(tmp_path / 'model')}")
     cli.parse_flags(["study", *shlex.split(command)])
     config = cli.config()
     (tmp_path / "list.trec").touch()
@@ -55,7 +58,8 @@ def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
 
 def test_the_documentation_has_every_study():
     named = {Path(re.search(r"studies/(\w+)\.py", command)[1]).stem for command in COMMANDS}
-    assert named == {"pretraining_curves", "pretraining_tasks", "proqa", "quadruplet", "repbert", "seed_encoder"}
+    of_tasks = {"pretraining_curves", "pretraining_tasks"}
+    assert named == of_tasks | {"embedding", "proqa", "quadruplet", "repbert", "seed_encoder"}
 
 
 def test_what_repberts_report_shows_is_measured():
