@@ -116,5 +116,5 @@ def test_a_limit_of_time_holds_in_a_collection_too(monkeypatch):
     began = time.monotonic()
     with pytest.raises(TooSlowError, match="too slow"), time_limit(0.05, "too slow"):
         gc.collect()
-        time.sleep(10)
-    assert time.monotonic() - began < 5
+        time.sleep(60)
+    assert time.monotonic() - began < 30  # a busy machine takes seconds to collect
