@@ -203,10 +203,6 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
         ({"train.matryoshka": (4, 2, 8)}, r"sizes must ascend"),
         ({"train.matryoshka_weights": (1.0,)}, r"are weights of the 2 sizes .* give as many, or \(\) for 1 each"),
         ({"model.normalize": False}, r"compares cosines, .*: set config\.model\.normalize=True"),
-        (
-            {"train.loss": "multi_label_margin", "train.temperature": 1.0},
-            r"is a part of config\.train\.loss=in_batch_softmax, and .* set .*=\(\)",
-        ),
     ],
 )
 def test_sizes_that_cannot_be_trained_are_refused(changes, message):
@@ -216,3 +212,27 @@ def test_sizes_that_cannot_be_trained_are_refused(changes, message):
 
 def test_sizes_are_of_embeddings_that_are_cut():
     check_recipe(make_config("ict", **TOWERS | {"train.matryoshka": (2, 4), "model.truncate_dim": 4}))
+
+
+@pytest.mark.parametrize("loss", ["multi_label_margin", "triplet", "multi_negative_nll"])
+def test_other_losses_are_those_of_each_size_added_up(loss):
+    """Of embeddings, and of scores: each size alone, as towers that are truncated to it have it."""
+
+    def of(changes):
+        config = make_config(
+            "ict", **TOWERS | {"train.loss": loss, "train.temperature": 1.0, "train.log_q": False} | changes
+        )
+        config.data.negatives = 1
+        recipe = recipe_of(config)
+        recipe.check()
+        return recipe._of_embeddings()
+
+    query, document, ids, *_ = make_batch(E=8)
+    batch = {"document_id": jnp.asarray(ids)}
+    summed, _ = of({"train.matryoshka": (2, 8), "train.matryoshka_weights": (3.0, 0.5)})(query, document, batch)
+    alone = of({"train.matryoshka": ()})
+    expected = 0
+    for size, weight in ((2, 3.0), (8, 0.5)):
+        cut = (x[..., :size] / np.linalg.norm(x[..., :size], axis=-1, keepdims=True) for x in (query, document))
+        expected += weight * alone(*cut, batch)[0]
+    np.testing.assert_allclose(summed, expected, rtol=1e-5)

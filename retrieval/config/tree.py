@@ -510,12 +510,12 @@ declare(
     matryoshka=Field(
         (),
         whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1),
-        "in_batch_softmax: numbers of first dimensions that are trained to be embeddings of their own; (): all alone",
+        "numbers of first dimensions that are trained to be embeddings of their own, with every loss; (): all alone",
     ),
     matryoshka_weights=Field(
         (),
         tuple_of("a tuple of numbers above 0", POSITIVE.fits),
-        "in_batch_softmax: weights of the losses of train.matryoshka's sizes; (): 1 each",
+        "weights of the losses of train.matryoshka's sizes; (): 1 each",
     ),
     false_negatives=Field(
         "",

@@ -23,11 +23,11 @@ from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.training import matryoshka
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Loss
-from retrieval.training.objectives.in_batch_softmax import MATRYOSHKA, check_sizes
 from retrieval.training.spread_out import spread_out
 
 _LOG_Q = "train.log_q"
@@ -42,7 +42,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
-    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN, _SCALE)
+    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN, _SCALE, matryoshka.SIZES, matryoshka.WEIGHTS)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -121,11 +121,16 @@ class TwoTowerRecipe(PairRecipe):
 
     def _of_embeddings(self) -> Callable:
         """The loss with its options, as a function of queries, documents and the batch that they are from."""
-        loss = LOSSES[self.config.train.loss]
-        function = loss.bind(self.loss_options())
-        if loss.compares == EMBEDDINGS:
-            return function
-        return lambda query_BE, document_BKE, batch: function(inner_products(query_BE, document_BKE), batch)
+        loss, train = LOSSES[self.config.train.loss], self.config.train
+        function = of_embeddings = loss.bind(self.loss_options())
+        if loss.compares != EMBEDDINGS:
+
+            def of_embeddings(query_BE: jax.Array, document_BKE: jax.Array, batch: Mapping[str, jax.Array]) -> Any:
+                return function(inner_products(query_BE, document_BKE), batch)
+
+        if train.matryoshka and matryoshka.SIZES not in loss.options:
+            return matryoshka.of_sizes(of_embeddings, tuple(train.matryoshka), tuple(train.matryoshka_weights))
+        return of_embeddings
 
 
 def _alike(batch: Mapping[str, jax.Array]) -> bool:
@@ -152,11 +157,12 @@ def _embed_together(
 def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
     if train.matryoshka and not model.normalize:
         raise UserError(
-            f"config.{MATRYOSHKA}={train.matryoshka} compares cosines, and search ranks by inner products: set "
+            f"config.{matryoshka.SIZES}={train.matryoshka} compares cosines, and search ranks by inner products: set "
             "config.model.normalize=True, which makes the two the same"
         )
     size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    check_sizes(tuple(train.matryoshka), size)
+    matryoshka.check_sizes(tuple(train.matryoshka), size)
+    matryoshka.check_weights(tuple(train.matryoshka), tuple(train.matryoshka_weights))
 
 
 def _check_groups(batch_size: int, groups: int, negatives: int) -> None:

@@ -49,6 +49,11 @@ class SpladeRecipe(PairRecipe):
         """As `Recipe.check`; also that texts are not packed, and that tokens see those behind them."""
         super().check()
         check_sees_all(self.config.model, "a masked language model's do")
+        if sizes := tuple(self.config.train.matryoshka):
+            raise UserError(
+                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has weights of tokens: set "
+                "config.train.matryoshka=()"
+            )
         pack = self.config.data.pack
         if pack.query or pack.document or pack.auto:
             raise UserError(

@@ -18,13 +18,13 @@ from retrieval.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import Hardness, Term, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
+from retrieval.training.matryoshka import SIZES, WEIGHTS, check_sizes, check_weights
 
 # What the loss makes of a query's other positives in the batch: no negatives, or positives beside its own.
 OTHER_POSITIVES = ("mask", "mean")
 # The config can also leave them what they are to a loss that does not know of them.
 PUSHED = "negatives"
 _OTHERS = "train.other_positives"
-MATRYOSHKA, _WEIGHTS = "train.matryoshka", "train.matryoshka_weights"
 _RULE, _MARGIN = "train.false_negatives", "train.false_margin"
 _GUIDE, _GUIDE_RULE, _GUIDE_MARGIN = "train.guide", "train.guide_rule", "train.guide_margin"
 _HARDNESS, _HARDNESS_OF = "train.hardness", "train.hardness_of"
@@ -203,30 +203,8 @@ def are_terms(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(term in TERMS for term in value)
 
 
-def check_sizes(sizes: tuple[int, ...], size: int) -> None:
-    """Checks that Matryoshka's sizes, if any, ascend to that of the embeddings.
-
-    Raises:
-      UserError: they do not.
-    """
-    if sizes and sizes[-1] > size:
-        raise UserError(f"config.{MATRYOSHKA}={sizes}: embeddings have {size} dimensions: take sizes of at most {size}")
-    if sizes and sizes[-1] < size:
-        raise UserError(
-            f"config.{MATRYOSHKA}={sizes}: embeddings have {size} dimensions, the last of which nothing would train: "
-            f"add {size}, or set config.model.truncate_dim={sizes[-1]}"
-        )
-    if any(a >= b for a, b in zip((0, *sizes), sizes)):
-        raise UserError(f"config.{MATRYOSHKA}={sizes}: sizes must ascend, from 1 on")
-
-
 def _check_options(options: Options) -> None:
-    sizes, weights = options[MATRYOSHKA], options[_WEIGHTS]
-    if weights and len(weights) != len(sizes):
-        raise UserError(
-            f"config.{_WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{MATRYOSHKA}={sizes}: give "
-            "as many, or () for 1 each"
-        )
+    check_weights(tuple(options[SIZES]), tuple(options[WEIGHTS]))
     if options[_MARGIN] != declared()[_MARGIN].default and not options[_RULE]:
         raise UserError(
             f"config.{_MARGIN}={options[_MARGIN]} is the margin of config.{_RULE}, which is off: set that to absolute "
@@ -318,8 +296,8 @@ LOSSES.register(
             _OTHERS,
             _LOG_Q,
             "train.groups",
-            MATRYOSHKA,
-            _WEIGHTS,
+            SIZES,
+            WEIGHTS,
             _RULE,
             _MARGIN,
             _GUIDE,
