@@ -24,38 +24,9 @@ os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss
 pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
 hard_negatives = pytest.importorskip("sentence_transformers.util.hard_negatives", reason="an older version")
+datasets = pytest.importorskip("datasets", reason="not installed: see launch/interop.lock")
 
 WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
-
-
-class Rows:
-    """What the function takes of the library `datasets`, which takes seconds to install and is not needed for more."""
-
-    def __init__(self, columns):
-        self.columns, self.column_names = columns, list(columns)
-
-    from_dict = classmethod(lambda cls, columns: cls(columns))
-
-    def __len__(self):
-        return len(self.columns[self.column_names[0]])
-
-    def __getitem__(self, name):
-        return self.columns[name]
-
-    def to_pandas(self):
-        """Enough of a table to count the rows of each query."""
-        anchors = self.columns[self.column_names[0]]
-        counted = {anchor: anchors.count(anchor) for anchor in anchors}
-        self.groupby = lambda name: self
-        self.count = lambda: self
-        self.to_dict = lambda: {self.column_names[1]: counted}
-        return self
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    monkeypatch.setattr(hard_negatives, "is_datasets_available", lambda: True)
-    monkeypatch.setitem(__import__("sys").modules, "datasets", type("datasets", (), {"Dataset": Rows}))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +120,9 @@ def both(pairs, model, folder, rule, with_collection=False, form="triplet", outp
         **{names.get(name, name): value for name, value in rule.items()},
     )
     negatives_file.write(asked)
-    dataset = Rows({"anchor": [query for query, _ in rows], "positive": [text for _, text in rows]})
+    dataset = datasets.Dataset.from_dict(
+        {"anchor": [query for query, _ in rows], "positive": [text for _, text in rows]}
+    )
     theirs = hard_negatives.mine_hard_negatives(
         dataset,
         sentence_transformers.SentenceTransformer(str(model), device="cpu"),
@@ -161,4 +134,4 @@ def both(pairs, model, folder, rule, with_collection=False, form="triplet", outp
         cache_folder=str(place / "theirs"),
         **rule,
     )
-    return read(asked.out), list(zip(*theirs.columns.values()))
+    return read(asked.out), list(zip(*theirs.to_dict().values()))
