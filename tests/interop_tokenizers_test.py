@@ -57,7 +57,7 @@ def test_sentence_transformers_embeds_the_same_with_prompts(tmp_path, kind, titl
     vocabulary = vocabularies.load(tmp_path / "published")
     prompts = {"data.query_prefix": "Instruct: Find it.\nQuery:", "data.document_prefix": "title: none | text:"}
     changes = {**prompts, "data.titles": titles, "model.tied": True, "model.pooling": "mean"}
-    changes |= {"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5}
+    changes |= {"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5, "data.query_length": 32}
     run = exported.work_directory(tmp_path / "run", vocabulary=vocabulary, **changes)
     theirs = sentence_transformers.SentenceTransformer(str(exported.export(run)), device="cpu")
     documents = [Candidate(line, line[:9].strip(), line) for line in lines()]
