@@ -18,6 +18,7 @@ from retrieval.methods.late_interaction.tokens_stage import tokens
 from retrieval.methods.late_interaction.trained import LATE_MODELS, read
 from retrieval.pipeline import preflight, records
 from retrieval.runtime import artefacts
+from retrieval.stages import indexes
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +136,20 @@ def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     told = records.details(run, "maxsim")["reqa, muvera-20x3x8+maxsim@10"]
     assert told["bytes of its vector"] == 4 * 20 * 8 * 8 and 0 < told["recall of the exact 10"] <= 1
     assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()
+
+
+def test_muvera_is_rescored_by_scann(trained, inputs, tmp_path, monkeypatch):
+    """`index.rescore` scores the results of ScaNN again by whole vectors: the lists are those of exact search."""
+    pytest.importorskip("scann")
+    made = []
+    rescored = indexes.Rescored
+    monkeypatch.setattr(indexes, "Rescored", lambda *given: made.append(given[2]) or rescored(*given))
+    lists = {}
+    for index, more in (("exact", {}), ("scann", {"index.rescore": 2})):
+        changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim"), "late.depth": 10, **more}
+        changes |= {"late.fde": ("4x2x8",), "late.fde_index": index, "late.systems": ()}
+        run = make_run("colbert", inputs, tmp_path / index, **changes)
+        execute(run)
+        (path,) = (run.folder / "late" / "runs" / "reqa").glob("*.trec")
+        lists[index] = [line.split()[:3] for line in path.read_text().splitlines()]
+    assert lists["scann"] == lists["exact"] and made == [2]

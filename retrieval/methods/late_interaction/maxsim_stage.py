@@ -116,7 +116,9 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
     value, kind = opened.value, INDEXES[config.late.fde_index]
     muvera = Muvera(opened.documents.dimensions, *size_of(size), seed=config.seed)
     documents_NX = np.stack([muvera.document(opened.documents[row]) for row in range(len(opened.documents))])
-    index = kind.build(documents_NX, indexes.options_of(kind, config))
+    options = indexes.options_of(kind, config)
+    index = kind.build(documents_NX, options)
+    index = indexes.finished(index, options, lambda: documents_NX, np.arange(len(documents_NX)))
     texts = zip(opened.queries.vectors, opened.queries.counts)
     queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in texts])
     began = time.perf_counter()
