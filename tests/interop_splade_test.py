@@ -9,7 +9,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.splade.folder import write
 from retrieval.models.text import Text
 from retrieval.recipes.recipe import recipe_of
-from retrieval.search.encoding import padded
+from retrieval.search.text_batches import padded
 
 pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
 library = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")

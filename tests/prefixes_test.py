@@ -24,7 +24,7 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.pipeline.stage import readers_of
 from retrieval.recipes import towers
-from retrieval.search.encoding import padded
+from retrieval.search.text_batches import padded
 
 VOCABULARY = exported.VOCABULARY
 ROBERTA = REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json"

@@ -181,7 +181,7 @@ def test_settings_of_llama_say_what_stands_around_a_text(tmp_path, bos, eos):
 
 def test_rows_are_filled_up_with_no_token(tmp_path):
     """A text whose last token is that of padding keeps it, in arrays too."""
-    from retrieval.search.encoding import padded
+    from retrieval.search.text_batches import padded
 
     write(tmp_path, "Qwen3-Embedding")
     vocabulary = vocabularies.load(tmp_path)

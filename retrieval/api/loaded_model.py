@@ -44,7 +44,7 @@ from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
 from retrieval.runtime import artefacts, hub
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.runtime.store import is_url
-from retrieval.search import encoding, vector_codes
+from retrieval.search import encoding, text_batches, vector_codes
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, NO_OPTIONS, OF_WORDS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
@@ -153,7 +153,7 @@ class Model:
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once: otherwise the first of every shape wait for it."""
         rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
-        for length in encoding.lengths_up_to(self._config.data.query_length):
+        for length in text_batches.lengths_up_to(self._config.data.query_length):
             for count in (row for row in rows if row < 2 * min(most, _FEW)):
                 encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
 

@@ -1,8 +1,6 @@
 """A model of a config on a mesh: from padded token ids to what it says of them, as arrays of this host."""
 
-import contextlib
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.runtime import dispatch
 from retrieval.runtime.filler import FILLER
 from retrieval.training import sharding
 
@@ -28,7 +27,6 @@ class OnMesh:
         """Args are the config that says where parameters lie, and a model of these sizes, which may be abstract."""
         self.mesh = mesh
         self._config, self._bound, self._sep_id = config, bind(model), sep_id
-        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
 
     def compiled(self, function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
         """From parameters to a function of ids [B, L], with the rows spread over the mesh; compiled once per shape.
@@ -54,7 +52,7 @@ class OnMesh:
     def _call(self, run: Callable, params: Any, ids_BL: np.ndarray, *further: np.ndarray) -> Any:
         arrays = (ids_BL, token_types(ids_BL, self._sep_id), *further)
         ids, types, *others = (sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays)
-        with jax.set_mesh(self.mesh), self._turn:
+        with jax.set_mesh(self.mesh), dispatch.alone():
             return jax.tree.map(np.asarray, run(params, Text.from_ids(ids, types), *others))
 
 

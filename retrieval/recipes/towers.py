@@ -19,6 +19,7 @@ from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
+from retrieval.search.text_batches import enough
 from retrieval.search.vector_codes import Form
 
 
@@ -101,7 +102,10 @@ class Embedder:
     ):
         """`build` makes the untrained model of a config and the size of a vocabulary: towers, or what encodes as they
         do."""
-        model = nnx.eval_shape(lambda: build(config, len(vocabulary)))
+        # In a loop, which compiles once for all layers: without a backward pass nothing is gained by unrolling it.
+        looped = config.copy_and_resolve_references()
+        looped.model.unroll = 1
+        model = nnx.eval_shape(lambda: build(looped, len(vocabulary)))
         on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         self._queries = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))
         self._documents = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))
@@ -117,7 +121,9 @@ class Embedder:
 
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Token ids of N texts to embeddings [N, E], in memory; `tower` is what `queries` or `documents` gave."""
-        return encode_rows(tokens, tower, self._config.encode.batch_tokens, longest_text(self._config), self._mesh.size)
+        longest = longest_text(self._config)
+        batch_tokens = enough(self._config.encode.batch_tokens, len(tokens), longest)
+        return encode_rows(tokens, tower, batch_tokens, longest, self._mesh.size)
 
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:

@@ -13,7 +13,7 @@ import bisect
 import functools
 import itertools
 import json
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,9 +24,9 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.filler import FILLER
 from retrieval.search import sharded_map, vector_codes
 from retrieval.search.exact import finite_embeddings
+from retrieval.search.text_batches import batches, enough, few, padded, rounded
 from retrieval.search.vector_codes import FLOAT32, Form
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def encode(
       texts: ids and texts, in order.
       total: how many there are.
       tokens: of each of some texts, the token ids of its rows, special tokens included; called in a thread.
-      batch_tokens: padded tokens of a batch; fixes the memory.
+      batch_tokens: padded tokens of a batch; fixes the memory. A batch is no larger than all texts need.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
       form: how the rows are stored, which is noted; by default as float32, of which nothing is noted.
@@ -67,6 +67,8 @@ def encode(
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
     """
+
+    batch_tokens = enough(batch_tokens, total, longest)
 
     def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], np.ndarray]:
         ids: list[str] = []
@@ -259,7 +261,7 @@ def encode_rows(
     return result_NE
 
 
-def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
+def encodefew(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
     """Embeds a few rows, such as the queries of a moment, as one batch of as few shapes: rows are a power of 2.
 
     Args:
@@ -269,8 +271,8 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
     Returns:
       float32 [N, E].
     """
-    rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
-    return _finite(embed(padded(tokens, rows, min(_round_up(max(map(len, tokens))), longest))), len(tokens))
+    ids_BL = padded(tokens, few(len(tokens), multiple), min(rounded(max(map(len, tokens))), longest))
+    return _finite(embed(ids_BL), len(tokens))
 
 
 def _whole_paths(folder: Path, name: str) -> list[Path]:
@@ -320,54 +322,6 @@ def _rows(
         for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
             ids += [id] * len(rows)
             yield from rows
-
-
-def batches(
-    tokens: Iterable[Sequence[int]], size: Callable[[int], int], longest: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Batches of rows of like length, each as soon as it is full, and in the end what is left over of every length.
-
-    L is one of few lengths and B depends on L alone, so few shapes compile.
-
-    Args:
-      size: from L to B.
-      longest: no row has more tokens, and none is padded to more.
-
-    Returns:
-      The places of some rows, and their token ids [B, L]; those beyond them are padding.
-    """
-    waiting: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
-
-    def batch(length: int) -> tuple[list[int], np.ndarray]:
-        places, rows = zip(*waiting.pop(length))
-        return list(places), padded(rows, size(length), length)
-
-    for place, ids in enumerate(tokens):
-        length = min(_round_up(len(ids)), longest)
-        waiting[length].append((place, ids))
-        if len(waiting[length]) == size(length):
-            yield batch(length)
-    for length in sorted(waiting):
-        yield batch(length)
-
-
-def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """Token ids as an array [count, length], `FILLER` behind each row and behind the last."""
-    ids = np.full((count, length), FILLER, np.int32)
-    for row, tokens in zip(ids, rows):
-        row[: len(tokens)] = tokens
-    return ids
-
-
-def lengths_up_to(longest: int) -> list[int]:
-    """The lengths to which texts of up to so many tokens are padded."""
-    return sorted({min(_round_up(length), longest) for length in range(1, longest + 1)})
-
-
-def _round_up(length: int) -> int:
-    """To a multiple of 16 up to 64, and of 32 beyond: at most ten shapes for documents of 256 tokens."""
-    step = 16 if length <= 64 else 32
-    return -(-max(length, 1) // step) * step
 
 
 def _embedded(embed: Embed, made: Iterable[tuple[list[int], np.ndarray]]) -> Iterator[tuple[list[int], np.ndarray]]:

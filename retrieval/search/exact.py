@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
+from retrieval.runtime import dispatch
 from retrieval.search.vector_codes import FLOAT32, Form, Packing, inner_products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
@@ -169,10 +170,10 @@ class ExactIndex:
             part_BE = queries_QE[start : start + batches * batch_size]
             size = len(part_BE)
             padded_BE = np.pad(part_BE, ((0, batches * batch_size - size), (0, 0)))
-            with jax.set_mesh(self._layout.mesh):  # the caller's may be another one
-                queries_GBE = padded_BE.reshape(batches, batch_size, -1)
+            queries_GBE = padded_BE.reshape(batches, batch_size, -1)
+            with jax.set_mesh(self._layout.mesh), dispatch.alone():  # the caller's mesh may be another one
                 best = _search_batches(queries_GBE, self._embeddings, self._layout, depth)
-            scores_BK, rows_BK = jax.device_get(best)
+                scores_BK, rows_BK = jax.device_get(best)
             scores_QK[start : start + size, :depth] = scores_BK[:size]
             rows_QK[start : start + size, :depth] = rows_BK[:size]
             start += size

@@ -67,14 +67,6 @@ def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def runs_one_at_a_time() -> bool:
-    """Whether a program must have ended before the next one is dispatched.
-
-    Fake CPU devices share few cores, and programs dispatched ahead of each other deadlock in their collectives.
-    """
-    return jax.default_backend() == "cpu" and jax.device_count() > 1
-
-
 def place(values: np.ndarray, sharding: NamedSharding) -> jax.Array:
     """An array that every host has whole, as one of the mesh; each puts its part on its devices."""
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])

@@ -18,7 +18,7 @@ from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import check_kind, open_trained
 from retrieval.runtime import platforms
-from retrieval.search.encoding import batches
+from retrieval.search.text_batches import batches
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
 from retrieval.stages.passage_lines import Lines

@@ -13,7 +13,8 @@ import numpy as np
 
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.methods.late_interaction.token_encoder import Queries
-from retrieval.search import encoding
+from retrieval.runtime import dispatch
+from retrieval.search import text_batches
 
 _BLOCK, _QUERIES = 128, 64
 
@@ -67,7 +68,7 @@ def _blocks(
 
     L is one of few lengths, so few shapes compile.
     """
-    sizes, lengths = np.array([len(documents[number]) for number in numbers]), encoding.lengths_up_to(longest)
+    sizes, lengths = np.array([len(documents[number]) for number in numbers]), text_batches.lengths_up_to(longest)
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     for start in range(0, len(order), _BLOCK):
@@ -85,7 +86,8 @@ def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray])
     """The scores of some queries with a block, [Q, J]; -inf for a query without a token."""
     counts_QA = queries.counts[part]
     given = map(jnp.asarray, (queries.vectors[part], counts_QA, *block))
-    scores_QJ = np.array(_compiled()(*given))
+    with dispatch.alone():
+        scores_QJ = np.array(_compiled()(*given))
     scores_QJ[~counts_QA.any(axis=1)] = -np.inf
     return scores_QJ
 

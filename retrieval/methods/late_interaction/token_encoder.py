@@ -19,7 +19,7 @@ from retrieval.methods.late_interaction.marks import COUNTED, OTHER, UNSEEN, Rul
 from retrieval.methods.late_interaction.model import with_marks
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.search import encoding
+from retrieval.search import text_batches
 
 _QUERIES = 64  # of a batch
 
@@ -62,7 +62,7 @@ class TokenEncoder:
         vectors, counts = [], []
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            ids_BL, marks_BL = self._rules.of_queries(encoding.padded(part, size, length))
+            ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
             vectors.append(_finite(embed(ids_BL, marks_BL))[: len(part)])
             counts.append((marks_BL != OTHER)[: len(part)])
         if not rows:
@@ -81,7 +81,7 @@ class TokenEncoder:
             return max(self._devices, rows)
 
         rows = (rows[0] for rows in windows)
-        for places, ids_BL in encoding.batches(rows, size, self._config.data.document_length):
+        for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             counts_BL = self._rules.of_documents(ids_BL) == COUNTED
             for place, vectors_LE, counts_L in zip(places, _finite(embed(ids_BL)), counts_BL):
                 found[place] = vectors_LE[counts_L]

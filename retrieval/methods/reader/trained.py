@@ -24,8 +24,9 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.search.encoding import encode_rows, lengths_up_to
+from retrieval.search.encoding import encode_rows
 from retrieval.search.index_kind import INDEXES
+from retrieval.search.text_batches import lengths_up_to
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +137,8 @@ class SpanFinder:
     def compile(self) -> None:
         """Compiles what reads rows of every length; how many are read at once follows from that."""
         row = self.reader.lengths.row
-        rows = [[self.reader.vocabulary.cls_id] * length for length in lengths_up_to(row)]
-        encode_rows(rows, self, row, row, self.mesh.size)
+        for length in lengths_up_to(row):
+            encode_rows([[self.reader.vocabulary.cls_id] * length], self, row, row, self.mesh.size)
 
     def spans(
         self,

@@ -26,7 +26,7 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import TRAINED, TrainedKind
 from retrieval.runtime import artefacts, hub, model_folder
-from retrieval.search import encoding
+from retrieval.search import encoding, text_batches
 
 _FEW = 32  # pairs that are scored as one batch
 
@@ -135,7 +135,7 @@ class Reranker:
 
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""
-        for length in encoding.lengths_up_to(self._rows.length):
+        for length in text_batches.lengths_up_to(self._rows.length):
             self._few([[0] * length] * min(count, _FEW))
 
     def write(self, folder: Path) -> None:

@@ -27,7 +27,7 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.runtime import hashing
 from retrieval.runtime.arrays import first_highest, reshape_rows
 from retrieval.runtime.filler import FILLER
-from retrieval.search.encoding import batches
+from retrieval.search.text_batches import batches
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 

@@ -33,7 +33,7 @@ from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
 from retrieval.runtime.filler import FILLER
-from retrieval.search.encoding import padded
+from retrieval.search.text_batches import padded
 from retrieval.training import losses, sharding
 from retrieval.training.loop import Objective
 
