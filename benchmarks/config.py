@@ -10,6 +10,7 @@ from configs import ict_bfs_wlp
 
 MODELS = {
     "L4 H256": dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024),
+    "L6 H384": dict(num_layers=6, hidden_size=384, num_heads=12, mlp_size=1536),
     "L12 H768": dict(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072),
     # The shapes of today's families: the MLP's size and the heads of keys stand to the hidden size as in those of 22
     # and of 28 layers. They have no dropout.

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
+from retrieval.methods.late_interaction.marks import Rules
 
 Rows = Mapping[str, np.ndarray]
 
@@ -35,6 +37,17 @@ def packed(rows: Rows, packing: Packing) -> Rows:
     if None in lanes:
         raise UserError("the pairs of a lane do not fit into the rows of config.data.pack: raise its shares")
     return {name: np.concatenate([lane[name] for lane, _ in lanes]) for name in lanes[0][0]}
+
+
+def marked(path: Path, rules: Rules) -> Path:
+    """The pairs of a file for late interaction, beside it: queries are filled up, and marks say what counts."""
+    made = path.with_suffix(".marked.npz")
+    with np.load(path, allow_pickle=False) as columns, files.atomic(made) as temporary:
+        query_RL, query_marks_RL = rules.of_queries(columns["query"])
+        document_marks_R1L = rules.of_documents(columns["document"])
+        marks = dict(query=query_RL, query_marks=query_marks_RL, document_marks=document_marks_R1L)
+        np.savez(temporary, **{name: columns[name] for name in columns.files} | marks)
+    return made
 
 
 def fit(batches: Sequence[Rows], packing: Packing) -> bool:

@@ -17,6 +17,7 @@ from benchmarks.ours import resume, training
 from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
+from retrieval.methods.late_interaction.marks import Rules
 from retrieval.models.encoder_folder import written_config
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import records
@@ -75,6 +76,21 @@ def train_modernbert(run: Run, sizes: Sizes) -> Work:
 def train_qwen3(run: Run, sizes: Sizes) -> Work:
     """The train step of a small Qwen3."""
     return _train(run, "Qwen3 L4 H256", batch=64, batches=1, pack=dict(query=0.56, document=0.62))
+
+
+def train_late(run: Run, sizes: Sizes) -> Work:
+    """The train step of late interaction."""
+    config = _config(run, "L6 H384", batch_size=32, loss="maxsim_softmax", temperature=1.0)
+    config["model"] |= dict(embed_dim=128, normalize=False)
+    rules = Rules.of(run.config.model, run.load_vocabulary())
+    path = pairs.marked(write_pairs(run, 512), rules)
+    return _of_recipe(run, "late_interaction", config | dict(recipe="late_interaction"), path, "PyLate")
+
+
+def train_splade(run: Run, sizes: Sizes) -> Work:
+    """The train step of SPLADE."""
+    config = _config(run, "L6 H384", batch_size=32, temperature=1.0)
+    return _of_recipe(run, "SPLADE", config | dict(recipe="splade"), write_pairs(run, 512), _TORCH)
 
 
 def large_batch(run: Run, sizes: Sizes) -> Work:
@@ -236,6 +252,8 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-base": train_base,
     "train-modernbert": train_modernbert,
     "train-qwen3": train_qwen3,
+    "train-late": train_late,
+    "train-splade": train_splade,
     "large-batch": large_batch,
     "accelerator": accelerator,
     "accelerator-fused": accelerator_fused,
@@ -296,6 +314,15 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
         systems.append(System(f"{_TORCH}, {dtype}", _PEER_STEP, given | theirs))
     targets = Target("tokens/s", systems[-2].name, 1.5), Target("tokens/s", systems[-1].name, 1.0)
     return Work(f"train step, {model}, batch {batch}", systems, targets)
+
+
+def _of_recipe(run: Run, name: str, config: Mapping[str, Any], path: Path, peer: str) -> Work:
+    """Ours with a text a row, beside a peer in float32."""
+    given = dict(pairs=str(path), batch=config["train"]["batch_size"], batches=4, config=config)
+    ours = System("ours", _OUR_STEP, given | dict(vocab_size=_vocab_size(run)))
+    theirs = System(peer, _PEER_STEP, given | dict(vocabulary=_vocabulary(run), dtype="float32", chunk=0))
+    targets = Target("tokens/s", peer, 1.2), Target("peak MB", peer, 1.0, at_most=True)
+    return Work(f"train step of {name}, L6 H384, batch {given['batch']}", (ours, theirs), targets)
 
 
 def _on_accelerator(

@@ -1,4 +1,4 @@
-"""A train step of sentence-transformers on given pairs: useful tokens a second, and memory.
+"""A train step of sentence-transformers or PyLate on given pairs: useful tokens a second, and memory.
 
 Its own loss, AdamW in one kernel and clipping, in a plain loop: what its Trainer does for every step, without the rest.
 """
@@ -14,41 +14,26 @@ from benchmarks.measure import timed
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, pairs, batch, batches, vocabulary, dtype; chunk for the loss that caches gradients, or 0;
-    encoder (config.json) where it is no plain BERT, accelerator where it is one's work.
+    """Settings: config, whose recipe decides on the model and its loss, pairs, batch, batches, vocabulary, dtype; chunk
+    for the loss that caches gradients, or 0; encoder (config.json) where it is no plain BERT, accelerator where it is
+    one's work.
     """
     import numpy as np
     import torch
-    from sentence_transformers.sentence_transformer import losses
 
-    from benchmarks.peers import towers
+    from benchmarks.peers.objectives import OBJECTIVES
 
     config, device = settings["config"], "cuda" if settings.get("accelerator") else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise worker.MissingError("torch sees no accelerator")
     with tempfile.TemporaryDirectory() as folder:
-        length = max(config["data"]["query_length"], config["data"]["document_length"])
-        # PyTorch's fused attention is what transformers takes by itself; here it says so, or fails.
-        attention = dict(model_kwargs=dict(attn_implementation="sdpa"))
-        model = towers.build(
-            config["model"],
-            Path(settings["vocabulary"]),
-            length,
-            Path(folder),
-            device,
-            encoder=settings.get("encoder"),
-            **attention,
-        ).train()
+        model, loss = OBJECTIVES[config["recipe"]](settings, Path(folder), device)
+    model.train()
     dtype = getattr(torch, settings["dtype"])
     autocast = functools.partial(torch.autocast, device, dtype, enabled=dtype != torch.float32)
     # The loss that caches gradients embeds a second time in the backward pass, which no autocast around the loss
     # reaches: as in its Trainer, the model brings its own.
     model.forward = autocast()(model.forward)
-    scale = 1 / config["train"]["temperature"]
-    if settings["chunk"]:
-        loss = losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=settings["chunk"])
-    else:
-        loss = losses.MultipleNegativesRankingLoss(model, scale=scale)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["train"]["learning_rate"], weight_decay=0, fused=True)
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
 
@@ -67,7 +52,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         ]
         with autocast():
             value = loss(texts, torch.empty(0))
-        value.backward()
+        (sum(value.values()) if isinstance(value, dict) else value).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config["train"]["clip_norm"])
         optimizer.step()
         optimizer.zero_grad()
