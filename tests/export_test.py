@@ -7,13 +7,14 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import exported
+from support import exported, tei_folder
 from tokenizers import Tokenizer
 
 import retrieval
 from configs import dpr, published
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
+from retrieval.export import tower_folders
 from retrieval.models import export_files as folders
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import records
@@ -22,7 +23,6 @@ from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
 from retrieval.runtime import model_folder
-from retrieval.stages import export as stage
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,32 @@ def test_an_export_is_loaded_from_python(made, written, request):
     ):
         with pytest.raises(UserError, match=message):
             call()
+
+
+def test_text_embeddings_inference_reads_an_export_or_its_card_says_why_not(folder, tied_folder, tmp_path):
+    assert tei_folder.problems(tied_folder) == []
+    card = (tied_folder / "README.md").read_text()
+    assert 'Text Embeddings Inference serves this folder. Ask with `"normalize": false`' in card
+    lacking = ["modules.json: sentence_transformers.models.LayerNorm"]
+    assert [tei_folder.problems(folder / route) for route in ("query", "document")] == [lacking] * 2
+    card = (folder / "README.md").read_text()
+    assert "Not for Text Embeddings Inference, which has no LayerNorm behind the pooling." in card
+    assert {"config.json: missing", "1_Pooling: no pooling_mode_cls_token"} <= set(tei_folder.problems(folder))
+    changes = {"model.tied": False, "model.pooling": "last", "model.normalize": True, "model.truncate_dim": 5}
+    served = exported.export(exported.work_directory(tmp_path / "served", **changes))
+    assert [tei_folder.problems(served / route) for route in ("query", "document")] == [[], []]
+    card = (served / "README.md").read_text()
+    assert "the folders `query` and `document`, each by itself" in card
+    assert 'Ask with `"normalize": true, "dimensions": 5`' in card
+    changes = {"model.tied": True, "model.pooling": "max", "model.head": ("normalize", "dense:4:gelu")}
+    changes |= {"model.embed_dim": 0, "export.tei": False}
+    refused = exported.export(exported.work_directory(tmp_path / "refused", **changes))
+    card, found = (refused / "README.md").read_text(), tei_folder.problems(refused)
+    for reason in ("normalisation before a dense layer", "gelu behind a dense layer", "pooling `max`"):
+        assert reason in card
+    package = "sentence_transformers.sentence_transformer.modules"
+    assert found[0] == "1_Pooling: neither cls nor mean nor the last token"
+    assert {"modules.json: Normalize is not the last module", f"modules.json: {package}.Dense"} < set(found)
 
 
 FILES = ["config.json", "2_Dense/model.safetensors"]
@@ -190,7 +216,7 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     (folder / "config.json").write_text("{}")
     (tied.folder / ".tmp-1-export").mkdir()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stage.tokenizer_files, "write_tokenizer", interrupt)
+        patch.setattr(tower_folders.tokenizer_files, "write_tokenizer", interrupt)
         exported.export(tied)
     assert "config.json: damaged" in caplog.text and not folder.exists()
     assert not [path for path in tied.folder.iterdir() if path.name.startswith(".tmp")]

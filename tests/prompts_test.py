@@ -14,12 +14,13 @@ from configs import published
 from retrieval.config import experiment
 from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError
+from retrieval.export import tower_folders
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, prompted
 from retrieval.runtime import model_folder
 from retrieval.search import encoding
-from retrieval.stages import export, mine
+from retrieval.stages import mine
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -231,4 +232,4 @@ def test_a_default_prompt_that_there_is_not_is_refused(tuned):
     config = tuned.config.copy_and_resolve_references()
     config.data.default_prompt = "nq"
     with pytest.raises(UserError, match=r"unknown prompt in config\.data\.default_prompt 'nq': .*known: STS"):
-        export._default_prompt(config, prompts.table(config.data))
+        tower_folders.default_prompt(config, prompts.table(config.data))

@@ -1011,6 +1011,12 @@ declare(
         matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
         "license that the model card names, such as apache-2.0; '': none was given",
     ),
+    tei=Field(
+        True,
+        SWITCH,
+        "whether modules have the older names, as Text Embeddings Inference knows them; else those that "
+        "sentence-transformers has today",
+    ),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
     hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
     hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),

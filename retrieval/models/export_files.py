@@ -26,13 +26,23 @@ from retrieval import files
 from retrieval.models import encoder_folder, encoder_tensors
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.layer_norm import LayerNorm
-from retrieval.models.module_folder import ACTIVATIONS, MODEL, POOLINGS, SETTINGS, TITLES, TRUNCATED
+from retrieval.models.module_folder import (
+    ACTIVATIONS,
+    MODEL,
+    POOLING_SWITCHES,
+    POOLINGS,
+    SETTINGS,
+    TITLES,
+    TRUNCATED,
+)
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
 from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
-_MODULES = "sentence_transformers.sentence_transformer.modules"
+# The older names of modules, which Text Embeddings Inference knows alone; sentence-transformers 6 maps them, and warns.
+PACKAGE = "sentence_transformers.models"
+NEW_PACKAGE = "sentence_transformers.sentence_transformer.modules"
 ROUTER = "router_config.json"
 WITH_POOLER = ("bert", "mpnet")
 _KINDS = {DENSE: "Dense", LAYER_NORM: "LayerNorm", NORMALIZE: "Normalize"}
@@ -48,6 +58,7 @@ class Use:
       prompts: what stands before texts, by name: before queries and before documents, where there is something.
       include_prompt: whether the pooling takes the tokens of these.
       titles: how the title of a document was read, `data.titles`; our own loader looks for it.
+      package: of the modules in `modules.json`.
     """
 
     normalize: bool
@@ -55,6 +66,7 @@ class Use:
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     include_prompt: bool = True
     titles: str = ""
+    package: str = PACKAGE
 
     def settings(self, default_prompt: str) -> dict[str, Any]:
         """What `config_sentence_transformers.json` says.
@@ -95,15 +107,13 @@ def write_tower(
     hidden_size = tower.encoder.config.hidden_size
     write_encoder(folder, tower.encoder, pad_id)
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
-    way = next(name for name, ours in POOLINGS.items() if ours == tower.pooling)
-    pooling = {"embedding_dimension": hidden_size, "pooling_mode": way, "include_prompt": use.include_prompt}
     (folder / "1_Pooling").mkdir()
-    files.write_json(folder / "1_Pooling" / "config.json", pooling)
+    files.write_json(folder / "1_Pooling" / "config.json", _pooling(tower.pooling, hidden_size, use.include_prompt))
     kinds = ["Transformer", "Pooling"]
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
         kinds.append(_KINDS[layer.kind])
         _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
-    _write_modules(folder, kinds)
+    _write_modules(folder, kinds, use.package)
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
@@ -126,7 +136,7 @@ def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
 def write_router(folder: Path, use: Use, default_prompt: str) -> None:
     """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
     files.write_json(folder / ROUTER, router(folder))
-    _write_modules(folder, ["Router"])
+    _write_modules(folder, ["Router"], use.package)
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
@@ -144,6 +154,18 @@ def _lengths(length: int, query_length: int | None) -> dict[str, int]:
     """What texts are cut to. Older versions refuse a `query_length`, so it is there only where it is needed."""
     of_queries = {} if query_length in (None, length) else {"query_length": query_length}
     return {"max_seq_length": length, **of_queries}
+
+
+def _pooling(ours: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:
+    """The way of pooling by its name, and by the older switches, without which Text Embeddings Inference stops."""
+    way = next(name for name, each in POOLINGS.items() if each == ours)
+    return {
+        "embedding_dimension": hidden_size,
+        "word_embedding_dimension": hidden_size,
+        "pooling_mode": way,
+        **{switch: name == way for switch, name in POOLING_SWITCHES.items()},
+        "include_prompt": include_prompt,
+    }
 
 
 def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:
@@ -187,10 +209,10 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
-def _write_modules(folder: Path, kinds: Sequence[str]) -> None:
+def _write_modules(folder: Path, kinds: Sequence[str], package: str) -> None:
     """`modules.json`: the first module lies in the folder itself, others in a folder of their own."""
     modules = [
-        {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
+        {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     files.write_json(folder / MODULES, modules)

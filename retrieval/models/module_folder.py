@@ -57,7 +57,7 @@ _LEAST = 3  # tokens of a text: [CLS], [SEP] and one more
 # The inputs and outputs that modules have when each takes what the one before made.
 _CHAINED = {f"module_{end}_name": ("sentence_embedding",) for end in ("input", "output")}
 # Older folders have a switch for each way of pooling, newer ones the name of one.
-_POOLING_SWITCHES = {
+POOLING_SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
@@ -70,7 +70,7 @@ _POOLING = {
     "embedding_dimension": ANY,
     "include_prompt": _SWITCHES,
     "pooling_mode": ANY,
-    **dict.fromkeys(_POOLING_SWITCHES, _SWITCHES),
+    **dict.fromkeys(POOLING_SWITCHES, _SWITCHES),
 }
 _DENSE = {
     "in_features": ANY,
@@ -205,7 +205,7 @@ def _pooling(path: Path, size: int) -> tuple[str, bool]:
     record = known_keys.read(path, _POOLING)
     for key in ("word_embedding_dimension", "embedding_dimension"):
         _check_size(path, record, key, size)
-    switched = [way for key, way in _POOLING_SWITCHES.items() if record.get(key)] or ["mean"]
+    switched = [way for key, way in POOLING_SWITCHES.items() if record.get(key)] or ["mean"]
     ways = record.get("pooling_mode", switched)
     ways = list(map(str, ways)) if isinstance(ways, list) else [str(ways)]
     if len(ways) != 1 or ways[0] not in POOLINGS:

@@ -14,9 +14,10 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
-from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import encoding
+from support import tei_folder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), "fox", "the", "sep", "dog"])
@@ -92,9 +93,14 @@ def work_directory(folder, shift=0.1, vocabulary=VOCABULARY, **changes):
 
 
 def export(run):
-    """Runs the stage; the folder that it writes."""
+    """Runs the stage; the folder that it writes. Its card says whether Text Embeddings Inference serves it."""
     runner.run_stage(run, "export")
-    return run.folder / "export"
+    folder = run.folder / "export"
+    if recipe_of(run.config).has_towers and run.config.export.tei and not run.config.export.adapter:
+        is_served = "Not for Text Embeddings Inference" not in (folder / "README.md").read_text()
+        for tower in [folder] if run.config.model.tied else [folder / "query", folder / "document"]:
+            assert is_served == (not (problems := tei_folder.problems(tower))), problems
+    return folder
 
 
 def embed(run, queries=(), documents=()):

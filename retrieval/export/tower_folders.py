@@ -1,0 +1,134 @@
+"""Trained towers with all that they need outside of a run, and their folder for sentence-transformers."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.data.tokenizers import prompts, tokenizer_files
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, unknown_name
+from retrieval.models import export_files as folders
+from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
+from retrieval.recipes import module_fields, prompted
+from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.towers import truncated
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTowers:
+    """Towers that leave a run.
+
+    Attributes:
+      config: that they were trained with; their embeddings have the dimensions that the run keeps.
+      prompts: all by name; of the two sides those that there are.
+    """
+
+    config: ConfigDict
+    towers: TwoTower
+    vocabulary: Vocabulary
+    prompts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, run: Run) -> "TrainedTowers":
+        """Those of a run's best step. Every host of a pod calls this, as checkpoints are read.
+
+        Raises:
+          UserError: other libraries would not give the same embeddings.
+        """
+        vocabulary, trained = run.load_vocabulary(), run.holder("train").config
+        towers = load_towers(run, len(vocabulary))
+        config = truncated(trained, run.holder("encode").config.encode.truncate)
+        _check_towers(towers, config.recipe)
+        table = prompted.table(of_towers(run))
+        found = {name: text for name, text in table.items() if text or name not in prompts.USUAL}
+        return cls(config, towers, vocabulary, found)
+
+    def write(self, folder: Path, instead: Callable[[str, Path], None] | None = None, package: str = "") -> None:
+        """Writes tied towers as one model, others as one each in `query/` and `document/`, with a router above.
+
+        Args:
+          folder: one that is there.
+          instead: writes the parameters of a tower of a name otherwise.
+          package: of the modules in `modules.json`; '' for the usual one.
+
+        Raises:
+          UserError: the pooling, or the prompt of texts of no side, is none that those libraries have.
+        """
+        data, towers = self.config.data, self.towers
+        use = folders.Use(
+            normalize=towers.normalize,
+            truncate_dim=self.config.model.truncate_dim,
+            prompts=self.prompts,
+            include_prompt=includes_prompts(self.config, self.vocabulary),
+            titles=data.titles,
+            package=package or folders.PACKAGE,
+        )
+        default = default_prompt(self.config, self.prompts)
+        write = functools.partial(folders.write_tower, use=use, pad_id=self.vocabulary.pad_id)
+        query_tower: Any = towers.query_tower  # of BERT's kind: the stage's check lets no other pass
+        if not hasattr(towers, "document_tower"):  # they are tied
+            lengths = {"length": data.document_length, "query_length": data.query_length}
+            write(folder, query_tower, **lengths, default_prompt=default)
+            self._write_tokenizer(folder, query_tower, data.document_length)
+            if instead:
+                instead("query_tower", folder)
+            return
+        document_tower: Any = towers.document_tower
+        both = (
+            (folders.QUERY, query_tower, data.query_length),
+            (folders.DOCUMENT, document_tower, data.document_length),
+        )
+        for name, tower, length in both:
+            (folder / name).mkdir()
+            write(folder / name, tower, length=length, default_prompt=name)
+            self._write_tokenizer(folder / name, tower, length)
+            if instead:
+                instead(f"{name}_tower", folder / name)
+        folders.write_router(folder, use, default)
+
+    def _write_tokenizer(self, folder: Path, tower: Any, length: int) -> None:
+        config = tower.encoder.config
+        types = config.type_vocab_size if config.architecture.token_types else 0
+        tokenizer_files.write_tokenizer(folder, self.vocabulary, length=length, types=types)
+
+
+def default_prompt(config: ConfigDict, found: Mapping[str, str]) -> str:
+    """The name of the prompt of a text of which nobody says what it is; '' for none.
+
+    Raises:
+      UserError: there is no such prompt.
+    """
+    name = config.data.default_prompt
+    if name and name not in (*found, *prompts.USUAL):
+        raise unknown_name("prompt in config.data.default_prompt", name, (*found, *prompts.USUAL))
+    return name
+
+
+def includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
+    """Whether the pooling takes the tokens of prefixes.
+
+    Raises:
+      UserError: it begins at places that those libraries do not have.
+    """
+    places = tuple(config.model.pool_from)
+    if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
+        raise UserError(
+            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
+            f"behind the prefixes, which is {behind} here: train with one of these"
+        )
+    return not any(places)
+
+
+def _check_towers(towers: TwoTower, recipe: str) -> None:
+    if type(towers) is not TwoTower:
+        raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
+    if towers.token_types == "sides":
+        raise UserError(
+            "stage 'export': config.model.token_types=sides gives documents token type 1, and those libraries give a "
+            "single text type 0: their embeddings would be others"
+        )
