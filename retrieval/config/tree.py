@@ -1021,6 +1021,25 @@ declare(
     hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
     hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),
 )
+declare(
+    "handover",
+    to=Field(
+        "table",
+        TEXT,
+        "targets, with commas: some of table, vertex, vertex_json, bulk, pgvector, qdrant and faiss",
+    ),
+    collection=Field(
+        "", TEXT, "whose vectors: corpus, or an evaluation set; '': the corpus's, or those of the only set"
+    ),
+    dtype=Field(
+        "float32",
+        one_of("dtype", "retrieval.handover.vectors.DTYPES"),
+        "float32, float16, int8 (one scale for all) or bit, as the target takes it",
+    ),
+    columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
+    metadata=Field("", PATHS, 'more metadata: a file of lines {"_id": passage or document, "lang": "en", ...}; : none'),
+    out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
+)
 
 # What runs on the side.
 declare(

@@ -1,0 +1,124 @@
+"""Vectors to hand over, with ids and texts that trap home-made formats, and what was written of them."""
+
+import json
+
+import numpy as np
+
+from retrieval import files
+from retrieval.handover import folder
+from retrieval.handover.target import TARGETS
+from retrieval.handover.vectors import BIT, BLOCK, FLOAT16, FLOAT32, INT8, Block, Vectors
+from retrieval.stages.handover_codes import Codes, check_lines, measured
+
+PIECES = [
+    "a",
+    "é",
+    "ß",
+    "猫",
+    "🦊",
+    " ",
+    '"',
+    "'",
+    "\\",
+    "\\N",
+    "\\.",
+    ",",
+    ";",
+    "{",
+    "}",
+    "%",
+    "#",
+    "\u2028",
+    "\x7f",
+    "=",
+    "!",
+]
+BREAKS = ["\t", "\n", "\r", "\r\n", "\x0b"]
+KINDS = {"lang": "text", "tags": "texts", "year": "integer", "weight": "number", "draft": "switch", "document": "text"}
+
+
+def text(rng, pieces, longest=12):
+    return "".join(rng.choice(pieces, rng.integers(0, longest)))
+
+
+def made(rows=40, dimension=16, dtype=FLOAT32, seed=0, breaks=True, columns=(), unit=False, windows=1):
+    """Random rows. The first ids are of 400 bytes, and with white space, quotes and an emoji in them.
+
+    Returns:
+      The vectors, and the float32 embeddings [rows, dimension].
+    """
+    rng = np.random.default_rng(seed)
+    pieces = PIECES + (BREAKS if breaks else [])
+    ids = ["x" * 396 + "🦊", 'a "b"', "it's", "\\N", *(["a\tb", "a\nb", "a\r\nb"] if breaks else [])]
+    ids = list(dict.fromkeys([*ids, *(f"{text(rng, pieces).strip()}:{number}" for number in range(rows))]))[:rows]
+    vectors = rng.normal(size=(rows, dimension)).astype(np.float32)
+    if unit:
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    else:
+        vectors[0, :4] = [1e-30, -0.0, np.float32(1) / 3, 1.17549435e-38]
+    metadata = [_metadata(rng, pieces) for _ in ids]
+    found = measured(vectors)
+    codes = Codes(dtype, dimension, found.largest)
+    titles, texts = ([text(rng, pieces, 30) for _ in ids] for _ in range(2))
+
+    def blocks():
+        for start in range(0, rows, BLOCK):
+            part = slice(start, start + BLOCK)
+            encoded = codes.encode(vectors[part])
+            yield Block(ids[part], encoded, titles[part], texts[part], metadata[part])
+
+    stored = {"dtype": dtype, "normalised": found.normalised, "scale": codes.scale, "prompt": "", "rows": rows}
+    made = Vectors("document", "sha256:0", dimension, **stored, kinds=KINDS, columns=tuple(columns), blocks=blocks)
+    return made, vectors
+
+
+def _metadata(rng, pieces):
+    value = {
+        "lang": str(rng.choice(["en", "de"])),
+        "tags": [text(rng, pieces) for _ in range(rng.integers(0, 3))],
+        "year": int(rng.integers(-5, 3000)),
+        "weight": float(rng.normal()),
+        "draft": bool(rng.integers(2)),
+        "document": text(rng, pieces) or "d",
+    }
+    return {name: value[name] for name in value if rng.random() < 0.7}
+
+
+def checks(vectors, embeddings, count=50):
+    """The lines of `check.jsonl` for random queries."""
+    queries = np.random.default_rng(1).normal(size=(count, embeddings.shape[1])).astype(np.float32)
+    return list(check_lines([f"query {number}" for number in range(count)], queries, vectors))
+
+
+def written(name, out, vectors, embeddings, queries=None):
+    """The folder of a target that was written."""
+    TARGETS[name].check(vectors)
+    folder.write(str(out), TARGETS[name], vectors, queries, checks(vectors, embeddings), out)
+    verify(out / name)
+    return out / name
+
+
+def verify(path):
+    """Compares a folder with its manifest."""
+    listed = files.read_json(path / "manifest.json")["files"]
+    found = {item.relative_to(path).as_posix(): item for item in path.rglob("*") if item.is_file()}
+    found.pop("manifest.json")
+    sums = files.checksums(path, found.values())
+    assert {each["file"]: (each["sha256"], each["bytes"]) for each in listed} == {
+        name: (sum, found[name].stat().st_size) for name, sum in sums.items()
+    }
+
+
+def block_of(vectors):
+    """All rows as one block."""
+    (block,) = vectors.blocks()
+    return block
+
+
+def questions(path):
+    """Of each line of `check.jsonl` the vector, the ids that are expected, and their scores."""
+    lines = [json.loads(line) for line in (path / "check.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+    return [(line["vector"], line["expected"], line["scores"]) for line in lines]
+
+
+DTYPES = (FLOAT32, FLOAT16, INT8, BIT)
