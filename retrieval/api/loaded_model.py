@@ -25,6 +25,7 @@ from retrieval.api.document_texts import (
     own_passages,
     read_passages,
 )
+from retrieval.api.text_rows import Card, TextRows, with_room
 from retrieval.config import experiment
 from retrieval.config.fields import check_value, declared
 from retrieval.data.corpora.passages import Limits
@@ -175,15 +176,7 @@ class Model:
         Raises:
           UserError: both are given, there is no such prompt, or it leaves no room for a text.
         """
-        self._check_towers()
-        if not is_list(queries):
-            raise UserError(
-                "encode_queries takes a list of texts; write [query], or of a table table['query'].tolist()"
-            )
-        texts = [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
-        text = prompts.chosen(self._config.data, QUERY, prompt_name, prompt)
-        config = prompted.with_prompts(self._config, self._vocabulary, query=text)
-        return self._embed(self._tower(QUERY, config), towers.query_tokens(config, self._vocabulary, texts))
+        return self.embed(self.query_rows(queries, prompt_name, prompt))
 
     def encode_documents(
         self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None
@@ -197,11 +190,56 @@ class Model:
         Raises:
           UserError: as `encode_queries`, or a document is none.
         """
+        return self.embed(self.document_rows(documents, prompt_name, prompt))
+
+    def query_rows(
+        self, queries: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
+    ) -> TextRows:
+        """Queries as token ids, for `embed`: what `encode_queries` begins with.
+
+        Args:
+          room: tokens that a row may have beyond those that the tower takes. A text is cut where it has another row
+            with room.
+
+        Raises:
+          UserError: as `encode_queries`.
+        """
         self._check_towers()
-        text = prompts.chosen(self._config.data, DOCUMENT, prompt_name, prompt)
-        config = prompted.with_prompts(self._config, self._vocabulary, document=text)
-        rows = towers.candidate_windows(config, self._vocabulary, candidates(documents))
-        return self._embed(self._tower(DOCUMENT, config), [windows[0] for windows in rows])
+        if not is_list(queries):
+            raise UserError(
+                "encode_queries takes a list of texts; write [query], or of a table table['query'].tolist()"
+            )
+        texts = [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
+        config = self._config_of(QUERY, prompt_name, prompt)
+        rows = towers.query_tokens(with_room(config, room), self._vocabulary, texts)
+        return TextRows(rows, self._tower(QUERY, config))
+
+    def document_rows(
+        self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
+    ) -> TextRows:
+        """Documents as token ids, as `query_rows`.
+
+        Raises:
+          UserError: as `encode_documents`.
+        """
+        self._check_towers()
+        config = self._config_of(DOCUMENT, prompt_name, prompt)
+        rows = towers.candidate_windows(with_room(config, room), self._vocabulary, candidates(documents))
+        return TextRows([windows[0] for windows in rows], self._tower(DOCUMENT, config))
+
+    def embed(self, rows: TextRows) -> np.ndarray:
+        """Embeddings of texts, float32 [N, E]."""
+        return self._embed(rows.tower, rows.ids)
+
+    @property
+    def card(self) -> Card:
+        """What the towers are, for those who ask for embeddings."""
+        self._check_towers()
+        form, config = towers.form_of(self._config), self._config
+        trained = self._run.holder("train").config.train.matryoshka if self._run else ()
+        sizes = tuple(sorted({*(size for size in trained if size < form.dim), form.dim}))
+        lengths = {QUERY: config.data.query_length, DOCUMENT: config.data.document_length}
+        return Card(sizes, lengths, config.model.pooling, config.model.dtype, config.data.default_prompt)
 
     def index(
         self,
@@ -338,6 +376,10 @@ class Model:
             )
         TRAINED["reranker"].fetch(run, value, _RERANKER)
         return TRAINED["reranker"].open(run, value, _RERANKER)
+
+    def _config_of(self, side: str, prompt_name: str | None, prompt: str | None) -> ConfigDict:
+        text = prompts.chosen(self._config.data, side, prompt_name, prompt)
+        return prompted.with_prompts(self._config, self._vocabulary, **{side: text})
 
     def _check_towers(self) -> None:
         if not self._has_towers:

@@ -44,6 +44,23 @@ class PairScorer(Protocol):
         """How well each of a few documents answers a query, float32 [N]."""
         ...
 
+    def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
+        """The token ids of a query with each document, for `scores_of_rows`.
+
+        Args:
+          room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
+            another row with room.
+        """
+        ...
+
+    def scores_of_rows(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """The scores of a few pairs, float32 [N], as `scores_of` gives them."""
+        ...
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Of scores, how likely it is that the document answers the query: from 0 to 1, in the same order."""
+        ...
+
     def compile(self, count: int) -> None:
         """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
         ...

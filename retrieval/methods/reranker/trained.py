@@ -88,6 +88,10 @@ class PairRows(Protocol):
         """The row of each document, behind its beginning."""
         ...
 
+    def with_room(self, room: int) -> "PairRows":
+        """The same with so many more tokens of a query, and of a row."""
+        ...
+
 
 class JoinedRows(NamedTuple):
     """As `PairRows`: `[CLS] query [SEP] document [SEP]`."""
@@ -110,6 +114,10 @@ class JoinedRows(NamedTuple):
         template = self.vocabulary.template
         return [joined(beginning, body, template, self.lengths) for beginning, body in zip(beginnings, bodies)]
 
+    def with_room(self, room: int) -> "JoinedRows":
+        """As `PairRows.with_room`."""
+        return self._replace(lengths=Lengths(*(length + room for length in self.lengths)))
+
 
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
@@ -129,9 +137,23 @@ class Reranker:
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
-        rows = self._rows.of(self._rows.begin([query]) * len(documents), documents)
+        return self.scores_of_rows(self.rows_of(query, documents))
+
+    def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
+        """As `PairScorer.rows_of`."""
+        rows = self._rows.with_room(room) if room else self._rows
+        return rows.of(rows.begin([query]) * len(documents), documents)
+
+    def scores_of_rows(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """As `PairScorer.scores_of_rows`."""
         parts = [self._few(rows[start : start + _FEW])[:, 0] for start in range(0, len(rows), _FEW)]
         return np.concatenate([np.zeros(0, np.float32), *parts])
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """As `PairScorer.probabilities`: a score is a probability, its logarithm, or a logit."""
+        if self._model.sigmoid:
+            return scores
+        return np.exp(scores) if self._model.classes == 2 else np.exp(-np.logaddexp(0, -scores))
 
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""

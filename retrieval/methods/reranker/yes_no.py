@@ -77,6 +77,10 @@ class JudgedRows(NamedTuple):
         bodies = self.vocabulary.encode_batch([start + text for start, text in zip(beginnings, texts)])
         return [[*before, *body[:room], *behind] for body in bodies]
 
+    def with_room(self, room: int) -> "JudgedRows":
+        """As `PairRows.with_room`."""
+        return self._replace(length=self.length + room)
+
     def check(self, folder: EncoderFolder, field: str, query: int) -> None:
         """Checks that the vocabulary has the tokens of the frame, and a row room for a query and a document.
 
