@@ -6,8 +6,8 @@ import shutil
 import socket
 import threading
 
-import numpy as np
 import pytest
+from support.served import Reranker
 
 from retrieval.api.answering import Answer
 
@@ -60,10 +60,6 @@ def pieces(query, texts):
     return marked(texts, {word for words in WORDS.of([query]) for word in words}, WORDS)
 
 
-def rerank(query, documents):
-    return np.arange(len(documents), dtype=np.float32)
-
-
 def answers(question, hits, k):
     """The last word of the first hit, behind characters that a browser counts as two."""
     return [Answer("park", 1.0, hit._replace(text=f"🦉🦉 {TWIN}"), len(TWIN) - 1, len(TWIN) + 3) for hit in hits[:k]]
@@ -73,7 +69,7 @@ def answers(question, hits, k):
 def address():
     """A server of made-up hits, in a thread."""
     titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
-    service = Service(titles, 4321, search, pieces, {}, rerank, answers, 2)
+    service = Service(titles, 4321, search, pieces, None, Reranker(), answers, 2)
     application = app.make_app(lambda: service, Limits(k=MOST, characters=50), ("127.0.0.1",))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))

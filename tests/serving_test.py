@@ -8,9 +8,9 @@ import threading
 import time
 import urllib.request
 
-import numpy as np
 import pytest
 from support import children
+from support.served import Reranker, Towers
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
@@ -39,9 +39,7 @@ def marked(query, texts):
 
 
 def made(search=found, **changes):
-    encode = {kind: lambda texts, prompt_name: np.ones((len(texts), 2), np.float32) for kind in ("query", "document")}
-    values = {"titles": {"dense": "dense", "bm25": "BM25"}, "passages": 7, "encode": encode, "prompts": ("query", "nq")}
-    values |= changes
+    values = {"titles": {"dense": "dense", "bm25": "BM25"}, "passages": 7, "model": Towers(("query", "nq"))} | changes
     return Service(search=search, marked=marked, **values)
 
 
@@ -70,21 +68,19 @@ def test_a_request_names_the_prompt_of_its_texts():
     def search(queries, k, systems, prompt_name):
         return [{name: [Hit(str(prompt_name), "", "", 1.0)] for name in systems} for _ in queries]
 
-    def encode(texts, prompt_name):
-        return np.full((len(texts), 1), {"nq": 3.0, None: 4.0}[prompt_name], np.float32)
-
-    asked = client(made(search, encode={"query": encode, "document": encode}))
+    towers = Towers(("query", "nq"))
+    asked = client(made(search, model=towers))
     several = {"queries": ["a", "b"], "k": 1, "systems": ["dense"]}
     for named, expected in (({"prompt_name": "nq"}, "nq"), ({}, "None")):
         answer = asked.post("/api/search", json=several | named).json()["results"]
         assert [each["systems"]["dense"][0]["id"] for each in answer] == [expected] * 2
     assert asked.get("/api/search?q=a&prompt_name=nq").json()["systems"]["dense"][0]["id"] == "nq"
     for kind in ("query", "document"):
-        for named, expected in (({"prompt_name": "nq"}, 3.0), ({}, 4.0)):
-            body = {"texts": ["a"], "kind": kind} | named
-            assert asked.post("/api/encode", json=body).json()["embeddings"] == [[expected]]
+        for named, expected in (({"prompt_name": "nq"}, "nq"), ({}, None)):
+            assert asked.post("/api/encode", json={"texts": ["a"], "kind": kind} | named).status_code == 200
+            assert towers.asked[-1] == (kind, expected, 1)
     assert asked.get("/api/health").json()["prompts"] == ["query", "nq"]
-    answer = client(made(prompts=())).get("/api/search?q=a&prompt_name=nq")
+    answer = client(made(model=None)).get("/api/search?q=a&prompt_name=nq")
     assert answer.status_code == 404 and "leave 'prompt_name' out" in answer.json()["error"]
 
 
@@ -96,7 +92,7 @@ def test_several_queries_are_answered_at_once_and_in_order(asked):
     assert [each | {"milliseconds": 0} for each in answer["results"]] == [each | {"milliseconds": 0} for each in alone]
     one = asked.post("/api/search", json={"queries": ["an owl"]}).json()
     assert [each["query"] for each in one["results"]] == ["an owl"]
-    reranks = client(made(rerank=lambda query, documents: np.arange(len(documents), dtype=np.float32)))
+    reranks = client(made(reranker=Reranker()))
     lists = reranks.post("/api/search", json={"queries": ["a", "b"], "k": 1, "systems": ["reranked"]}).json()["results"]
     assert [each["systems"]["reranked"][0]["id"] for each in lists] == ["p19", "p19"]
 
@@ -115,7 +111,7 @@ def test_texts_are_encoded(asked):
 
 
 def test_hits_are_reranked_where_there_is_a_reranker():
-    scores = made(rerank=lambda query, documents: np.arange(len(documents), dtype=np.float32))
+    scores = made(reranker=Reranker())
     with_reranker = client(scores)
     answer = with_reranker.post("/api/rerank", json={"query": "owl", "documents": ["a", {"text": "b"}]}).json()
     assert answer["results"] == [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}]
@@ -231,8 +227,7 @@ def test_answers_and_refusals_are_as_described():
     def answers(query, hits, k):
         return [Answer("owl", 2.0, hits[0], 4, 7)]
 
-    rerank = {"rerank": lambda query, documents: np.zeros(len(documents), np.float32)}
-    whole, bare = client(made(answer=answers, paragraphs=1, **rerank)), client(made(encode={}))
+    whole, bare = client(made(answer=answers, paragraphs=1, reranker=Reranker())), client(made(model=None))
     described = whole.get("/openapi.json").json()
     assert {(way.upper(), path) for path, ways in described["paths"].items() for way in ways} == ANSWERED.keys()
     for (method, path), given in ANSWERED.items():

@@ -42,13 +42,16 @@ class Batcher(Generic[T, R]):
         """How many items wait."""
         return self._waiting.qsize()
 
-    def submit(self, item: T) -> "Future[R]":
+    def submit(self, item: T, is_new: bool = True) -> "Future[R]":
         """The result of an item, as soon as its batch is done; one that is cancelled before is left out.
+
+        Args:
+          is_new: whether it may be refused: not where others of its request have been computed.
 
         Raises:
           BusyError: too many wait already.
         """
-        if len(self) >= self._limit:
+        if is_new and len(self) >= self._limit:
             raise BusyError
         future: Future[R] = Future()
         self._waiting.put((item, future))

@@ -10,6 +10,10 @@ from starlette.responses import Response
 
 from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
+from retrieval.serving.errors import EMPTY, MANY, FieldError, RefusedError
+
+Given = dict[str, Any]
+"""The values of a request's fields."""
 
 _JSON = "application/json"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
@@ -26,6 +30,9 @@ class Limits(NamedTuple):
       seconds: until it is answered.
       waiting: requests that wait to be computed.
       batch: queries that are searched at once.
+      inputs: texts of a call of a protocol of others, to embed or to rerank.
+      inputs_tokens, inputs_body, inputs_seconds: of such a call: tokens of all its texts, bytes, and seconds until it
+        is answered.
     """
 
     k: int = 100
@@ -35,24 +42,20 @@ class Limits(NamedTuple):
     seconds: float = 10.0
     waiting: int = 256
     batch: int = 32
-
-
-class RefusedError(Exception):
-    """A request that is not answered."""
-
-    def __init__(self, status: int, message: str):
-        """Args are the status of HTTP, and a sentence."""
-        super().__init__(message)
-        self.status = status
+    inputs: int = 2048
+    inputs_tokens: int = 300_000
+    inputs_body: int = 8 << 20
+    inputs_seconds: float = 60.0
 
 
 class Field(NamedTuple):
     """A field of a request.
 
     Attributes:
-      schema: what it may be, in as much of JSON Schema as `_read` knows.
+      schema: what it may be, in as much of JSON Schema as `_check` knows.
       default: its value where a request does not have it.
       is_needed: whether every request has it.
+      remedy: what to do where it has another value.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Field(NamedTuple):
     what: str
     default: Any = None
     is_needed: bool = False
+    remedy: str = ""
 
 
 class Operation(NamedTuple):
@@ -71,22 +75,23 @@ class Operation(NamedTuple):
       gives: the name of its answer's schema; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       lacks: what a run may lack for it.
+      is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is.
+      example: the fields of a request, for the description.
     """
 
     method: str
     path: str
     what: str
-    answer: Callable[[dict[str, Any]], Awaitable[Response]]
+    answer: Callable[[Given], Awaitable[Response]]
     gives: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()
     lacks: str = ""
+    is_foreign: bool = False
+    example: Given | None = None
 
-    async def read(self, request: Request, longest: int) -> dict[str, Any]:
+    async def read(self, request: Request, limits: Limits) -> Given:
         """The values of a request's fields: for POST of its body, a JSON object, otherwise of its address.
-
-        Args:
-          longest: bytes of a body.
 
         Raises:
           RefusedError: the body is too long, or no JSON object.
@@ -96,9 +101,12 @@ class Operation(NamedTuple):
         if not self.fields:
             return {}  # whatever a monitor adds to the address
         fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
-        if is_post and (name := next(iter(request.query_params), "")):
+        if is_post and not self.is_foreign and (name := next(iter(request.query_params), "")):
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
+        longest = limits.inputs_body if self.is_foreign else limits.body
         given: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
+        if self.is_foreign:
+            given = {name: value for name, value in given.items() if name in fields and value is not None}
         for name in given:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)
@@ -109,7 +117,7 @@ class Operation(NamedTuple):
             raise UserError(f"'{chosen[0]}' and '{chosen[1]}' are both there: leave one out")
         needed = {name for name, field in fields.items() if field.is_needed} | set(() if chosen else self.one_of[:1])
         return {
-            name: _read(field.schema, given.get(name), name) if name in given or name in needed else field.default
+            name: _checked(field, given.get(name)) if name in given or name in needed else field.default
             for name, field in fields.items()
         }
 
@@ -154,6 +162,11 @@ def document(longest: int) -> dict[str, Any]:
     return {"anyOf": [text(longest), {"$ref": "#/components/schemas/Document"}]}
 
 
+def one_or_several(longest: int, most: int) -> dict[str, Any]:
+    """A text, or a list of texts."""
+    return {"anyOf": [text(longest), several(text(longest), most)]}
+
+
 def several(of: dict[str, Any], most: int) -> dict[str, Any]:
     """A list of at least one and at most so many."""
     return {"type": "array", "minItems": 1, "maxItems": most, "items": of}
@@ -167,37 +180,48 @@ def _typed(schema: dict[str, Any], value: str) -> Any:
     return int(value) if is_whole else _SWITCHES.get(value, value) if schema["type"] == "boolean" else value
 
 
-def _read(schema: dict[str, Any], value: Any, name: str) -> Any:
-    """A value, if it is as its schema says.
+def _checked(field: Field, value: Any) -> Any:
+    """A value, if it is as the schema of its field says.
 
     Raises:
-      UserError: it is not.
+      FieldError: it is not.
     """
-    if "anyOf" in schema:  # a text, or a record, whose other parts are checked where it is used
-        is_record = isinstance(value, dict)
-        _read(schema["anyOf"][0], value.get("text") if is_record else value, f"{name}.text")
+    try:
+        _check(field.schema, value, field.name)
+    except FieldError as error:
+        kind = EMPTY if value in ("", []) else error.kind
+        raise FieldError(f"{error}{field.remedy}", kind, field.name) from error
+    return value
+
+
+def _check(schema: dict[str, Any], value: Any, name: str) -> None:
+    if "anyOf" in schema:
+        one, other = schema["anyOf"]
+        if "$ref" in other:  # a text, or a record, whose other parts are checked where it is used
+            _check(one, value.get("text") if isinstance(value, dict) else value, f"{name}.text")
+        else:
+            _check(other if isinstance(value, list) else one, value, name)
     elif "enum" in schema:
         if value not in schema["enum"]:
-            raise unknown_name(name, str(value)[:100], schema["enum"])
+            raise FieldError(str(unknown_name(name, str(value)[:100], schema["enum"])))
     elif schema["type"] == "string":
         if not isinstance(value, str) or not value.strip():
-            raise UserError(f"'{name}' is missing or no text")
+            raise FieldError(f"'{name}' is missing or no text")
         if len(value) > schema["maxLength"]:
-            raise UserError(f"'{name}' has {len(value)} characters, and at most {schema['maxLength']} are read")
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise UserError(f"'{name}' has half of a surrogate pair in it, which is no character")
+            raise FieldError(f"'{name}' has {len(value)} characters, and at most {schema['maxLength']} are read")
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise FieldError(f"'{name}' has half of a surrogate pair in it, which is no character")
     elif schema["type"] == "integer":
         if type(value) is not int or not schema["minimum"] <= value <= schema["maximum"]:
             needed = f"from {schema['minimum']} to {schema['maximum']}"
-            raise UserError(f"'{name}' is {value!r}: a whole number {needed} is needed"[:300])
+            raise FieldError(f"'{name}' is {value!r}: a whole number {needed} is needed"[:300])
     elif schema["type"] == "boolean":
         if not isinstance(value, bool):
-            raise UserError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
+            raise FieldError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
     elif not isinstance(value, list) or len(value) < schema.get("minItems", 0):
-        raise UserError(f"'{name}' is missing or no list: send a list of at least one")
+        raise FieldError(f"'{name}' is missing or no list: send a list of at least one")
     elif len(value) > schema.get("maxItems", len(value)):
-        raise UserError(f"'{name}' has {len(value)} texts, and at most {schema['maxItems']} are read at a time")
+        raise FieldError(f"'{name}' has {len(value)} texts, and at most {schema['maxItems']} are read at a time", MANY)
     else:
         for place, each in enumerate(value):
-            _read(schema["items"], each, f"{name}[{place}]")
-    return value
+            _check(schema["items"], each, f"{name}[{place}]")

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from retrieval.api.answering import Answer, Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
-from retrieval.api.document_texts import Document, candidates
+from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
 from retrieval.errors import UserError
 from retrieval.recipes.trained_model import PairScorer
@@ -33,12 +31,10 @@ class Service:
       passages: how many are searched.
       search: queries, hits of each list, systems and perhaps the name of a prompt to the lists of each query.
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
-      encode: texts or records, and perhaps the name of a prompt, to embeddings [N, E], by whether they are a 'query' or
-        a 'document'.
-      rerank: a query and texts or records to scores [N].
+      model: embeds texts.
+      reranker: scores a query with documents.
       answer: a question, hits and a number to the best answers in these, best first.
       paragraphs: hits that are read for an answer.
-      prompts: the names of those that queries and documents can be embedded with.
       opened: when, in seconds since 1970.
     """
 
@@ -46,11 +42,10 @@ class Service:
     passages: int
     search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]]
     marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
-    encode: Mapping[str, Callable[[Sequence[Any], str | None], np.ndarray]]
-    rerank: Callable[[str, Sequence[Any]], np.ndarray] | None = None
+    model: Model | None = None
+    reranker: PairScorer | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
-    prompts: Collection[str] = ()
     opened: float = dataclasses.field(default_factory=time.time)
 
 
@@ -65,16 +60,8 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         wanted = {word for words in own.words.of([query]) for word in words}
         return marked(texts, wanted, own.words)
 
-    def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
-        assert reranker, "otherwise nobody asks"
-        return reranker.scores_of(query, candidates(documents))
-
-    encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     own.compile(batch)
-    parts: dict[str, Any] = {
-        "rerank": scores if reranker else None,
-        "prompts": tuple(own.model.prompts if own.model else ()),
-    }
+    parts: dict[str, Any] = {"model": own.model, "reranker": reranker}
     if reranker:
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
@@ -82,7 +69,7 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
         answer(_WORD, [Hit("", "", _WORD, 0.0)])
         parts |= {"answer": answer, "paragraphs": answerer.paragraphs}
-    return Service(own.titles, len(own.texts), own.search, marked_pieces, encode, **parts)
+    return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts)
 
 
 class Current:

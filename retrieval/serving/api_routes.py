@@ -1,0 +1,127 @@
+"""The API below /api, which the page asks too: search, embeddings, scores of a reranker, and answers of a reader."""
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from retrieval.errors import UserError, unknown_name
+from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.serving import answers, requests
+from retrieval.serving.answers import Query, written
+from retrieval.serving.engine import Engine
+from retrieval.serving.errors import RefusedError
+from retrieval.serving.requests import Field, Given, Operation
+from retrieval.serving.responses import json_response
+from retrieval.serving.service import Service
+
+_HITS = 10  # of a list, where the request does not say
+
+
+def operations(engine: Engine) -> tuple[Operation, ...]:
+    """What programs may ask for below /api."""
+    limits = engine.limits
+    query, k = requests.text(limits.characters), {"type": "integer", "minimum": 1, "maximum": limits.k}
+    documents = requests.several(requests.document(limits.body), limits.texts)
+    asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
+    prompt = Field("prompt_name", query, "the prompt that texts are embedded with, as /api/health names them")
+    search = (
+        *asked,
+        Field("k", k, "hits of a list", min(_HITS, limits.k)),
+        Field("systems", {"type": "array", "items": query}, "whose lists, as /api/health names them; or all", ()),
+        prompt,
+        Field("details", {"type": "boolean"}, "whether to mark what matches, and what is nearly the same", False),
+    )
+    queries = Field("queries", requests.several(query, limits.texts), "several queries at once")
+    kinds = {"type": "string", "enum": [QUERY, DOCUMENT]}
+    encode = (
+        Field("texts", documents, "texts, or records with a 'text' and a 'title'", is_needed=True),
+        Field("kind", kinds, "'document' reads titles, and texts as documents", QUERY),
+        prompt,
+    )
+    rerank = (
+        Field("query", query, "a query", is_needed=True),
+        Field("documents", documents, "texts, or hits", is_needed=True),
+    )
+    answer = (*asked, Field("k", k, "answers", 1))
+    one, question = ("query", "q"), {"query": "how to install", "k": 2}
+    pair = {"query": "how to install", "documents": ["Install it with pip.", {"text": "It is red."}]}
+    found, answered, reader = "the hits of each system", "the best answers, each with its passage", "reader"
+    embedded, reranked = "an embedding of each text", "the reranker's score of each document, best first"
+    status = "passages, systems, limits, when the index was opened"
+
+    def operation(method: str, path: str, what: str, answer: Any, gives: str, *rest: Any, **options: Any) -> Operation:
+        return Operation(method, f"/api/{path}", what, functools.partial(answer, engine), gives, *rest, **options)
+
+    every = (*search, queries), (*one, "queries")
+    return (
+        operation("GET", "search", found, _search, "Found", search, one),
+        operation("POST", "search", found, _search, "FoundOrResults", *every, example=question),
+        operation("POST", "encode", embedded, _encode, "Encoded", encode, lacks="towers", example={"texts": ["red"]}),
+        operation("POST", "rerank", reranked, _rerank, "Reranked", rerank, lacks="reranker", example=pair),
+        operation("GET", "answer", answered, _answers, "Answered", answer, one, reader),
+        operation("POST", "answer", answered, _answers, "Answered", answer, one, reader, example=question),
+        operation("GET", "health", status, _health, "Health"),
+    )
+
+
+async def _search(engine: Engine, given: Given) -> Response:
+    service, came = engine.service, time.perf_counter()
+    known = tuple(answers.systems_of(service))
+    if others := set(given["systems"]) - {*known}:
+        raise unknown_name("systems", min(others)[:100], known)
+    systems = tuple(name for name in known if name in (given["systems"] or known))
+    prompt = _prompt(service, given)
+    several: Sequence[str] | None = given.get("queries")
+    found = await engine.search(
+        [
+            Query(text, given["k"], systems, prompt, given["details"], came)
+            for text in several or [given["query"] or given["q"]]
+        ]
+    )
+    return json_response(b'{"results":[' + b",".join(found) + b"]}" if several else found[0])
+
+
+async def _encode(engine: Engine, given: Given) -> Response:
+    texts, kind = given["texts"], given["kind"]
+    if kind == QUERY and not all(isinstance(each, str) for each in texts):
+        raise UserError("'texts' holds records, and queries are texts: send texts, or the kind 'document'")
+    prompt = _prompt(engine.service, given)
+    embeddings, _ = await engine.embed(kind, texts, prompt, np.ndarray.tolist, "texts")
+    return json_response(written({"dimensions": len(embeddings[0]), "embeddings": embeddings}))
+
+
+async def _rerank(engine: Engine, given: Given) -> Response:
+    scores_N, _ = await engine.rerank(given["query"], given["documents"], "documents")
+    results = [
+        {"index": place, "score": scores_N[place].item()} for place in np.argsort(-scores_N, kind="stable").tolist()
+    ]
+    return json_response(written({"results": results}))
+
+
+async def _answers(engine: Engine, given: Given) -> Response:
+    service, query, came = engine.service, given["query"] or given["q"], time.perf_counter()
+    if not service.answer:
+        raise RefusedError(404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model")
+    return json_response(await engine.slowly(lambda: answers.answered(service, query, given["k"], came)))
+
+
+async def _health(engine: Engine, given: Given) -> Response:
+    service = engine.service
+    has = {"encode": bool(service.model), "rerank": bool(service.reranker), "answer": bool(service.answer)}
+    told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
+    told |= {"systems": answers.systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
+    return json_response(written(told | {"limits": engine.limits._asdict()}))
+
+
+def _prompt(service: Service, given: Given) -> str | None:
+    """The name of the prompt that a request asks for, if it does."""
+    name, known = given["prompt_name"], service.model.prompts if service.model else ()
+    if name is not None and name not in known:
+        if not known:
+            raise RefusedError(404, "the run has no towers that a prompt could be for: leave 'prompt_name' out")
+        raise unknown_name("prompt", name[:100], known)
+    return name

@@ -1,0 +1,221 @@
+"""What all protocols ask: the service of the moment, behind threads that take together what has come together."""
+
+import asyncio
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from retrieval.api.document_texts import candidates
+from retrieval.api.text_rows import TextRows
+from retrieval.runtime.model_folder import QUERY
+from retrieval.serving import answers
+from retrieval.serving.answers import RERANKED, Query
+from retrieval.serving.batching import Batcher
+from retrieval.serving.errors import MANY, FieldError, RefusedError
+from retrieval.serving.measures import Measures
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+T = TypeVar("T")
+
+ROWS = 32  # texts of a batch of the device
+_AHEAD = 2  # batches of a request that wait or are computed: those of other requests come between them
+
+
+class _Piece(NamedTuple):
+    """Some texts of a request; `written` makes of their embeddings [N, E] what the answer has of each."""
+
+    rows: TextRows
+    embed: Callable[[TextRows], np.ndarray]
+    written: Callable[[np.ndarray], Sequence[Any]]
+
+
+class Engine:
+    """Answers of a service, which may change between them.
+
+    Attributes:
+      name: of the model, for the clients that name one.
+      measures: what the server tells of itself.
+    """
+
+    def __init__(self, service: Callable[[], Service], limits: Limits, name: str = "model"):
+        self._service, self.limits, self.name = service, limits, name
+        self.measures = Measures(lambda: service().passages, lambda: service().opened, lambda: self.waiting)
+        self._quick = Batcher(self._searched, limits.batch, limits.waiting, self.measures.batch)
+        # What takes long has threads of its own, so that no search waits for it.
+        self._slow: Batcher[Callable[[], Any], Any] = Batcher(
+            lambda calls: [call() for call in calls], 1, limits.waiting
+        )
+        self._texts = Batcher(_embedded, ROWS, limits.waiting)
+
+    @property
+    def service(self) -> Service:
+        """The one that answers now."""
+        return self._service()
+
+    @property
+    def waiting(self) -> int:
+        """How much waits to be computed."""
+        return len(self._quick) + len(self._slow) + len(self._texts)
+
+    async def search(self, queries: Sequence[Query]) -> list[bytes]:
+        """The answers to queries, which wait as those of other requests do."""
+        futures: list[Future[bytes]] = []
+        try:
+            for query in queries:
+                is_slow = RERANKED in query.systems
+                reranked = functools.partial(self._reranked, query)
+                futures.append(self._slow.submit(reranked) if is_slow else self._quick.submit(query))
+            return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        finally:
+            for future in futures:
+                future.cancel()  # those that nobody waits for any more
+
+    async def best_hits(self, query: str, k: int) -> bytes:
+        """The answer to a query by the system that is best of those that search."""
+        (answer,) = await self.search(
+            [Query(query, k, (answers.best_system(self.service),), None, False, time.perf_counter())]
+        )
+        return answer
+
+    async def slowly(self, call: Callable[[], T]) -> T:
+        """What a call gives that takes long."""
+        return await asyncio.wrap_future(self._slow.submit(call))
+
+    async def embed(
+        self,
+        side: str,
+        texts: Sequence[Any],
+        prompt: str | None,
+        written: Callable[[np.ndarray], Sequence[T]],
+        field: str,
+        truncate: bool = True,
+    ) -> tuple[list[T], int]:
+        """What an answer has of the embedding of each text, and the tokens of all.
+
+        Args:
+          side: whether they are each a query or a document.
+          prompt: the name of the one that they have; None for that of their side.
+          written: makes something of embeddings [N, E].
+          field: the field of the request that has them, for errors.
+          truncate: whether the end of long ones is cut; otherwise they are refused.
+
+        Raises:
+          RefusedError: the run embeds nothing.
+          UserError: they have too many tokens.
+        """
+        model = self.service.model
+        if not model:
+            raise RefusedError(404, "the run has no towers that encode: serve one that trains them")
+        tokenize = functools.partial(model.query_rows if side == QUERY else model.document_rows, prompt_name=prompt)
+        rows = await asyncio.to_thread(tokenize, texts)
+        if not truncate:
+            longest = model.card.lengths[side]
+            full = [place for place, ids in enumerate(rows.ids) if len(ids) >= longest]
+            with_room = await asyncio.to_thread(tokenize, [texts[place] for place in full], room=1) if full else rows
+            cut = [place for place, ids in zip(full, with_room.ids) if len(ids) > longest]
+            _check_cut(cut, field, f"has more than {longest} tokens")
+        count = self._tokens(rows.ids, field)
+
+        def item(places: list[int]) -> _Piece:
+            return _Piece(rows._replace(ids=[rows.ids[place] for place in places]), model.embed, written)
+
+        return await self._in_pieces(self._texts, rows.ids, item), count
+
+    async def rerank(
+        self, query: str, documents: Sequence[Any], field: str, truncate: bool = True
+    ) -> tuple[np.ndarray, int]:
+        """The score of each document, float32 [N], and the tokens of all pairs.
+
+        Raises:
+          RefusedError: there is no reranker.
+          UserError: as `embed`.
+        """
+        reranker = self.service.reranker
+        if not reranker:
+            raise RefusedError(404, "the server has no reranker: start it with --config.serve.reranker")
+        passages = candidates(documents)
+        rows = await asyncio.to_thread(reranker.rows_of, query, passages)
+        if not truncate:
+            with_room = await asyncio.to_thread(reranker.rows_of, query, passages, 1)
+            cut = [place for place, (ids, longer) in enumerate(zip(rows, with_room)) if ids != longer]
+            _check_cut(cut, field, "has more tokens, with the query, than the reranker takes")
+        count = self._tokens(rows, field)
+
+        def item(places: list[int]) -> Callable[[], Sequence[float]]:
+            return lambda: reranker.scores_of_rows([rows[place] for place in places]).tolist()
+
+        return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
+
+    def _searched(self, queries: list[Query]) -> list[bytes]:
+        return answers.searched(self.service, queries)
+
+    def _reranked(self, query: Query) -> bytes:
+        return answers.reranked(self.service, query)
+
+    def _tokens(self, rows: Sequence[Sequence[int]], field: str) -> int:
+        count, most = sum(map(len, rows)), self.limits.inputs_tokens
+        if count > most:
+            raise FieldError(
+                f"'{field}' has {count} tokens, and at most {most} are read at a time: send less", MANY, field
+            )
+        return count
+
+    async def _in_pieces(
+        self, batcher: Batcher[Any, Any], rows: Sequence[Sequence[int]], item: Callable[[list[int]], Any]
+    ) -> list[Any]:
+        """A result for each row, of pieces with rows of like length; `item` is what the batcher takes of some rows."""
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        results: list[Any] = [None] * len(rows)
+        waiting: deque[tuple[list[int], Future[Any]]] = deque()
+
+        async def take() -> None:
+            places, future = waiting[0]
+            for place, result in zip(places, await asyncio.wrap_future(future), strict=True):
+                results[place] = result
+            waiting.popleft()
+
+        try:
+            for start in range(0, len(order), ROWS):
+                places = order[start : start + ROWS]
+                waiting.append((places, batcher.submit(item(places), is_new=start == 0)))
+                if len(waiting) == _AHEAD:
+                    await take()
+            while waiting:
+                await take()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+        return results
+
+
+def _embedded(pieces: Sequence[_Piece]) -> list[Sequence[Any]]:
+    """What is written of each piece. Rows of one tower are embedded together, as many as a batch has."""
+    results: list[Any] = [None] * len(pieces)
+    by_tower: dict[Any, list[int]] = {}
+    for place, piece in enumerate(pieces):
+        by_tower.setdefault(piece.rows.tower, []).append(place)
+    for tower, places in by_tower.items():
+        rows = [(place, ids) for place in places for ids in pieces[place].rows.ids]
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row][1]))
+        parts = [order[start : start + ROWS] for start in range(0, len(order), ROWS)]
+        embed = pieces[places[0]].embed
+        embedded = np.concatenate([embed(TextRows([rows[row][1] for row in part], tower)) for part in parts])
+        embeddings_NE = np.empty_like(embedded)
+        embeddings_NE[order] = embedded
+        start = 0
+        for place in places:
+            end = start + len(pieces[place].rows.ids)
+            results[place] = pieces[place].written(embeddings_NE[start:end])
+            start = end
+    return results
+
+
+def _check_cut(places: Sequence[int], field: str, why: str) -> None:
+    if places:
+        raise FieldError(f"'{field}[{places[0]}]' {why}: shorten it, or send \"truncate\": true", field=field)

@@ -1,0 +1,73 @@
+"""How each protocol says that a request is not answered: the body of its errors, and some of its statuses."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from retrieval.errors import UserError
+
+VALUE, EMPTY, MANY = "value", "empty", "many"
+
+_TEI_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
+
+
+class RefusedError(Exception):
+    """A request that is not answered."""
+
+    def __init__(self, status: int, message: str, field: str = "", code: str = ""):
+        """Args are the status of HTTP, a sentence, and for OpenAI's clients the field and a word for the error."""
+        super().__init__(message)
+        self.status, self.field, self.code = status, field, code
+
+
+class FieldError(UserError):
+    """A field of a request that has a value which it cannot have."""
+
+    def __init__(self, message: str, kind: str = VALUE, field: str = ""):
+        """`kind` says how its status is chosen: VALUE, EMPTY or MANY."""
+        super().__init__(message)
+        self.kind, self.field = kind, field
+
+
+class Form(NamedTuple):
+    """The errors of a protocol.
+
+    Attributes:
+      body: what is sent as JSON, for a status, a sentence, a field and a code; the last two may be ''.
+      fields: the status by the kind of a `FieldError`.
+      busy: the status where too many wait.
+      failed: the status where the server could not answer.
+    """
+
+    body: Callable[[int, str, str, str], dict[str, Any]]
+    fields: dict[str, int] = {}
+    busy: int = 503
+    failed: int = 500
+
+
+def _own(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return {"error": message}
+
+
+def _openai(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": field or None, "code": code or None}}
+
+
+def _tei(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
+
+
+def _rerank(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return _tei(status, message, field, code) | {"message": message}  # the last is Cohere's
+
+
+OWN, OPENAI = Form(_own), Form(_openai)
+TEI = Form(_tei, {EMPTY: 400, MANY: 413, VALUE: 422}, busy=429, failed=424)
+RERANK = TEI._replace(body=_rerank)
+
+
+def form_of(path: str) -> Form:
+    """The form of what is asked for at an address, be there something or not."""
+    if path.endswith("/rerank") and not path.startswith("/api/"):
+        return RERANK
+    return OPENAI if path.startswith("/v1/") else TEI if path in ("/embed", "/info") else OWN

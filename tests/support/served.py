@@ -1,0 +1,55 @@
+"""Stand-ins for what a service has: towers and a reranker that make numbers of texts by a rule."""
+
+import numpy as np
+
+from retrieval.api.text_rows import Card, TextRows
+
+
+class Towers:
+    """Embeds a text as (1, its tokens), before the parts of `numbers`: a token is a word."""
+
+    def __init__(self, prompts=("query", "document", "nq"), length=8, sizes=(2,), default_prompt="document"):
+        self.prompts = dict.fromkeys(prompts, "")
+        self.card = Card(sizes, {"query": length, "document": length}, "mean", "float32", default_prompt)
+        self.asked = []  # the side, the prompt and the number of texts of each call
+
+    def query_rows(self, queries, prompt_name=None, room=0):
+        return self._rows("query", list(queries), prompt_name, room)
+
+    def document_rows(self, documents, prompt_name=None, room=0):
+        texts = [each if isinstance(each, str) else each["text"] for each in documents]
+        return self._rows("document", texts, prompt_name, room)
+
+    def embed(self, rows):
+        return np.asarray([rows.tower(ids) for ids in rows.ids], np.float32)
+
+    def _rows(self, side, texts, prompt_name, room):
+        self.asked.append((side, prompt_name, len(texts)))
+        rows = [[len(word) for word in text.split()][: self.card.lengths[side] + room] for text in texts]
+        return TextRows(rows, self.vector)
+
+    def vector(self, ids):
+        return [1.0] * self.card.sizes[-1]
+
+
+class Reranker:
+    """Scores the documents of a call by their places, or by `score` of a query's and a document's words."""
+
+    def __init__(self, score=None, length=8):
+        self._score, self._length = score, length
+
+    def rows_of(self, query, documents, room=0):
+        rows = [[len(query.split()), *map(len, each.text.split())][: self._length + room] for each in documents]
+        return rows
+
+    def scores_of(self, query, documents):
+        return self.scores_of_rows(self.rows_of(query, documents))
+
+    def scores_of_rows(self, rows):
+        return np.asarray([self._score(row) for row in rows] if self._score else np.arange(len(rows)), np.float32)
+
+    def probabilities(self, scores):
+        return 1 / (1 + np.exp(-scores))
+
+    def compile(self, count):
+        pass
