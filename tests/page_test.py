@@ -69,7 +69,7 @@ def answers(question, hits, k):
 def address():
     """A server of made-up hits, in a thread."""
     titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
-    service = Service(titles, 4321, search, pieces, None, Reranker(), answers, 2)
+    service = Service(titles, 4321, search, pieces, reranker=Reranker(), answer=answers, paragraphs=2)
     application = app.make_app(lambda: service, Limits(k=MOST, characters=50), ("127.0.0.1",))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))

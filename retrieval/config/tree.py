@@ -996,6 +996,8 @@ declare(
     reranker=Field(
         "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any"
     ),
+    name=Field("", TEXT, "of the model, for clients that name one; '': that of the work directory"),
+    keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
     characters=Field(1000, whole(1), "most characters of a query"),
     texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank"),
@@ -1003,6 +1005,10 @@ declare(
     seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
     waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
     batch=Field(32, whole(1), "queries that are searched at once, at most"),
+    inputs=Field(2048, whole(1), "most texts of a call to /v1/embeddings, /embed or /rerank"),
+    inputs_tokens=Field(300_000, whole(1), "most tokens of all texts of such a call"),
+    inputs_body=Field(8_388_608, whole(1), "most bytes of such a call"),
+    inputs_seconds=Field(60.0, POSITIVE, "seconds until such a call is answered with an error"),
 )
 declare(
     "export",

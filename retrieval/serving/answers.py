@@ -9,7 +9,6 @@ from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import candidates
 from retrieval.search.near_duplicates import first_duplicates
-from retrieval.search.side_by_side import DENSE, HYBRID
 from retrieval.serving.service import RERANKED_DEPTH, Service
 
 RERANKED = "reranked"
@@ -35,11 +34,6 @@ def systems_of(service: Service) -> dict[str, str]:
     return {**service.titles, **({RERANKED: RERANKED} if service.reranker else {})}
 
 
-def best_system(service: Service) -> str:
-    """The one whose list a single one is: the hybrid, where there is one."""
-    return next(name for name in (HYBRID, DENSE, *service.titles) if name in service.titles)
-
-
 def searched(service: Service, queries: Sequence[Query]) -> list[bytes]:
     """The answers to queries that wait together: those of the same systems and prompt are searched at once."""
     lists: dict[int, dict[str, list[Hit]]] = {}
@@ -53,7 +47,7 @@ def searched(service: Service, queries: Sequence[Query]) -> list[bytes]:
 
 def reranked(service: Service, query: Query) -> bytes:
     """The answer to a query whose hits a reranker is asked about, too."""
-    depth, source = max(query.k, RERANKED_DEPTH), best_system(service)
+    depth, source = max(query.k, RERANKED_DEPTH), system_that_is_read(service.titles)
     systems = dict.fromkeys((*(name for name in query.systems if name != RERANKED), source))
     (lists,) = service.search([query.text], depth, tuple(systems), query.prompt)
     hits = lists[source]

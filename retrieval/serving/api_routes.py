@@ -24,7 +24,7 @@ _HITS = 10  # of a list, where the request does not say
 def operations(engine: Engine) -> tuple[Operation, ...]:
     """What programs may ask for below /api."""
     limits = engine.limits
-    query, k = requests.text(limits.characters), {"type": "integer", "minimum": 1, "maximum": limits.k}
+    query, k = requests.text(limits.characters), requests.whole(1, limits.k)
     documents = requests.several(requests.document(limits.body), limits.texts)
     asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
     prompt = Field("prompt_name", query, "the prompt that texts are embedded with, as /api/health names them")
@@ -33,7 +33,7 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
         Field("k", k, "hits of a list", min(_HITS, limits.k)),
         Field("systems", {"type": "array", "items": query}, "whose lists, as /api/health names them; or all", ()),
         prompt,
-        Field("details", {"type": "boolean"}, "whether to mark what matches, and what is nearly the same", False),
+        Field("details", requests.SWITCH, "whether to mark what matches, and what is nearly the same", False),
     )
     queries = Field("queries", requests.several(query, limits.texts), "several queries at once")
     kinds = {"type": "string", "enum": [QUERY, DOCUMENT]}

@@ -1,4 +1,4 @@
-"""The server's application: an API of JSON, counts for Prometheus at /metrics, and a page at /."""
+"""The server's application: an API of JSON, protocols that other programs speak, counts for Prometheus, and a page."""
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,21 +10,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrieval.serving import api_routes, openapi, page, responses
+from retrieval.serving import (
+    api_routes,
+    health_routes,
+    openai_routes,
+    openapi,
+    page,
+    rerank_routes,
+    responses,
+    tei_routes,
+    vertex_routes,
+)
 from retrieval.serving.answers import written
 from retrieval.serving.engine import Engine
 from retrieval.serving.guard import Guard
+from retrieval.serving.keys import Keys
 from retrieval.serving.measures import KIND
 from retrieval.serving.requests import Given, Limits, Operation
 from retrieval.serving.responses import json_response
 from retrieval.serving.service import Service
 
 # Each gives its `operations` of an engine. Those that are asked most often come first.
-PROTOCOLS = (api_routes,)
+PROTOCOLS = (api_routes, openai_routes, tei_routes, rerank_routes, vertex_routes, health_routes)
 
 
 def make_app(
-    service: Callable[[], Service], limits: Limits, hosts: Sequence[str], origins: Sequence[str] = ()
+    service: Callable[[], Service],
+    limits: Limits,
+    hosts: Sequence[str],
+    origins: Sequence[str] = (),
+    name: str = "model",
+    keys: Keys | None = None,
 ) -> "Guard | _CrossOrigin":
     """The application.
 
@@ -32,8 +48,10 @@ def make_app(
       service: gives the one that answers now.
       hosts: names that requests may ask for, so that no other site's page reaches this one; none for any.
       origins: of other sites whose pages may read what is answered; '*' for any.
+      name: of the model, for clients that name one.
+      keys: one of which a request has to have; None where none is needed.
     """
-    engine = Engine(service, limits)
+    engine = Engine(service, limits, name)
     operations = [operation for protocol in PROTOCOLS for operation in protocol.operations(engine)]
     operations += _descriptions(operations, engine)
     by_path: dict[str, dict[str, Operation]] = {}
@@ -45,8 +63,10 @@ def make_app(
     ]
     handlers: Any = responses.handlers()
     app = Starlette(routes=routes, exception_handlers=handlers)
+    seconds = {route.path: limits.seconds for route in routes}
+    seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
-    guarded = Guard(app, hosts, limits.seconds, frozenset(route.path for route in routes), engine.measures)
+    guarded = Guard(app, hosts, seconds, engine, keys)
     return _CrossOrigin(guarded, origins) if origins else guarded
 
 
@@ -54,8 +74,9 @@ class _CrossOrigin(CORSMiddleware):
     """Lets pages of other sites read what is behind it, errors of the guard too."""
 
     def __init__(self, guarded: Guard, origins: Sequence[str]):
-        super().__init__(guarded, origins, ["GET", "POST"], ["content-type"])  # the header is that of a POST
-        self.measures = guarded.measures
+        # The headers are that of a POST, and those that have a key.
+        super().__init__(guarded, origins, ["GET", "POST"], ["content-type", "authorization", "x-api-key"])
+        self.engine = guarded.engine
 
 
 def _endpoint(by_method: Mapping[str, Operation], limits: Limits) -> Callable[[Request], Awaitable[Response]]:

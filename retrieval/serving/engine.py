@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_texts import candidates
 from retrieval.api.text_rows import TextRows
 from retrieval.runtime.model_folder import QUERY
@@ -41,7 +42,10 @@ class Engine:
     Attributes:
       name: of the model, for the clients that name one.
       measures: what the server tells of itself.
+      is_ending: whether the process is about to end, and takes requests only until those who send them know it.
     """
+
+    is_ending = False
 
     def __init__(self, service: Callable[[], Service], limits: Limits, name: str = "model"):
         self._service, self.limits, self.name = service, limits, name
@@ -52,6 +56,10 @@ class Engine:
             lambda calls: [call() for call in calls], 1, limits.waiting
         )
         self._texts = Batcher(_embedded, ROWS, limits.waiting)
+
+    def end(self) -> None:
+        """From now on the server is not ready."""
+        self.is_ending = True
 
     @property
     def service(self) -> Service:
@@ -77,10 +85,9 @@ class Engine:
                 future.cancel()  # those that nobody waits for any more
 
     async def best_hits(self, query: str, k: int) -> bytes:
-        """The answer to a query by the system that is best of those that search."""
-        (answer,) = await self.search(
-            [Query(query, k, (answers.best_system(self.service),), None, False, time.perf_counter())]
-        )
+        """The answer to a query by the hybrid, or by the one system that there is."""
+        systems = (system_that_is_read(self.service.titles),)
+        (answer,) = await self.search([Query(query, k, systems, None, False, time.perf_counter())])
         return answer
 
     async def slowly(self, call: Callable[[], T]) -> T:

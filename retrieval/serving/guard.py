@@ -4,10 +4,13 @@ import asyncio
 import ipaddress
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval.serving.measures import Measures
+from retrieval.serving import health_routes
+from retrieval.serving.engine import Engine
+from retrieval.serving.errors import form_of
+from retrieval.serving.keys import Keys
 
 _HEADERS = [
     # The page loads nothing from elsewhere, runs no script but its own, and is shown in no other page.
@@ -27,28 +30,25 @@ class Guard:
     """An ASGI application before another one."""
 
     def __init__(
-        self,
-        app: Any,
-        hosts: Sequence[str],
-        seconds: float,
-        paths: Collection[str],
-        measures: Measures,
+        self, app: Any, hosts: Sequence[str], seconds: Mapping[str, float], engine: Engine, keys: Keys | None = None
     ):
         """Args:
         hosts: names that requests may ask for; none for any.
-        seconds: that a request may take, from its first byte on.
-        paths: that are counted by their names.
-        measures: are told the path, the status and the seconds of each request.
+        seconds: that a request may take, from its first byte on, by its address. Those are counted by their names.
+        engine: whose measures are told the path, the status and the seconds of each request.
+        keys: one of which a request has to have, but for those about health.
         """
-        self.measures = measures
+        self.engine = engine
         self._app, self._hosts, self._seconds = app, frozenset(host.lower() for host in hosts), seconds
-        self._paths = paths
+        self._keys, self._free = keys, health_routes.free()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
+        path = scope["path"]
+        seconds = self._seconds.get(path, self.engine.limits.seconds)
 
         async def send_guarded(message: Any) -> None:
             nonlocal status
@@ -57,18 +57,30 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *_HEADERS]}
             await send(message)
 
+        async def refuse(status: int, why: str, code: str = "", headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+            body = json.dumps(form_of(path).body(status, why, "", code)).encode()
+            headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *headers]
+            await send_guarded({"type": "http.response.start", "status": status, "headers": headers})
+            await send_guarded({"type": "http.response.body", "body": body})
+
         try:
             if self._hosts and _host(scope) not in self._hosts:
-                await _refuse(send_guarded, 421, "this server does not answer for that host: see config.serve.hosts")
+                await refuse(421, "this server does not answer for that host: see config.serve.hosts")
                 return
-            async with asyncio.timeout(self._seconds):
+            if self._keys and path not in self._free and not self._keys.admits(scope["headers"]):
+                why = "a key is needed that the server knows: send the header 'Authorization: Bearer KEY'"
+                await refuse(401, why, "invalid_api_key", [(b"www-authenticate", b"Bearer")])
+                return
+            async with asyncio.timeout(seconds):
                 await self._app(scope, receive, send_guarded)
         except TimeoutError:
             if not status:
-                await _refuse(send_guarded, 503, f"no answer within {self._seconds:g} seconds: try again later")
+                why = f"no answer within {seconds:g} seconds: try again later"
+                await refuse(503, why, headers=[(b"retry-after", b"1")])
         finally:
-            path = scope["path"] if scope["path"] in self._paths else "other"
-            self.measures.answered(path, status, time.perf_counter() - began)
+            self.engine.measures.answered(
+                path if path in self._seconds else "other", status, time.perf_counter() - began
+            )
 
 
 def local_names(host: str) -> tuple[str, ...]:
@@ -87,9 +99,3 @@ def _host(scope: Any) -> str:
     """The host of a request without its port."""
     value = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
     return value.partition("]")[0].lstrip("[") if value.startswith("[") else value.partition(":")[0]
-
-
-async def _refuse(send: Any, status: int, message: str) -> None:
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": message}).encode()})

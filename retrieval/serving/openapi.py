@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
+from retrieval.serving.errors import OWN, form_of
 from retrieval.serving.requests import Limits, Operation
 
 _TYPES = {str: "string", float: "number", int: "integer"}
@@ -11,6 +12,11 @@ _TYPES = {str: "string", float: "number", int: "integer"}
 
 def _object(**fields: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def _optional(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """An object with further fields, which it may have."""
+    return schema | {"properties": schema["properties"] | fields}
 
 
 def _list(of: Any) -> dict[str, Any]:
@@ -35,6 +41,19 @@ _HIT, _PIECE = _tuple(Hit), {"type": "array", "prefixItems": [_TEXT, _SWITCH]}
 _DETAILS = {"marked": _by_name(_list(_PIECE)), "alike": _WHOLE}  # where they are asked for
 _PARTS = {name: _TEXT for name in ("title", "text", "section", "url")} | {"id": {"anyOf": [_TEXT, _WHOLE]}}
 _ANSWER = _object(answer=_TEXT, score=_NUMBER, start=_WHOLE, end=_WHOLE, hit=_named("Hit"))
+_OF_TEXTS = _list(_optional(_object(index=_WHOLE, score=_NUMBER), text=_TEXT))
+_OF_DOCUMENTS = _object(
+    id=_TEXT,
+    model=_TEXT,
+    results=_list(_optional(_object(index=_WHOLE, relevance_score=_NUMBER), document=_named("Document"))),
+    usage=_object(total_tokens=_WHOLE),
+    meta={"type": "object"},
+)
+_INFO = _optional(
+    _object(model_id=_TEXT, max_client_batch_size=_WHOLE, max_concurrent_requests=_WHOLE),
+    **{"model_dtype": _TEXT, "model_type": {"type": "object"}, "max_input_length": _WHOLE},
+)
+_STATUS = _optional(_object(status=_TEXT), passages=_WHOLE)
 _ROUTE = _object(method=_TEXT, path=_TEXT, what=_TEXT, fields=_by_name(_TEXT))
 _HAS = {name: _SWITCH for name in ("encode", "rerank", "answer")}
 _SCHEMAS: Mapping[str, Any] = {
@@ -55,6 +74,18 @@ _SCHEMAS: Mapping[str, Any] = {
         limits=_tuple(Limits),
         **_HAS,
     ),
+    "Embeddings": _object(
+        object=_TEXT,
+        data=_list(_object(object=_TEXT, index=_WHOLE, embedding={"anyOf": [_list(_NUMBER), _TEXT]})),
+        model=_TEXT,
+        usage=_object(prompt_tokens=_WHOLE, total_tokens=_WHOLE),
+    ),
+    "Models": _object(object=_TEXT, data=_list(_object(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT))),
+    "Vectors": _list(_list(_NUMBER)),
+    "Info": _INFO,
+    "ForeignReranked": {"anyOf": [_OF_TEXTS, _OF_DOCUMENTS]},
+    "Predictions": _object(predictions=_list(_list(_NUMBER))),
+    "Status": _STATUS,
     "Routes": _object(routes=_list(_ROUTE)),
     "OpenApi": {"type": "object"},
 }
@@ -65,7 +96,7 @@ def description(operations: Sequence[Operation]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
-    info = {"title": "retrieval", "version": "1", "description": "Search over the passages of a run."}
+    info = {"title": "retrieval", "version": "1", "description": "Search, embeddings and scores of a run."}
     return {"openapi": "3.1.1", "info": info, "paths": paths, "components": {"schemas": _SCHEMAS}}
 
 
@@ -83,7 +114,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
     name = operation.path.strip("/").replace("/", "_").replace(".", "_")
     described: dict[str, Any] = {"operationId": f"{operation.method.lower()}_{name}", "summary": operation.what}
     if operation.method == "POST":
-        described["requestBody"] = {"required": True, "content": _json(_body(operation))}
+        example = {"example": operation.example} if operation.example else {}
+        content = {"application/json": {"schema": _body(operation), **example}}
+        described["requestBody"] = {"required": True, "content": content}
     elif operation.fields:
         described["parameters"] = [
             {"name": field.name, "in": "query", "style": "form", "explode": False, "description": field.what}
@@ -98,7 +131,7 @@ def _body(operation: Operation) -> dict[str, Any]:
         "type": "object",
         "properties": {field.name: field.schema | {"description": field.what} for field in operation.fields},
         "required": [field.name for field in operation.fields if field.is_needed],
-        "additionalProperties": False,
+        "additionalProperties": operation.is_foreign,
     }
     return schema | ({"oneOf": [{"required": [name]} for name in operation.one_of]} if operation.one_of else {})
 
@@ -110,16 +143,27 @@ def _answer(operation: Operation) -> dict[str, Any]:
 
 def _errors(operation: Operation) -> dict[str, Any]:
     """What is answered with a sentence instead, by its status."""
-    is_post, why = operation.method == "POST", {}
+    is_post, why, form = operation.method == "POST", {}, form_of(operation.path)
     if operation.fields:
-        why[400] = "a field is unknown, missing, or has a value that it cannot have"
+        why = dict.fromkeys((400, *form.fields.values()), "a field is missing, or has a value that it cannot have")
     if operation.lacks:
-        why[404] = f"the run has no {operation.lacks}"
+        why[404] = f"the run has no {operation.lacks}" + ", or it is called another name" * operation.is_foreign
     if is_post:
         why |= {413: "the body is too long", 415: "the body is not sent as JSON"}
-    why |= {421: "the server does not answer for that host", 500: "the server could not answer"}
-    why[503] = "the server is busy, or was too slow: ask again"
-    return {str(status): {"description": text, "content": _json(_named("Error"))} for status, text in why.items()}
+    why |= {401: "there is no key, or none that is known", 421: "the server does not answer for that host"}
+    why |= {form.busy: "too many requests wait: ask again", form.failed: "the server could not answer"}
+    why[503] = "the server is busy, was too slow, or is about to end: ask again"
+    body = form.body(503, "what is wrong, and what to do", "input", "")
+    content = _json(_named("Error") if form == OWN else _like(body))
+    return {str(status): {"description": text, "content": content} for status, text in sorted(why.items())}
+
+
+def _like(value: Any) -> dict[str, Any]:
+    """The schema of an object of texts, objects, and what may be null."""
+    kinds = {
+        name: _like(each) if isinstance(each, dict) else {"type": ["string", "null"]} for name, each in value.items()
+    }
+    return _object(**kinds)
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:

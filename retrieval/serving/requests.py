@@ -152,6 +152,14 @@ async def _body(request: Request, longest: int) -> dict[str, Any]:
     return value
 
 
+SWITCH: dict[str, Any] = {"type": "boolean"}
+
+
+def whole(least: int, most: int = 1 << 30) -> dict[str, Any]:
+    """A whole number."""
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
 def text(longest: int) -> dict[str, Any]:
     """A text that is not blank, of so many characters at most."""
     return {"type": "string", "pattern": r"\S", "maxLength": longest}
@@ -218,6 +226,9 @@ def _check(schema: dict[str, Any], value: Any, name: str) -> None:
     elif schema["type"] == "boolean":
         if not isinstance(value, bool):
             raise FieldError(f"'{name}' is {value!r}: true or false is needed, in an address 1 or 0"[:300])
+    elif schema["type"] == "object":
+        if not isinstance(value, dict):
+            raise FieldError(f"'{name}' is no JSON object")
     elif not isinstance(value, list) or len(value) < schema.get("minItems", 0):
         raise FieldError(f"'{name}' is missing or no list: send a list of at least one")
     elif len(value) > schema.get("maxItems", len(value)):

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import errno
 import functools
+import math
 import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import h11
@@ -21,6 +24,7 @@ from retrieval.runtime import signals
 _HEADER = 16 << 10  # bytes of a request before its body
 _IDLE = 20  # seconds from a connection, or from the answer before, until a request is there up to its body
 _SWITCH = 0.0005  # seconds after which a thread gives way to another: the connections' must not wait for searches
+_NOTICE = 3  # seconds from SIGTERM, on which nobody is told any more that the server is ready, until it stops to listen
 _DRAIN = 20  # seconds for answers that are under way; the program itself ends 25 after SIGTERM
 
 
@@ -43,11 +47,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(why) from error
 
 
-def run(app: Any, listening: socket.socket, closed: Callable[[str], None]) -> None:
+def run(
+    app: Any, listening: socket.socket, closed: Callable[[str], None], ending: Callable[[], None] = lambda: None
+) -> None:
     """Answers until a signal ends the process, and then what has been asked until then.
 
     Args:
       closed: is told why a connection is closed before a request is there: "late" or "invalid".
+      ending: is called on SIGTERM, some seconds before no connection is taken any more.
     """
     sys.setswitchinterval(_SWITCH)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -64,12 +71,11 @@ def run(app: Any, listening: socket.socket, closed: Callable[[str], None]) -> No
         access_log=False,
         server_header=False,
         date_header=False,
-        lifespan="off",
         h11_max_incomplete_event_size=_HEADER,
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_DRAIN,
     )
-    _Server(config).run(sockets=[listening])
+    _Server(config, ending).run(sockets=[listening])
 
 
 class _Protocol(H11Protocol):
@@ -105,6 +111,22 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]):
+        super().__init__(config)
+        self._ending, self._ends_at = ending, math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM first makes the server known as not ready; whoever types Ctrl-C waits for nobody."""
+        if sig == signal.SIGTERM and math.isinf(self._ends_at):
+            self._ending()
+            self._ends_at = time.monotonic() + _NOTICE
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end, asked ten times a second."""
+        return await super().on_tick(counter) or time.monotonic() >= self._ends_at
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """As uvicorn's, but a signal is heeded once: the process then goes on to its end."""

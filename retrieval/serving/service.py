@@ -12,6 +12,7 @@ from retrieval.api.answering import Answer, Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.recipes.trained_model import PairScorer
 from retrieval.search.marks import marked
@@ -31,6 +32,7 @@ class Service:
       passages: how many are searched.
       search: queries, hits of each list, systems and perhaps the name of a prompt to the lists of each query.
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
+      passage: that has an id; None where none has.
       model: embeds texts.
       reranker: scores a query with documents.
       answer: a question, hits and a number to the best answers in these, best first.
@@ -42,6 +44,7 @@ class Service:
     passages: int
     search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]]
     marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
+    passage: Callable[[str], Candidate | None] = lambda id: None
     model: Model | None = None
     reranker: PairScorer | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
@@ -61,7 +64,7 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         return marked(texts, wanted, own.words)
 
     own.compile(batch)
-    parts: dict[str, Any] = {"model": own.model, "reranker": reranker}
+    parts: dict[str, Any] = {"passage": own.texts.find, "model": own.model, "reranker": reranker}
     if reranker:
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:

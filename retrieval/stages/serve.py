@@ -1,6 +1,10 @@
 """The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
 
 import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrieval import extras, files
 from retrieval.api import answering
@@ -11,7 +15,12 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
+from retrieval.serving import keys
 from retrieval.stages.search import check_hits, reads
+
+if TYPE_CHECKING:
+    from retrieval.serving.requests import Limits
+    from retrieval.serving.service import Current
 
 _log = logging.getLogger(__name__)
 
@@ -52,18 +61,50 @@ def check_reranker(run: Run) -> None:
         TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
 
 
+def check_keys(run: Run) -> None:
+    """Checks the file of keys, where there is one.
+
+    Raises:
+      UserError: it cannot be read, or has no key.
+    """
+    if run.config.serve.keys_file:
+        keys.Keys(Path(run.config.serve.keys_file))
+
+
 def serve(run: Run) -> None:
     """Answers until the process is told to end; an index that is made anew meanwhile takes over.
 
     Raises:
       UserError: the port is taken, or the corpus has not been indexed.
     """
-    from retrieval.serving import app, guard, server
-    from retrieval.serving.requests import Limits
+    from retrieval.serving import app, guard, server, vertex_routes
+
+    fields = run.config.serve
+    port = os.environ.get(vertex_routes.PORT)  # in a container of Vertex AI, which asks from outside
+    address = ("0.0.0.0", int(port)) if port else (fields.host, fields.port)
+    listening = server.listen(*address)
+    current = open_current(run)
+    hosts = fields.hosts or guard.local_names(address[0])
+    known = keys.Keys(Path(fields.keys_file)) if fields.keys_file else None
+    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known)
+    host, port = listening.getsockname()[:2]
+    place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
+    engine = application.engine
+    server.run(application, listening, engine.measures.closed, engine.end)
+    current.close()
+    _log.info("serve: ended, after all answers")
+
+
+def open_current(run: Run) -> "Current":
+    """What the indexes of a run answer, with those that are made anew in their place.
+
+    Raises:
+      UserError: the corpus has not been indexed.
+    """
     from retrieval.serving.service import Current, Service, service_of
 
     fields = run.config.serve
-    listening = server.listen(fields.host, fields.port)
 
     def open_service() -> Service:
         runner.check_read(run, "serve")
@@ -78,28 +119,28 @@ def serve(run: Run) -> None:
         return files.fingerprint([record and record["outputs"] for record in made]) if is_whole else None
 
     current = Current(open_service, version)
-    limits = Limits(**{name: fields[name] for name in Limits._fields})
-    hosts = fields.hosts or guard.local_names(fields.host)
-    application = app.make_app(lambda: current.service, limits, hosts, fields.origins)
     current.watch(_LOOK)
-    host, port = listening.getsockname()[:2]
-    place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
-    server.run(application, listening, application.measures.closed)
-    current.close()
-    _log.info("serve: ended, after all answers")
+    return current
 
 
-STAGES.register(
-    "serve",
-    Stage(
-        serve,
+def limits(run: Run) -> "Limits":
+    """What a request may ask for."""
+    from retrieval.serving.requests import Limits
+
+    return Limits(**{name: run.config.serve[name] for name in Limits._fields})
+
+
+def name(run: Run) -> str:
+    """What clients call the model."""
+    return run.config.serve.name or Path(run.place.rstrip("/")).name
+
+
+def answers_of(function: Callable[[Run], None], check_packages: Callable[[Run], None]) -> Stage:
+    """A stage that answers over the indexes of a run."""
+    return Stage(
+        function,
         check_config=(of_fields(check, "serve.k", "evaluate.depth"),),
-        check=(
-            check_towers,
-            check_reranker,
-            answering.check,
-        ),
+        check=(check_packages, check_towers, check_reranker, answering.check),
         uses=(
             "serve",
             "seed",
@@ -114,5 +155,7 @@ STAGES.register(
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=fetch,
-    ),
-)
+    )
+
+
+STAGES.register("serve", answers_of(serve, check_keys))

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import json
 import mmap
 import operator
 from collections.abc import Callable, Sequence
@@ -49,7 +50,14 @@ class RowTexts(Sequence[Candidate]):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         number = bisect.bisect_right(self._starts, row) - 1
-        candidate = self._files[number].candidate(row - self._starts[number])
+        return self._with_url(self._files[number].candidate(row - self._starts[number]))
+
+    def find(self, id: str) -> Candidate | None:
+        """The text that has an id; None where none has. The files are looked through: no list of ids is kept."""
+        found = (file.find(id) for file in self._files)
+        return next((self._with_url(candidate) for candidate in found if candidate), None)
+
+    def _with_url(self, candidate: Candidate) -> Candidate:
         return dataclasses.replace(candidate, url=self._url_of(candidate))
 
 
@@ -70,6 +78,14 @@ class _File:
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    def find(self, id: str) -> Candidate | None:
+        for pattern in dict.fromkeys(json.dumps(id, ensure_ascii=is_ascii).encode() for is_ascii in (False, True)):
+            for start in range(0, len(self._bytes), _CHUNK):  # other threads go on between two of them
+                place = self._bytes.find(b'"_id": ' + pattern, start, start + _CHUNK + len(pattern) + 8)
+                if place >= 0:
+                    return self.candidate(int(np.searchsorted(self._ends, place, side="right")) - 1)
+        return None
 
     def close(self) -> None:
         if isinstance(self._bytes, mmap.mmap):

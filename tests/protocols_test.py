@@ -1,0 +1,427 @@
+"""What clients of other servers ask: OpenAI's, TEI's, Cohere's and Vertex AI's protocols, keys, and readiness."""
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from support import children
+from support.served import Reranker, Towers
+
+pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
+pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+
+from starlette.testclient import TestClient
+
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
+from retrieval.errors import UserError
+from retrieval.serving import app, server, vertex_routes
+from retrieval.serving.engine import ROWS
+from retrieval.serving.keys import Keys
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+LIMITS = Limits(inputs=100, inputs_tokens=1000, inputs_body=20_000, seconds=5, inputs_seconds=5)
+
+
+class Counting(Towers):
+    """A text's embedding is (its words, its letters, 0, 0): 3 words of 12 letters are (3, 12, 0, 0)."""
+
+    def __init__(self, **options):
+        super().__init__(**{"sizes": (1, 4)} | options)
+        self.batches = []
+
+    def embed(self, rows):
+        self.batches.append([len(ids) for ids in rows.ids])
+        return super().embed(rows)
+
+    def vector(self, ids):
+        return [len(ids), sum(ids), 0, 0]
+
+
+def made(**changes):
+    values = {"titles": {"bm25": "BM25"}, "passages": 7, "search": None, "marked": None, "model": Counting()}
+    return Service(**values | {"reranker": Reranker(score=lambda row: row[1] - 5)} | changes)
+
+
+def client(service=None, limits=LIMITS, **options):
+    service = service or made()
+    return TestClient(app.make_app(lambda: service, limits, (), name="guide", **options), raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return client()
+
+
+def test_openai_gets_embeddings_as_numbers_or_bytes(asked):
+    body = {"model": "guide", "input": ["a bc", "def"], "user": "someone", "dimensions": None}
+    answer = asked.post("/v1/embeddings", json=body).json()
+    data = [{"object": "embedding", "index": 0, "embedding": [2.0, 3.0, 0.0, 0.0]}]
+    data += [{"object": "embedding", "index": 1, "embedding": [1.0, 3.0, 0.0, 0.0]}]
+    usage = {"prompt_tokens": 3, "total_tokens": 3}
+    assert answer == {"object": "list", "data": data, "model": "guide", "usage": usage}
+    one = asked.post("/v1/embeddings", json={"model": "guide:query", "input": "a bc", "encoding_format": "base64"})
+    numbers = np.frombuffer(base64.b64decode(one.json()["data"][0]["embedding"]), "<f4")
+    assert numbers.tolist() == [2, 3, 0, 0] and one.json()["model"] == "guide:query"
+
+
+def test_base64_is_that_of_the_specification():
+    """The two numbers 0.6 and -0.8, as OpenAI's client decodes them."""
+    towers = Towers()
+    towers.vector = lambda ids: [0.6, -0.8]
+    answer = client(made(model=towers)).post(
+        "/v1/embeddings", json={"model": "guide", "input": "x", "encoding_format": "base64"}
+    )
+    assert answer.json()["data"][0]["embedding"] == "mpkZP83MTL8="
+
+
+@pytest.mark.parametrize(
+    ("asks", "side", "prompt"),
+    [
+        ({"model": "guide"}, "document", None),
+        ({"model": "guide:document"}, "document", "document"),
+        ({"model": "guide:query"}, "query", "query"),
+        ({"model": "guide", "input_type": "query"}, "query", None),
+        ({"model": "guide", "input_type": "search_query"}, "query", None),
+        ({"model": "guide", "input_type": "passage"}, "document", None),
+        ({"model": "guide:nq"}, "document", "nq"),
+        ({"model": "guide:nq-query"}, "query", "nq-query"),
+    ],
+)
+def test_the_name_of_a_model_says_what_texts_are(asks, side, prompt):
+    towers = Counting(prompts=("query", "document", "nq", "nq-query"))
+    assert client(made(model=towers)).post("/v1/embeddings", json={"input": "x"} | asks).status_code == 200
+    assert towers.asked == [(side, prompt, 1)]
+
+
+def test_dimensions_are_cut_of_a_model_that_was_trained_for_them(asked):
+    body = {"model": "guide", "input": "a bc"}
+    assert asked.post("/v1/embeddings", json=body | {"dimensions": 1}).json()["data"][0]["embedding"] == [1.0]
+    assert asked.post("/v1/embeddings", json=body | {"dimensions": 4}).json()["data"][0]["embedding"][0] == 2.0
+    refused = asked.post("/v1/embeddings", json=body | {"dimensions": 2})
+    error = {"message": "'dimensions' is 2: the model gives embeddings of 1, 4", "type": "invalid_request_error"}
+    assert refused.status_code == 400 and refused.json() == {"error": error | {"param": "dimensions", "code": None}}
+    untrained = client(made(model=Counting(sizes=(4,)))).post("/v1/embeddings", json=body | {"dimensions": 1})
+    assert "was trained for no others" in untrained.json()["error"]["message"]
+
+
+def test_models_are_listed(asked):
+    listed = asked.get("/v1/models").json()
+    assert [each["id"] for each in listed["data"]] == ["guide", "guide:query", "guide:document", "guide:nq"]
+    assert listed["data"][1] == {"id": "guide:query", "object": "model", "created": 0, "owned_by": "local"}
+    assert client(made(model=None, reranker=None)).get("/v1/models").json() == {"object": "list", "data": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param", "message"),
+    [
+        ({"input": [1, 2]}, 400, None, "input", "check_embedding_ctx_length=False"),
+        ({"input": [[1, 2]]}, 400, None, "input", "check_embedding_ctx_length=False"),
+        ({"input": ""}, 400, None, "input", "'input' is missing"),
+        ({"input": []}, 400, None, "input", "'input' is missing"),
+        ({}, 400, None, "input", "'input' is missing"),
+        ({"input": ["x"] * 101}, 400, None, "input", "101 texts, and at most 100"),
+        ({"input": "x", "encoding_format": "hex"}, 400, None, "encoding_format", "'hex'"),
+        ({"input": "x", "model": "gpt"}, 404, "model_not_found", "model", "known: guide, guide:"),
+        ({"input": "x", "model": "guide:no"}, 404, "model_not_found", "model", "known: guide, guide:"),
+        ({"input": "x " * 10_001}, 413, None, None, "more than 20000 bytes"),
+        (b"{", 400, None, None, "not valid JSON"),
+    ],
+)
+def test_errors_are_openais(asked, body, status, code, param, message):
+    content = body if isinstance(body, bytes) else json.dumps({"model": "guide"} | body).encode()
+    answer = asked.post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == status and message in error.pop("message")
+    assert error == {"type": "invalid_request_error", "param": param, "code": code}
+
+
+def test_too_many_tokens_are_refused_before_they_are_embedded():
+    towers = Counting(length=50)
+    body = {"model": "guide", "input": ["a " * 50] * 21}
+    answer = client(made(model=towers)).post("/v1/embeddings", json=body)
+    assert answer.status_code == 400 and "1050 tokens, and at most 1000" in answer.json()["error"]["message"]
+    assert not towers.batches
+
+
+def test_texts_are_embedded_in_batches_of_like_length():
+    towers, words = Counting(length=100), list(range(1, 61))
+    texts = [" ".join(["x"] * count) for count in reversed(words)]
+    answer = client(made(model=towers), LIMITS._replace(inputs_tokens=10_000)).post(
+        "/v1/embeddings", json={"model": "guide", "input": texts}
+    )
+    assert [each["embedding"][0] for each in answer.json()["data"]] == words[::-1]
+    assert sorted(map(sorted, towers.batches)) == [words[:ROWS], words[ROWS:]]
+
+
+class Gate(Towers):
+    """Embeds nothing until it is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = threading.Event()
+
+    def embed(self, rows):
+        assert self.open.wait(10)
+        return super().embed(rows)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/embeddings", {"model": "guide", "input": "x"}, 503),
+        ("/embed", {"inputs": "x"}, 429),
+        ("/api/encode", {"texts": ["x"]}, 503),
+    ],
+)
+def test_who_comes_when_too_many_wait_is_told_to_come_again(path, body, status):
+    towers = Gate()
+    asking = client(made(model=towers), LIMITS._replace(waiting=0))
+    answer = asking.post(path, json=body)
+    towers.open.set()
+    assert answer.status_code == status and answer.headers["retry-after"] == "1"
+
+
+def test_a_call_that_takes_too_long_is_given_up_in_the_form_of_its_protocol():
+    towers = Gate()
+    asking = client(made(model=towers), LIMITS._replace(inputs_seconds=0.05))
+    answer = asking.post("/v1/embeddings", json={"model": "guide", "input": "x"})
+    towers.open.set()
+    assert answer.status_code == 503 and answer.json()["error"]["type"] == "server_error"
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_tei_gets_vectors(asked):
+    unit = (np.asarray([2, 3, 0, 0], np.float32) / np.float32(np.sqrt(13))).tolist()
+    assert asked.post("/embed", json={"inputs": "a bc"}).json() == [pytest.approx(unit)]
+    plain = asked.post("/embed", json={"inputs": ["a bc", "x"], "normalize": False, "dimensions": None}).json()
+    assert plain == [[2.0, 3.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
+    info = {"model_id": "guide", "max_client_batch_size": 100, "max_concurrent_requests": 256}
+    info |= {"model_dtype": "float32", "model_type": {"embedding": {"pooling": "mean"}}, "max_input_length": 8}
+    assert asked.get("/info").json() == info
+    assert "reranker" in client(made(model=None)).get("/info").json()["model_type"]
+    assert asked.get("/health").status_code == asked.get("/ping").status_code == 200
+
+
+def test_tei_embeds_with_the_prompt_that_it_is_told():
+    towers = Counting(default_prompt="nq")
+    asking = client(made(model=towers))
+    for prompt in (None, "query", "document"):
+        asking.post("/embed", json={"inputs": "x", "prompt_name": prompt})
+    assert towers.asked == [("document", "nq", 1), ("query", "query", 1), ("document", "document", 1)]
+
+
+LONG, FULL = "a b c d e f g h i", "a b c d e f g h"  # of 9 and of 8 tokens, where 8 are read
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "message"),
+    [
+        ("/embed", {"inputs": ""}, 400, "Empty", "'inputs' is missing"),
+        ("/embed", {"inputs": []}, 400, "Empty", "'inputs' is missing"),
+        ("/embed", {}, 422, "Validation", "'inputs' is missing"),
+        ("/embed", {"inputs": 3}, 422, "Validation", "'inputs' is missing"),
+        ("/embed", {"inputs": ["x"] * 101}, 413, "Validation", "101 texts"),
+        ("/embed", {"inputs": ["x", LONG]}, 422, "Validation", "'inputs[1]' has more than 8 tokens"),
+        ("/embed", {"inputs": ["x", LONG], "truncate": True}, 200, "", ""),
+        ("/embed", {"inputs": ["x", FULL]}, 200, "", ""),
+        ("/embed", {"inputs": "x", "prompt_name": "no"}, 422, "Validation", "unknown prompt 'no'"),
+        ("/embed", {"inputs": "x" * 20_001}, 413, "Validation", "more than 20000 bytes"),
+        ("/rerank", {"query": "q", "texts": []}, 400, "Empty", "'texts' is missing"),
+        ("/rerank", {"query": "q"}, 422, "Validation", "'documents' is missing"),
+        ("/rerank", {"query": "q", "texts": ["a"], "documents": ["a"]}, 422, "Validation", "both there"),
+        ("/rerank", {"query": "q", "texts": ["a", LONG]}, 422, "Validation", "'texts[1]' has more tokens"),
+        ("/rerank", {"query": "q", "texts": ["a", LONG], "truncate": True}, 200, "", ""),
+        ("/v2/rerank", {"query": "q", "documents": ["a"], "model": "rerank-v3"}, 404, "Validation", "known: guide"),
+    ],
+)
+def test_errors_are_teis(asked, path, body, status, kind, message):
+    answer = asked.post(path, json=body)
+    assert answer.status_code == status
+    if status != 200:
+        assert answer.json()["error_type"] == kind and message in answer.json()["error"]
+        assert path == "/embed" or answer.json()["message"] == answer.json()["error"]
+
+
+def test_what_fails_is_told_in_the_words_of_each_protocol():
+    towers = Towers()
+    towers.vector = lambda ids: 1 / 0
+    asking = client(made(model=towers))
+    answer = asking.post("/embed", json={"inputs": "x"})
+    assert answer.status_code == 424 and answer.json()["error_type"] == "Backend"
+    answer = asking.post("/v1/embeddings", json={"input": "x", "model": "guide"})
+    assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
+    nothing = client(made(model=None, reranker=None))
+    for path, body in (("/embed", {"inputs": "x"}), ("/rerank", {"query": "q", "texts": ["a"]})):
+        assert nothing.post(path, json=body).status_code == 404
+    answer = nothing.post("/v1/rerank", json={"query": "q", "documents": ["a"]})
+    assert answer.status_code == 404 and "--config.serve.reranker" in answer.json()["message"]
+    answer = nothing.post("/v1/embeddings", json={"input": "x", "model": "guide"})
+    assert answer.status_code == 404 and "no towers" in answer.json()["error"]["message"]
+    assert asking.get("/v1/engines").json()["error"]["type"] == "invalid_request_error"
+
+
+def sigmoid(number):
+    return 1 / (1 + np.exp(-number))
+
+
+def test_texts_are_reranked_for_tei(asked):
+    body = {"query": "q", "texts": ["abc", "abcdefg", "abcd"]}  # logits 3 - 5, 7 - 5 and 4 - 5
+    answer = asked.post("/rerank", json=body).json()
+    assert [each["index"] for each in answer] == [1, 2, 0] and set(answer[0]) == {"index", "score"}
+    assert [each["score"] for each in answer] == pytest.approx([sigmoid(2), sigmoid(-1), sigmoid(-2)])
+    raw = asked.post("/rerank", json=body | {"raw_scores": True, "return_text": True}).json()
+    assert raw[0] == {"index": 1, "score": 2.0, "text": "abcdefg"}
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_documents_are_reranked_for_cohere(asked, path):
+    body = {"model": "guide", "query": "q", "documents": ["abc", {"text": "abcdefg"}, LONG], "top_n": 1}
+    answer = asked.post(path, json=body | {"return_documents": True, "max_tokens_per_doc": 512}).json()
+    assert answer["results"] == [
+        {"index": 1, "relevance_score": pytest.approx(sigmoid(2)), "document": {"text": "abcdefg"}}
+    ]
+    assert answer["model"] == "guide" and answer["usage"] == {"total_tokens": 12} and answer["id"].startswith("r-")
+    assert len(asked.post(path, json=body | {"top_n": None}).json()["results"]) == 3
+
+
+def test_scores_that_are_near_one_keep_their_order():
+    """As probabilities in float32 both are 1."""
+    asking = client(made(reranker=Reranker(score=lambda row: row[1] * 100)))
+    answer = asking.post("/rerank", json={"query": "q", "texts": ["a", "abc"]}).json()
+    assert [each["index"] for each in answer] == [1, 0]
+
+
+def test_vertex_asks_where_its_variables_say(monkeypatch):
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "/predict")
+    monkeypatch.setenv("AIP_HEALTH_ROUTE", "/alive")
+    towers = Counting()
+    asking = client(made(model=towers))
+    answer = asking.post("/predict", json={"instances": ["a bc", {"text": "x", "title": "t"}]})
+    assert answer.json() == {"predictions": [[2.0, 3.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]}
+    body = {"instances": ["x"], "parameters": {"prompt_name": "query", "dimensions": 1}}
+    assert asking.post("/predict", json=body).json() == {"predictions": [[1.0]]}
+    assert towers.asked == [("document", "document", 2), ("query", "query", 1)]
+    assert asking.get("/alive").status_code == 200 and vertex_routes.PORT == "AIP_HTTP_PORT"
+    described = asking.get("/openapi.json").json()["paths"]
+    example = described["/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert asking.post("/predict", json=example).status_code == 200 and "/alive" in described
+    assert asking.post("/predict", json={"instances": ["x"], "parameters": {"prompt_name": []}}).status_code == 400
+
+
+@pytest.fixture
+def keys_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("first-key\n\nsecond-key\n")
+    return path
+
+
+def test_a_key_is_needed_where_there_is_a_file_of_them(keys_file):
+    asking = client(keys=Keys(keys_file))
+    refused = asking.get("/v1/models")
+    assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+    assert refused.json()["error"]["code"] == "invalid_api_key"
+    for headers in (
+        {"authorization": "Bearer first-key"},
+        {"authorization": "bearer second-key"},
+        {"x-api-key": "first-key"},
+    ):
+        assert asking.get("/v1/models", headers=headers).status_code == 200
+    for headers in (
+        {"authorization": "Bearer first-ke"},
+        {"authorization": "Bearer "},
+        {"authorization": "Basic first-key"},
+        {"authorization": "first-key"},
+        {"x-api-key": ""},
+        {"x-api-key": "first-key\tsecond-key"},
+    ):
+        assert asking.get("/v1/models", headers=headers).status_code == 401, headers
+    for path in ("/", "/api/search", "/metrics", "/openapi.json", "/no/such"):
+        assert asking.get(path).status_code == 401
+    assert all(asking.get(path).status_code == 200 for path in ("/health", "/ping", "/ready"))
+    assert 'path="/v1/models",status="401"' in asking.get("/metrics", headers={"x-api-key": "first-key"}).text
+
+
+def test_keys_are_read_again_when_their_file_changes(keys_file, caplog):
+    keys = Keys(keys_file)
+    asking = client(keys=keys)
+
+    def status(key):
+        return asking.get("/v1/models", headers={"x-api-key": key}).status_code
+
+    keys_file.write_text("third-key\n")
+    assert (status("first-key"), status("third-key")) == (401, 200)
+    keys_file.write_text("a key of words\n")
+    assert status("third-key") == 200
+    assert sum("still hold" in record.message and "line 1" in record.message for record in caplog.records) == 1
+    keys_file.write_text("\n")
+    assert status("third-key") == 401 and status("") == 401
+    keys_file.unlink()
+    assert status("third-key") == 401
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), ("\n", "no key in it"), ("a b\n", "line 1: a key is"), ("a\nö\n", "line 2: a key is")],
+)
+def test_a_file_without_keys_is_refused(tmp_path, content, message):
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        Keys(path)
+
+
+def test_pages_of_other_sites_may_send_keys():
+    asking = client(origins=("https://app.example",))
+    wants = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    wants["access-control-request-headers"] = "authorization,content-type"
+    assert asking.options("/v1/embeddings", headers=wants).status_code == 200
+
+
+def test_a_passage_is_found_by_its_id(tmp_path):
+    names = ["a", 'q"uote', "ünï", "long/" + "x" * 300, "a:1"]
+    lines = [json.dumps({"_id": id, "title": "a", "text": f'"_id": "a" {id}'}, ensure_ascii=False) for id in names]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join([*lines, json.dumps({"_id": "ö\u2028", "text": "escaped"})]) + "\n", encoding="utf-8")
+    with RowTexts([path]) as texts:
+        assert [texts.find(name).id for name in [*names, "ö\u2028"]] == [*names, "ö\u2028"]
+        assert texts.find("a:") is None and texts.find("") is None and isinstance(texts.find("a"), Candidate)
+
+
+def serve(port):
+    server._NOTICE = 1
+    listening = server.listen("127.0.0.1", 0)
+    port.send(listening.getsockname()[1])
+    application = app.make_app(made, LIMITS, ())
+    server.run(application, listening, application.engine.measures.closed, application.engine.end)
+
+
+def test_sigterm_is_told_before_no_connection_is_taken():
+    ours, theirs = children.FORK_SERVER.Pipe()
+    child = children.FORK_SERVER.Process(target=serve, args=(theirs,))
+    child.start()
+    port = ours.recv()
+
+    def status(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    assert (status("/ready"), status("/health")) == (200, 200)
+    child.terminate()
+    while (seen := status("/ready")) == 200:
+        time.sleep(0.01)
+    assert seen == 503 and status("/health") == 200 and status("/v1/models") == 200
+    child.join(20)
+    assert child.exitcode == 0 and status("/ready") == 0
