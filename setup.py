@@ -30,16 +30,14 @@ setup(
     entry_points={"console_scripts": ["retrieval = retrieval.main:program"]},
     package_data={"retrieval": ["py.typed", "*.pyi", "serving/page/page.*", "data/sets/nq_dev.txt"]},
     python_requires=">=3.11,<3.14",
+    # What loads, encodes, searches and serves; what trains and evaluates besides is the extra `train`.
     install_requires=[
         "absl-py",
         "bm25s",
-        "clu",
         "flax>=0.12.8",
         "huggingface_hub",
-        "ir-measures",
         "jax>=0.10.2",
         "markdown-it-py",
-        "matplotlib",
         "ml-collections",
         "ml_dtypes",
         "msgpack",
@@ -52,11 +50,6 @@ setup(
         "PyYAML",
         "safetensors",
         "scipy",
-        "seqio",
-        # 2.21 breaks ScaNN, and sentencepiece 0.2.3 (which seqio imports) needs a newer protobuf than TensorFlow 2.20.
-        "sentencepiece==0.2.1",
-        "tensorflow==2.20.0",
-        "tensorflow-text==2.20.1",
         "tokenizers",
         "tqdm",
     ],
@@ -68,11 +61,21 @@ setup(
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],
-        "scann": ["scann"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
         # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
         "tfds": ["tensorflow-datasets", "importlib_resources"],
         "tpu": ["jax[tpu]"],
+        "train": [
+            "clu",
+            "ir-measures",
+            "matplotlib",
+            "scann; platform_machine == 'x86_64'",
+            "seqio",
+            # 2.21 breaks ScaNN; sentencepiece 0.2.3, which seqio imports, needs a newer protobuf than TensorFlow 2.20.
+            "sentencepiece==0.2.1",
+            "tensorflow==2.20.0",
+            "tensorflow-text==2.20.1",
+        ],
         "test": [
             "apache-beam",
             "importlib_resources",

@@ -1,10 +1,16 @@
 """Packages that not everybody needs. They are extras: `setup.py` lists what each has."""
 
+import importlib.util
+from typing import Any
+
 from retrieval import REPOSITORY
 from retrieval.errors import UserError
 
 # A checkout may be used without being installed. On the package index "retrieval" is another program.
 _WHOSE = "." if (REPOSITORY / "setup.py").exists() else "retrieval-jax"
+
+TRAIN = "train"
+_OF_TRAINING = ("clu", "ir_measures", "matplotlib", "seqio", "tensorflow")
 
 
 def install(extra: str) -> str:
@@ -19,3 +25,14 @@ def missing(what: str, package: str, extra: str) -> UserError:
       what: needs the package, such as a field with its value.
     """
     return UserError(f"{what} needs the package {package}, which is not installed: {install(extra)}")
+
+
+def check_training(run: Any) -> None:
+    """Checks, before a run begins, that what its stages need is there; any run.
+
+    Raises:
+      UserError: a package that prepares, trains or evaluates is missing.
+    """
+    for package in _OF_TRAINING:
+        if importlib.util.find_spec(package) is None:
+            raise missing("a run that prepares, trains or evaluates", package, TRAIN)

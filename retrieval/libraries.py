@@ -11,12 +11,18 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from retrieval import extras
+
 
 class _Late(ModuleType):
     """Stands for a module that is not yet imported, and hands on what is asked of it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+        try:
+            module = importlib.import_module(self.__name__)
+        except ModuleNotFoundError as error:
+            raise extras.missing("this", str(error.name), extras.TRAIN) from error
+        return getattr(module, name)
 
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from retrieval import extras, files
 from retrieval.errors import UserError, first_line
+from retrieval.libraries import tf
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"
@@ -166,10 +167,9 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
 
 def _read_tensorflow(path: Path, values: bool) -> dict[str, np.ndarray]:
     """The variables of a checkpoint, but for those of its optimizer."""
-    import tensorflow as tf  # late: it takes seconds
-
+    load = tf.train.load_checkpoint
     try:
-        reader = tf.train.load_checkpoint(str(path.with_suffix("")))
+        reader = load(str(path.with_suffix("")))
         shapes = reader.get_variable_to_shape_map()
         names = [name for name in shapes if not _OPTIMIZERS.search(name)]
         return {name: reader.get_tensor(name) if values else _shaped(shapes[name]) for name in names}

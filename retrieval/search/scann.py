@@ -160,7 +160,7 @@ def available() -> bool:
     try:
         _import_scann()
     except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
-        _log.warning("ScaNN cannot be used here (%s): %s", error, extras.install("scann"))
+        _log.warning("ScaNN cannot be used here (%s): %s", error, extras.install(extras.TRAIN))
         return False
     return True
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.data.sets import answers, beir, reqa
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -335,7 +335,7 @@ STAGES.register(
     Stage(
         evaluate,
         check_config=(check,),
-        check=(lambda run: run_files.check_beginnings(run.config.runs.files),),
+        check=(extras.check_training, lambda run: run_files.check_beginnings(run.config.runs.files)),
         fields=("evaluate", "runs", "fuse"),
         reads=lambda config: (
             Read("sets", required=True, same=True),

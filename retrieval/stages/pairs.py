@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards, sources, teacher_scores
@@ -229,6 +229,7 @@ STAGES.register(
         write_pairs,
         check_config=(check_lone,),
         check=(
+            extras.check_training,
             check_inputs,
             Run.check_vocabulary,
             guide.check,

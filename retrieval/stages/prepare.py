@@ -136,7 +136,7 @@ STAGES.register(
     Stage(
         prepare_corpus,
         check_config=(check_settings,),
-        check=(check_inputs,),
+        check=(extras.check_training, check_inputs),
         fields=(
             "corpus",
             "vocab",

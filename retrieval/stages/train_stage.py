@@ -4,7 +4,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -169,6 +169,7 @@ STAGES.register(
             check_validation,
         ),
         check=(
+            extras.check_training,
             initial_parameters.check_start_folder,
             Run.check_vocabulary,
             check_data,

@@ -34,6 +34,7 @@ from retrieval.data.corpora.articles import Article, KnownItem, Redirect
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 from retrieval.runtime import hashing
 
 REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
@@ -352,8 +353,6 @@ def _as_lead(lead: dict) -> dict:
 
 
 def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> bytes:
-    import tensorflow as tf  # only the processes that write shards need it
-
     columns = {
         "document_id": [passages.document_id(item["id"])],
         "title": item["title_ids"],
@@ -367,8 +366,6 @@ def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> byte
 
 @contextlib.contextmanager
 def _record_writer(path: Path) -> Iterator[Any]:
-    import tensorflow as tf
-
     with files.atomic(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         yield writer
 
