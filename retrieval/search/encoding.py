@@ -261,7 +261,7 @@ def encode_rows(
     return result_NE
 
 
-def encodefew(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
+def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
     """Embeds a few rows, such as the queries of a moment, as one batch of as few shapes: rows are a power of 2.
 
     Args:
