@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from support.handed_over import DTYPES, KINDS, block_of, made, questions, verify, written
+from support import toy_store
+from support.handed_over import DTYPES, KINDS, block_of, checks, made, questions, verify, written
 
 from retrieval.errors import UserError
-from retrieval.handover import avro_file
-from retrieval.handover.target import TARGETS
+from retrieval.handover import avro_file, folder
+from retrieval.handover.target import TARGETS, Target, register
 from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8
 from retrieval.stages.handover_codes import Codes
 
@@ -348,3 +349,50 @@ def test_any_ids_texts_and_vectors(seed, tmp_path):
     )
     assert all(each == block.ids for each in ids)
     assert all(np.array(each, np.float32).tobytes() == embeddings.tobytes() for each in numbers)
+
+
+def test_a_store_gets_the_manifest_last(tmp_path):
+    bucket = toy_store.bucket(tmp_path / "store")
+    vectors, embeddings = made(breaks=False)
+    local = written("faiss", tmp_path / "local", vectors, embeddings)
+
+    def write():
+        arguments = TARGETS["faiss"], vectors, None, checks(vectors, embeddings)
+        return folder.write("s3://bucket/x", *arguments, scratch=tmp_path)
+
+    bucket.fails = toy_store.dies_at("write", "docid")
+    with pytest.raises(UserError, match=r"x/faiss/.*cannot be written"):
+        write()
+    bucket.fails = lambda kind, name: None
+    assert "bucket/x/faiss/manifest.json" not in bucket.names()
+    for _ in range(2):
+        write()
+        assert toy_store.contents(bucket.folder / "bucket" / "x", ["faiss"]) == toy_store.contents(
+            local.parent, ["faiss"]
+        )
+        done = [each for each in bucket.log if each[0] != "list"]
+        assert done[-1] == ("write", "bucket/x/faiss/manifest.json") and len(done) > 4
+    assert done[-6] == ("delete", "bucket/x/faiss/manifest.json")
+    bucket.path("bucket/x/faiss/manifest.json").unlink()
+    bucket.path("bucket/x/faiss/thesis.md").write_text("mine")
+    with pytest.raises(UserError, match="something else is there"):
+        write()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["local", "store"]
+
+
+def test_a_plugin_adds_a_target(tmp_path):
+    class Lines(Target):
+        name, title, dtypes = "lines", "lines of ids", DTYPES
+
+        def write(self, place, vectors, queries):
+            (place.folder / "ids.json").write_text(json.dumps(block_of(vectors).ids))
+            return {"ids.json": vectors.rows}
+
+    register(Lines)
+    try:
+        assert (
+            json.loads((written("lines", tmp_path, *made(dtype=BIT)) / "ids.json").read_text())
+            == block_of(made()[0]).ids
+        )
+    finally:
+        TARGETS._entries.pop("lines")

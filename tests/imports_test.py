@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 
 from retrieval.pipeline.stage import STAGES
 
-ROOMS = ("data", "models", "training", "search", "evaluation")
+ROOMS = ("data", "models", "training", "search", "evaluation", "handover")
 
 
 RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"

@@ -1043,7 +1043,11 @@ declare(
         "float32, float16, int8 (one scale for all) or bit, as the target takes it",
     ),
     columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
-    metadata=Field("", PATHS, 'more metadata: a file of lines {"_id": passage or document, "lang": "en", ...}; : none'),
+    metadata=Field(
+        "",
+        PATHS,
+        'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata; without one none',
+    ),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )
 

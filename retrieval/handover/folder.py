@@ -43,9 +43,7 @@ def write(
         return counts
     path = Path(address)
     if path.exists() and not (path / files.MANIFEST).exists():
-        raise UserError(
-            f"{path}: something else is there, without a {files.MANIFEST}: name another config.handover.out"
-        )
+        raise _other(str(path))
     try:
         return _make(path, address, target, vectors, queries, check)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
@@ -72,14 +70,17 @@ def _make(
 
 def _upload(folder: Path, store: Store) -> None:
     """Puts the files on a store, the manifest last; what was there goes, the manifest first."""
-    there = store.names()
-    if there and files.MANIFEST not in there:
-        raise UserError(
-            f"{store.url}: something else is there, without a {files.MANIFEST}: name another config.handover.out, or "
-            "delete what was cut off"
-        )
-    store.delete(files.MANIFEST)
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    there = store.names()
+    if files.MANIFEST not in there and not there <= names:  # what was cut off has the same names
+        raise _other(store.url)
+    store.delete(files.MANIFEST)
     all_of(store.delete, there - names)
     all_of(lambda name: store.upload(name, folder / name), names - {files.MANIFEST})
     store.upload(files.MANIFEST, folder / files.MANIFEST)
+
+
+def _other(address: str) -> UserError:
+    return UserError(
+        f"{address}: something else is there, without a {files.MANIFEST}: name another config.handover.out"
+    )

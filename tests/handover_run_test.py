@@ -1,0 +1,184 @@
+"""The stage `handover` of a run: its passages, its evaluation set, windows, metadata, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+from support.handed_over import questions, verify
+from support.tiny import CHEAP, execute, make_run
+
+from retrieval.data.sets import beir
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.search.encoding import StoredRows, load_ids
+from retrieval.stages import handover
+
+
+@pytest.fixture(scope="module")
+def encoded(inputs, prepared, tmp_path_factory):
+    """Towers of 8 dimensions after two steps, and what they make of the corpus and of its questions."""
+    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("encoded") / "run")
+    changes = {**CHEAP, "train.steps": 2, "encode.untrained": False, "data.document_prefix": "passage: "}
+    run = make_run("ict_bfs_wlp", inputs, folder, **changes)
+    execute(run, "train", "encode")
+    return run
+
+
+def handed(run, *targets, **fields):
+    """Does the stage, and returns the folder of the first target."""
+    config = run.config.copy_and_resolve_references()
+    config.handover.update(to=",".join(targets), **fields)
+    run = dataclasses.replace(run, config=config)
+    preflight.check(run, ["handover"])
+    execute(run, "handover")
+    for name in targets:
+        verify(run.folder / "handover" / name)
+    return run.folder / "handover" / targets[0]
+
+
+def table_of(folder, name="vectors"):
+    return parquet.read_table(folder / name)
+
+
+def test_the_corpus_is_handed_over(encoded):
+    folder = handed(encoded, "table", "faiss")
+    table, stored = table_of(folder), encoded.embeddings("corpus", "trained")
+    passages = [passage for path in encoded.passages for passage in beir.read_candidates(path)]
+    rows = StoredRows(stored, "candidates")[:]
+    assert table["id"].to_pylist() == [passage.id for passage in passages] == load_ids(stored, "candidates")
+    assert table["text"].to_pylist() == [passage.text for passage in passages]
+    vectors = table["vector"].combine_chunks().flatten().to_numpy()
+    assert vectors.tobytes() == rows.tobytes() and len(passages) > 50
+    metadata = list(map(json.loads, table["metadata"].to_pylist()))
+    assert [of["document"] for of in metadata] == [passage.id.rpartition(":")[0] for passage in passages]
+    said = json.loads((folder / "vectors.json").read_text())
+    assert said["prompt"] == "passage: " and said["model"].startswith("sha256:")
+    for vector, expected, _ in questions(folder):
+        best = np.argsort(-(rows @ np.array(vector, np.float32)), kind="stable")[:10]
+        assert set(expected) == {passages[row].id for row in best}
+    told = records.record_of(encoded, "handover")["details"]
+    assert told["collection"] == "corpus" and told["table"]["rows"] == told["faiss"]["rows"] == len(passages)
+
+
+def test_a_set_is_handed_over_with_its_queries(encoded):
+    folder = handed(encoded, "table", collection="reqa", dtype="float16")
+    queries = beir.read_queries(encoded.sets / "reqa" / "queries.jsonl")
+    table = table_of(folder, "queries")
+    assert table["id"].to_pylist() == list(queries) and table["text"].to_pylist() == list(queries.values())
+    stored = StoredRows(encoded.embeddings("reqa", "trained"), "queries")[:].astype(np.float16)
+    assert table["vector"].combine_chunks().flatten().to_numpy().tobytes() == stored.tobytes()
+    asked = [line for line in (folder / "check.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    assert [json.loads(line)["query"] for line in asked] == list(queries.values())[:50]
+
+
+def test_it_runs_again_with_the_same_bytes(encoded):
+    folder = handed(encoded, "qdrant")
+    before = (folder / "manifest.json").read_bytes()
+    assert handed(encoded, "qdrant") == folder and (folder / "manifest.json").read_bytes() == before
+    assert (folder.parent / "table").exists()  # of the other hand-overs
+
+
+def test_metadata_of_documents_and_passages(encoded, tmp_path):
+    passage = next(beir.read_candidates(encoded.passages[0]))
+    document = passage.id.rpartition(":")[0]
+    lines = [{"_id": document, "lang": "en", "year": 2026}, {"_id": passage.id, "lang": "de"}]
+    more = tmp_path / "more.jsonl"
+    more.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = table_of(handed(encoded, "table", metadata=str(more), columns="lang, year,document"))
+    row = table["id"].to_pylist().index(passage.id)
+    assert [table[name][row].as_py() for name in ("lang", "year", "document")] == ["de", 2026, document]
+    others = [
+        of for of in zip(*(table[name].to_pylist() for name in ("document", "lang", "year"))) if of[0] == document
+    ]
+    assert {of[1:] for of in others} == {("de", 2026), ("en", 2026)} and table["lang"].null_count
+    for fields, message in (
+        ({"columns": "langs"}, "unknown metadata in config.handover.columns 'langs': did you mean lang"),
+        ({"columns": "id"}, "unknown metadata"),
+    ):
+        with pytest.raises(UserError, match=message):
+            handed(encoded, "table", metadata=str(more), **fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    (
+        ({"_id": "a", "parent": "b"}, "line 2: 'parent' has a meaning of its own"),
+        ({"_id": "a", "size": {"x": 1}}, r"line 2: 'size' is \{'x': 1\}; metadata is a text"),
+        ({"_id": "a", "year": "late"}, "line 2: 'year' is a text here and a integer in lines before"),
+        ({"_id": "a", "word": "\ud800"}, "line 2: 'word' is"),
+        ({"_id": "z"}, "the _id 'z' is there twice"),
+        ({"lang": "en"}, "_id"),
+        ({"_id": "a"}, "none of its 2 lines"),
+    ),
+)
+def test_metadata_that_is_none(encoded, tmp_path, line, message):
+    path = tmp_path / "more.jsonl"
+    path.write_text(json.dumps({"_id": "z", "year": 1}) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=message):
+        handed(encoded, "table", metadata=str(path))
+
+
+def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
+    changes = {
+        **CHEAP,
+        "base": str(encoded.folder),
+        "encode.windows": 2,
+        "data.document_length": 24,
+        "stages": ("encode",),
+    }
+    run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **changes | {"encode.untrained": False, "corpus": ""})
+    execute(run)
+    folder = handed(run, "table", "vertex_json")
+    ids = load_ids(run.embeddings("corpus", "trained"), "candidates")
+    rows = list(zip(*(table_of(folder)[name].to_pylist() for name in ("id", "metadata"))))
+    assert len(set(ids)) < len(ids) == len(rows) == len({id for id, _ in rows})
+    assert [json.loads(metadata)["parent"] for _, metadata in rows] == ids
+    assert {id.removeprefix(parent) for parent, (id, _) in zip(ids, rows)} == {"#0", "#1"}
+    lines = (folder.parent / "vertex_json" / "data" / "data-00000.json").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [json.loads(line)["crowding_tag"] for line in lines] == ids
+
+
+def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
+    run = dataclasses.replace(encoded, folder=shutil.copytree(encoded.folder, tmp_path / "run"))
+    path = run.passages[0]
+    first, second, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for changed, message in ((second + first, "passage 1 is"), (first, "passage 2 is"), (first + second + first, "")):
+        path.write_text(changed + "".join(others), encoding="utf-8")
+        with pytest.raises(UserError, match=message):
+            handover.hand_over(run)
+        assert not (run.folder / "handover" / "table" / ".tmp").exists()
+
+
+@pytest.mark.parametrize(
+    ("targets", "fields", "message"),
+    (
+        (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
+        ((), {}, "name one or more of bulk, faiss"),
+        (("table", "table"), {}, "each once"),
+        (("vertex",), {"dtype": "bit"}, "Vertex AI Vector Search .* takes float32"),
+        (("table",), {"collection": "rega"}, "name one that .* has embeddings of, which are: reqa, corpus"),
+        (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),
+        (("table",), {"dtype": "float8"}, "unknown dtype in config.handover.dtype"),
+    ),
+)
+def test_bad_input(encoded, targets, fields, message):
+    with pytest.raises(UserError, match=message):
+        handed(encoded, *targets, **fields)
+
+
+def test_a_run_without_embeddings(prepared, inputs, tmp_path):
+    run = make_run("ict_bfs_wlp", inputs, shutil.copytree(prepared, tmp_path / "run"), **CHEAP)
+    with pytest.raises(UserError, match="encode"):
+        handed(run, "table")
+
+
+def test_another_folder(encoded, tmp_path):
+    handed(encoded, "table")
+    config = encoded.config.copy_and_resolve_references()
+    config.handover.update(to="bulk", out=str(tmp_path / "out"), dtype="bit")
+    execute(dataclasses.replace(encoded, config=config), "handover")
+    verify(tmp_path / "out" / "bulk")
+    assert not (encoded.folder / "handover" / "bulk").exists()
