@@ -84,12 +84,13 @@ def test_it_runs_again_with_the_same_bytes(encoded):
 def test_metadata_of_documents_and_passages(encoded, tmp_path):
     passage = next(beir.read_candidates(encoded.passages[0]))
     document = passage.id.rpartition(":")[0]
-    lines = [{"_id": document, "lang": "en", "year": 2026}, {"_id": passage.id, "lang": "de"}]
+    lines = [{"_id": document, "lang": "en", "year": 2026, "weight": 2**60 + 1}]
+    lines += [{"_id": passage.id, "lang": "de", "weight": 0.5}]
     more = tmp_path / "more.jsonl"
     more.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = table_of(handed(encoded, "table", metadata=str(more), columns="lang, year,document"))
+    table = table_of(handed(encoded, "table", metadata=str(more), columns="lang, year,document,weight"))
     row = table["id"].to_pylist().index(passage.id)
-    assert [table[name][row].as_py() for name in ("lang", "year", "document")] == ["de", 2026, document]
+    assert [table[name][row].as_py() for name in ("lang", "year", "document", "weight")] == ["de", 2026, document, 0.5]
     others = [
         of for of in zip(*(table[name].to_pylist() for name in ("document", "lang", "year"))) if of[0] == document
     ]
@@ -145,11 +146,19 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     run = dataclasses.replace(encoded, folder=shutil.copytree(encoded.folder, tmp_path / "run"))
     path = run.passages[0]
     first, second, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for changed, message in ((second + first, "passage 1 is"), (first, "passage 2 is"), (first + second + first, "")):
+    for changed, message in (
+        (second + first, "passage 1 is"),
+        (first, "passage 2 is"),
+        (first + second + first, "passage 3 is"),
+    ):
         path.write_text(changed + "".join(others), encoding="utf-8")
         with pytest.raises(UserError, match=message):
             handover.hand_over(run)
-        assert not (run.folder / "handover" / "table" / ".tmp").exists()
+    ids = next(run.embeddings("corpus", "trained").glob("candidates-*.ids.json"))
+    first, second, _, *others = json.loads(ids.read_text(encoding="utf-8"))
+    ids.write_text(json.dumps([first, second, first, *others]), encoding="utf-8")
+    with pytest.raises(UserError, match=f"two passages have the id '{first}'"):
+        handover.hand_over(run)
 
 
 @pytest.mark.parametrize(

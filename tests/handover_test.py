@@ -283,7 +283,7 @@ def changed(vectors, **changes):
         ("bulk", {"ids": ["é" * 257]}, "has 514 bytes, and Elasticsearch and OpenSearch takes 512"),
         ("pgvector", {"ids": ["é" * 1301]}, "has 2,602 bytes"),
         ("pgvector", {"texts": ["a\0b"]}, "the passage .* has a NUL character"),
-        ("pgvector", {"metadata": [{"lang": "\0"}]}, "has a NUL character"),
+        ("pgvector", {"metadata": [{"lang": "\\\0"}]}, "has a NUL character"),
         ("vertex", {"metadata": [{"year": 1 << 31}]}, "year=2147483648 of .* is no whole number of 32 bits"),
     ),
 )
@@ -396,3 +396,9 @@ def test_a_plugin_adds_a_target(tmp_path):
         )
     finally:
         TARGETS._entries.pop("lines")
+
+
+def test_the_name_of_a_nul_is_none(tmp_path):
+    vectors, embeddings = made(rows=1)
+    path = written("pgvector", tmp_path, changed(vectors, metadata=[{"lang": "\\u0000"}]), embeddings)
+    assert json.loads(read_copy(path / "passages.bin")[0][3][1:]) == {"lang": "\\u0000"}

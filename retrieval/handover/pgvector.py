@@ -4,6 +4,7 @@ PostgreSQL's documentation of COPY, "Binary Format". Numbers are big-endian.
 """
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ _OPERATORS = {FLOAT32: "vector_ip_ops", FLOAT16: "halfvec_ip_ops", BIT: "bit_ham
 _INDEXED = {FLOAT32: 2000, FLOAT16: 4000, BIT: 64_000}
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 _END = struct.pack(">h", -1)
+_NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")  # in JSON
 
 _SCHEMA = """CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE passages (id text PRIMARY KEY, title text, text text, metadata jsonb, embedding {type});
@@ -53,7 +55,7 @@ class PgVector(Target):
                 texts = zip(block.ids, block.titles, block.texts, block.metadata)
                 for (*shown, metadata), vector in zip(texts, _encoded(block.vectors, vectors)):
                     said = json.dumps(metadata, ensure_ascii=False, sort_keys=True)
-                    if any("\0" in text for text in shown) or "\\u0000" in said:
+                    if any("\0" in text for text in shown) or _NUL.search(said):
                         raise UserError(
                             f"config.handover.to={self.name}: the passage {shown[0]!r} has a NUL character in its id, "
                             "title, text or metadata, which PostgreSQL cannot store: take it out of that document"

@@ -43,6 +43,8 @@ class Metadata:
             self._said[id] = {
                 name: self._checked(name, value, at) for name, value in record.items() if value is not None
             }
+        for record in self._said.values():  # where some are whole and others are not
+            record |= {name: float(value) for name, value in record.items() if self.kinds[name] == NUMBER}
         self._used: set[str] = set()
 
     def _checked(self, name: str, value: Any, at: str) -> Any:

@@ -92,12 +92,21 @@ def queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
 
 
 def asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
-    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E]."""
+    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E].
+
+    Raises:
+      UserError: another number of passages was embedded than there are.
+    """
     folder = collection.embeddings()
     if collection.name != CORPUS:
         texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
         return list(texts.values())[:count], StoredRows(folder, "queries")[:count]
     owners_W, passages = windows.owners(encoding.load_ids(folder, "candidates")), own_passages(run, collection)
+    if len(passages) != (embedded := int(owners_W[-1]) + 1):
+        raise UserError(
+            f"{folder}: {embedded:,} passages are embedded, and there are {len(passages):,} now; --stage=encode makes "
+            "them again"
+        )
     rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
     return [passages[int(owner)].text for owner in owners_W[rows_Q]], StoredRows(folder, "candidates").take(rows_Q)
 
