@@ -22,6 +22,7 @@ def encoded(inputs, prepared, tmp_path_factory):
     """Towers of 8 dimensions after two steps, and what they make of the corpus and of its questions."""
     folder = shutil.copytree(prepared, tmp_path_factory.mktemp("encoded") / "run")
     changes = {**CHEAP, "train.steps": 2, "encode.untrained": False, "data.document_prefix": "passage: "}
+    changes["data.document_length"] = 32  # shorter than some passages
     run = make_run("ict_bfs_wlp", inputs, folder, **changes)
     execute(run, "train", "encode")
     return run
@@ -127,7 +128,6 @@ def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
         **CHEAP,
         "base": str(encoded.folder),
         "encode.windows": 2,
-        "data.document_length": 24,
         "stages": ("encode",),
     }
     run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **changes | {"encode.untrained": False, "corpus": ""})
@@ -146,11 +146,8 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     run = dataclasses.replace(encoded, folder=shutil.copytree(encoded.folder, tmp_path / "run"))
     path = run.passages[0]
     first, second, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for changed, message in (
-        (second + first, "passage 1 is"),
-        (first, "passage 2 is"),
-        (first + second + first, "passage 3 is"),
-    ):
+    fewer = "480 passages are embedded, and there are 479 now"
+    for changed, message in ((second + first, "passage 1 is"), (first, fewer)):
         path.write_text(changed + "".join(others), encoding="utf-8")
         with pytest.raises(UserError, match=message):
             handover.hand_over(run)
