@@ -28,7 +28,7 @@ _CHECKED = 50  # queries of `check.jsonl`
 
 
 def hand_over(run: Run) -> dict[str, Any]:
-    """Writes a folder for each target; returns what each has."""
+    """Writes vectors, texts and metadata of a collection as other systems load them; returns what is in each folder."""
     fields, targets = run.config.handover, _targets(run.config.handover.to)
     collection = handover_source.chosen(run, fields.collection)
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
