@@ -164,7 +164,7 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
         ((), {}, "name one or more of bulk, faiss"),
         (("table", "table"), {}, "each once"),
-        (("vertex",), {"dtype": "bit"}, "Vertex AI Vector Search .* takes float32"),
+        (("vertex",), {"dtype": "bit"}, "Vertex AI Vector Search, takes float32: take float32"),
         (("table",), {"collection": "rega"}, "name one that .* has embeddings of, which are: reqa, corpus"),
         (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),
         (("table",), {"dtype": "float8"}, "unknown dtype in config.handover.dtype"),

@@ -249,12 +249,16 @@ def test_vertex_as_avro_has_the_vectors(tmp_path):
 
 
 REFUSED = (
-    ("qdrant", {"dtype": INT8}, "config.handover.dtype=int8: Qdrant .'qdrant'. takes float32 or float16: take float16"),
+    (
+        "qdrant",
+        {"dtype": INT8},
+        "config.handover.dtype=int8: 'qdrant', for Qdrant, takes float32 or float16: take float16",
+    ),
     ("vertex", {"dtype": BIT}, "takes float32"),
     (
         "pgvector",
         {"dimension": 16_001},
-        "pgvector has at most 16,000 dimensions of float32, and embeddings have 16,001",
+        "the most for pgvector are 16,000 dimensions of float32, and embeddings have 16,001",
     ),
     ("bulk", {"dimension": 16_001}, "config.encode.truncate"),
     ("faiss", {"breaks": True}, r"the id 'a\\nb' .*pyserini"),
@@ -280,7 +284,7 @@ def changed(vectors, **changes):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     (
-        ("bulk", {"ids": ["é" * 257]}, "has 514 bytes, and Elasticsearch and OpenSearch takes 512"),
+        ("bulk", {"ids": ["é" * 257]}, "has 514 bytes, and the most for Elasticsearch and OpenSearch are 512"),
         ("pgvector", {"ids": ["é" * 1301]}, "has 2,602 bytes"),
         ("pgvector", {"texts": ["a\0b"]}, "the passage .* has a NUL character"),
         ("pgvector", {"metadata": [{"lang": "\\\0"}]}, "has a NUL character"),

@@ -37,7 +37,7 @@ class Target:
     name: str
     title: str
     dtypes: Sequence[str] = (FLOAT32,)
-    instead: str = "float32"
+    instead: str = "take float32"
     dimensions: Mapping[str, int] = {}
     id_bytes: int = 0
     load: str = ""
@@ -50,7 +50,7 @@ class Target:
         """
         if dtype not in self.dtypes:
             raise UserError(
-                f"config.handover.dtype={dtype}: {self.title} ('{self.name}') takes {' or '.join(self.dtypes)}: "
+                f"config.handover.dtype={dtype}: '{self.name}', for {self.title}, takes {' or '.join(self.dtypes)}: "
                 f"{self.instead}"
             )
 
@@ -64,8 +64,9 @@ class Target:
         most = self.dimensions.get(vectors.dtype, vectors.dimension)
         if vectors.dimension > most:
             raise UserError(
-                f"config.handover.to={self.name}: {self.title} has at most {most:,} dimensions of {vectors.dtype}, and "
-                f"embeddings have {vectors.dimension:,}: cut them with config.encode.truncate, or name another target"
+                f"config.handover.to={self.name}: the most for {self.title} are {most:,} dimensions of "
+                f"{vectors.dtype}, and embeddings have {vectors.dimension:,}: cut them with config.encode.truncate, or "
+                "name another target"
             )
 
     def check_id(self, id: str) -> None:
@@ -76,8 +77,8 @@ class Target:
         """
         if self.id_bytes and len(id.encode()) > self.id_bytes:
             raise UserError(
-                f"config.handover.to={self.name}: the id '{id[:60]}…' has {len(id.encode()):,} bytes, and {self.title} "
-                f"takes {self.id_bytes:,}: give that document a shorter id"
+                f"config.handover.to={self.name}: the id '{id[:60]}…' has {len(id.encode()):,} bytes, and the most "
+                f"for {self.title} are {self.id_bytes:,}: give that document a shorter id"
             )
 
     def blocks(self, vectors: Vectors) -> Iterator[Block]:
