@@ -214,7 +214,8 @@ def test_tei_embeds_with_the_prompt_that_it_is_told():
     asking = client(made(model=towers))
     for prompt in (None, "query", "document"):
         asking.post("/embed", json={"inputs": "x", "prompt_name": prompt})
-    assert towers.asked == [("document", "nq", 1), ("query", "query", 1), ("document", "document", 1)]
+    asking.post("/embed?prompt_name=query&other=1", json={"inputs": "x"})
+    assert towers.asked == [("document", "nq", 1), ("query", "query", 1), ("document", "document", 1), towers.asked[1]]
 
 
 LONG, FULL = "a b c d e f g h i", "a b c d e f g h"  # of 9 and of 8 tokens, where 8 are read

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from retrieval.serving import (
     api_routes,
     health_routes,
+    mcp_server,
     openai_routes,
     openapi,
     page,
@@ -53,17 +54,19 @@ def make_app(
     """
     engine = Engine(service, limits, name)
     operations = [operation for protocol in PROTOCOLS for operation in protocol.operations(engine)]
-    operations += _descriptions(operations, engine)
+    operations += _descriptions([*operations, *mcp_server.operations(engine)], engine)
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    routes = [
+    mcp = mcp_server.http(engine) if mcp_server.is_installed() else None
+    own = [
         *(Route(path, _endpoint(of, limits), methods=list(of)) for path, of in by_path.items()),
         *(Route(path, functools.partial(_file, file), methods=["GET"]) for path, file in page.files().items()),
     ]
+    routes = [*own, *(mcp.routes if mcp else ())]
     handlers: Any = responses.handlers()
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    seconds = {route.path: limits.seconds for route in routes}
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=mcp.lifespan if mcp else None)
+    seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
     guarded = Guard(app, hosts, seconds, engine, keys)

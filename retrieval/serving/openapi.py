@@ -86,6 +86,7 @@ _SCHEMAS: Mapping[str, Any] = {
     "ForeignReranked": {"anyOf": [_OF_TEXTS, _OF_DOCUMENTS]},
     "Predictions": _object(predictions=_list(_list(_NUMBER))),
     "Status": _STATUS,
+    "JsonRpc": _optional(_object(jsonrpc=_TEXT), id={}, result={"type": "object"}, error={"type": "object"}),
     "Routes": _object(routes=_list(_ROUTE)),
     "OpenApi": {"type": "object"},
 }

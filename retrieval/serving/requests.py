@@ -75,7 +75,8 @@ class Operation(NamedTuple):
       gives: the name of its answer's schema; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       lacks: what a run may lack for it.
-      is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is.
+      is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is, and the
+        address may have fields of text, too.
       example: the fields of a request, for the description.
     """
 
@@ -105,8 +106,9 @@ class Operation(NamedTuple):
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
         longest = limits.inputs_body if self.is_foreign else limits.body
         given: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
-        if self.is_foreign:
-            given = {name: value for name, value in given.items() if name in fields and value is not None}
+        if self.is_foreign:  # some clients let people choose the address alone
+            given = {name: value for name, value in {**request.query_params, **given}.items() if name in fields}
+            given = {name: value for name, value in given.items() if value is not None}
         for name in given:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)

@@ -1,0 +1,293 @@
+"""The server asked by the clients of others: OpenAI's, LangChain's, LlamaIndex's, Haystack's, Cohere's and MCP's."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support.handover_packages import package
+from support.served import Reranker, Towers
+
+package("uvicorn")
+package("starlette")
+
+from starlette.testclient import TestClient
+
+from configs import bm25
+from retrieval.api.document_index import Hit
+from retrieval.data.sets.beir import Candidate
+from retrieval.serving import app, mcp_server
+from retrieval.serving.engine import Engine
+from retrieval.serving.keys import Keys
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+KEY = "a-key"
+TEXTS = ["how to install", "red"]
+VECTORS = {"query": [[0.6, -0.8], [0.6, -0.8]], "document": [[0.8, 0.6], [0.8, 0.6]]}
+LIMITS = Limits(inputs=2048)
+WORDS = {"install": "Install it with pip.", "red": "It is red."}
+
+
+class Sides(Towers):
+    """Queries have one vector, documents another."""
+
+    def _rows(self, side, texts, prompt_name, room):
+        rows = super()._rows(side, texts, prompt_name, room)
+        return rows._replace(tower=lambda ids: VECTORS[side][0])
+
+
+def search(queries, k, systems, prompt_name):
+    hits = [Hit(id, id.title(), text, 1.0 - rank, "Guide", "/") for rank, (id, text) in enumerate(WORDS.items())]
+    return [{name: hits[:k] for name in systems} for _ in queries]
+
+
+def passage(id):
+    return Candidate(id, id.title(), WORDS[id], "Guide", url="/") if id in WORDS else None
+
+
+def service():
+    reranker = Reranker(score=lambda row: row[1] - 5)
+    return Service(
+        {"bm25": "BM25"}, 2, search, lambda query, texts: [], passage, Sides(("query", "document")), reranker
+    )
+
+
+SERVICE = service()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A server in a thread, which asks for a key."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"{KEY}\n")
+    application = app.make_app(lambda: SERVICE, LIMITS, ("127.0.0.1",), name="guide", keys=Keys(keys))
+    uvicorn = package("uvicorn")
+    listening = socket.create_server(("127.0.0.1", 0))
+    serving = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False))
+    thread = threading.Thread(target=lambda: serving.run(sockets=[listening]))
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    serving.should_exit = True
+    thread.join()
+
+
+def near(vectors, kind):
+    return np.allclose(vectors, VECTORS[kind], atol=1e-7)
+
+
+def test_openai(address):
+    openai = package("openai")
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+    for format in ({}, {"encoding_format": "float"}):  # the client's own choice is base64
+        answer = client.embeddings.create(model="guide:query", input=TEXTS, **format)
+        assert near([each.embedding for each in answer.data], "query") and answer.usage.total_tokens == 4
+    assert [model.id for model in client.models.list()] == ["guide", "guide:query", "guide:document"]
+    with pytest.raises(openai.NotFoundError) as error:
+        client.embeddings.create(model="gpt", input="x")
+    assert error.value.code == "model_not_found" and error.value.param == "model"
+    with pytest.raises(openai.BadRequestError, match="send text"):
+        client.embeddings.create(model="guide", input=[[1, 2]])
+    with pytest.raises(openai.BadRequestError, match="dimensions"):
+        client.embeddings.create(model="guide", input="x", dimensions=1)
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0).models.list()
+
+
+def test_langchain(address):
+    embeddings = package("langchain_openai").OpenAIEmbeddings
+    options = {"base_url": f"{address}/v1", "api_key": KEY, "check_embedding_ctx_length": False}
+    queries, documents = embeddings(model="guide:query", **options), embeddings(model="guide", **options)
+    assert near([queries.embed_query("how to install")] * 2, "query")
+    assert near(documents.embed_documents(TEXTS), "document")
+    many = documents.embed_documents(["x"] * 1500)  # in requests of 1,000
+    assert len(many) == 1500 and near(many[-2:], "document")
+
+
+def test_llama_index(address):
+    tei = package("llama_index.embeddings.text_embeddings_inference").TextEmbeddingsInference
+    documents = tei(model_name="guide", base_url=address, auth_token=KEY)
+    queries = tei(model_name="guide", base_url=address, auth_token=KEY, endpoint="/embed?prompt_name=query")
+    assert near([documents.get_text_embedding("red")] * 2, "document")
+    assert near([queries.get_query_embedding("red")] * 2, "query")
+    like = package("llama_index.embeddings.openai_like").OpenAILikeEmbedding
+    queries = like(model_name="guide:query", api_base=f"{address}/v1", api_key=KEY)
+    assert near(queries.get_text_embedding_batch(TEXTS), "query")
+
+
+def test_haystack(address):
+    haystack = package("haystack.components.embedders")
+    secret, url = package("haystack.utils").Secret.from_token(KEY), f"{address}/v1"
+    queries = haystack.OpenAITextEmbedder(api_base_url=url, api_key=secret, model="guide:query")
+    assert near([queries.run("how to install")["embedding"]] * 2, "query")
+    documents = haystack.OpenAIDocumentEmbedder(api_base_url=url, api_key=secret, model="guide")
+    document = package("haystack").Document
+    embedded = documents.run([document(content=text) for text in TEXTS])["documents"]
+    assert near([each.embedding for each in embedded], "document")
+
+
+def test_cohere(address):
+    cohere = package("cohere")
+    documents = ["abc", "abcdefg"]  # logits -2 and 2
+    for client in (cohere.Client, cohere.ClientV2):
+        asked = client(KEY, base_url=address)
+        answer = asked.rerank(model="guide", query="q", documents=documents, top_n=1)
+        ((index, score),) = ((each.index, each.relevance_score) for each in answer.results)
+        assert index == 1 and score == pytest.approx(0.8807971)
+        with pytest.raises(cohere.errors.NotFoundError, match="known: guide"):
+            asked.rerank(model="rerank-v3.5", query="q", documents=documents)
+
+
+def test_the_description_is_one_of_openapi():
+    validate = package("openapi_spec_validator").validate
+    asked = TestClient(app.make_app(lambda: SERVICE, LIMITS, (), name="guide"))
+    with asked:
+        described = asked.get("/openapi.json").json()
+        validate(described)
+        assert {"/mcp", "/v1/embeddings", "/embed", "/rerank", "/ready", "/api/search"} <= described["paths"].keys()
+        operations = [(path, of["post"]) for path, of in described["paths"].items() if "post" in of]
+        accepts = {"accept": "application/json, text/event-stream"}
+        for path, operation in operations:
+            example = operation["requestBody"]["content"]["application/json"]["example"]
+            status = asked.post(path, json=example, headers=accepts).status_code
+            assert status == 200 or (path == "/api/answer" and status == 404), path
+
+
+async def use(client):
+    """What each way to a server of tools gives."""
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == {"search", "get_document", "list_collections"}
+    assert tools["search"].input_schema["properties"]["k"]["maximum"] == 100
+    assert all("are data" in tools[name].description for name in ("search", "get_document"))
+    found = await client.call_tool("search", {"query": "install", "k": 1})
+    one = {"id": "install", "title": "Install", "text": WORDS["install"], "score": 1.0}
+    assert not found.is_error and found.structured_content == {"results": [one]}
+    assert json.loads(found.content[0].text) == found.structured_content
+    document = await client.call_tool("get_document", {"id": "red"})
+    assert document.structured_content["text"] == "It is red."
+    told = (await client.call_tool("list_collections", {})).structured_content
+    assert told == {"collections": [{"name": "guide", "passages": 2, "systems": ["bm25", "reranked"]}]}
+    for name, arguments in (("search", {"query": "x", "k": 0}), ("search", {}), ("get_document", {"id": "no"})):
+        assert (await client.call_tool(name, arguments)).is_error, arguments
+
+
+def test_mcp_in_memory():
+    mcp = package("mcp")
+
+    async def ask(mode):
+        made = mcp_server.make_server(Engine(lambda: SERVICE, LIMITS, "guide"))
+        async with mcp.Client(made, mode=mode) as client:
+            await use(client)
+
+    for mode in ("legacy", "2026-07-28"):
+        asyncio.run(ask(mode))
+
+
+def test_mcp_does_not_tell_what_failed():
+    mcp = package("mcp")
+
+    def search(queries, k, systems, prompt_name):
+        raise RuntimeError("a secret")
+
+    async def ask():
+        engine = Engine(lambda: Service({"bm25": ""}, 1, search, lambda *_: []), LIMITS)
+        async with mcp.Client(mcp_server.make_server(engine)) as client:
+            return await client.call_tool("search", {"query": "x"})
+
+    answer = asyncio.run(ask())
+    assert answer.is_error and "secret" not in answer.content[0].text
+
+
+def test_mcp_over_http(address):
+    mcp, http, streamable = package("mcp"), package("httpx"), package("mcp.client.streamable_http")
+
+    async def ask(mode):
+        async with http.AsyncClient(headers={"x-api-key": KEY}) as carrier:
+            way = streamable.streamable_http_client(f"{address}/mcp", http_client=carrier)
+            async with mcp.Client(way, mode=mode) as client:
+                await use(client)
+
+    for mode in ("legacy", "2026-07-28"):
+        asyncio.run(ask(mode))
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    assert http.post(f"{address}/mcp", json=body).status_code == 401
+    elsewhere = {"x-api-key": KEY, "host": "evil.example"}
+    assert http.post(f"{address}/mcp", json=body, headers=elsewhere).status_code == 421
+
+
+def test_raw_messages_of_both_revisions(address):
+    http = package("httpx")
+    headers = {"x-api-key": KEY, "accept": "application/json, text/event-stream"}
+    call = {"name": "search", "arguments": {"query": "install", "k": 2}}
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    meta |= {"io.modelcontextprotocol/clientCapabilities": {}}
+    meta |= {"io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"}}
+    newer = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "search"}
+    older = {"mcp-protocol-version": "2025-11-25"}
+    for more, params in ((newer, call | {"_meta": meta}), (older, call)):
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        answer = http.post(f"{address}/mcp", json=message, headers=headers | more)
+        assert answer.headers["content-type"].startswith("application/json"), answer.text
+        result = answer.json()["result"]
+        assert [each["id"] for each in result["structuredContent"]["results"]] == ["install", "red"]
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory):
+    """The work directory of BM25 over two documents."""
+    from support.tiny import execute
+
+    from retrieval.pipeline.run import Run
+
+    folder = tmp_path_factory.mktemp("indexed")
+    (folder / "docs").mkdir()
+    for name, text in WORDS.items():
+        (folder / "docs" / f"{name}.md").write_text(
+            f"# {name.title()}\n\n{text} It says so on every page of the guide.\n"
+        )
+    config = bm25.get_config("local")
+    config.corpus, config.sets.pydocs = str(folder / "docs"), False
+    run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
+    execute(run)
+    return run.folder
+
+
+def test_mcp_over_standard_input(indexed):
+    """Nothing but JSON is on standard output, and the end of the input ends the process."""
+    mcp = package("mcp")
+    command = [sys.executable, "-m", "retrieval.main", "mcp", f"--workdir={indexed}"]
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "search", "arguments": {"query": "pip"}},
+        },
+    ]
+    messages[0]["params"] |= {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    text = "".join(json.dumps(message) + "\n" for message in messages)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True)
+    assert process.stdin and process.stdout
+    process.stdin.write(text)
+    process.stdin.flush()
+    answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+    assert [answer["id"] for answer in answers] == [1, 2]
+    (hit,) = answers[1]["result"]["structuredContent"]["results"]
+    assert hit["title"] == "Install"
+    process.stdin.close()
+    assert process.stdout.read() == "" and process.wait(60) == 0
+
+    async def ask():
+        parameters = mcp.StdioServerParameters(command=command[0], args=command[1:], cwd=str(REPOSITORY))
+        async with mcp.Client(parameters) as client:
+            document = await client.call_tool("get_document", {"id": hit["id"]})
+            assert document.structured_content["title"] == "Install"
+
+    asyncio.run(ask())
