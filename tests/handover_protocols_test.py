@@ -1,7 +1,9 @@
 """The server asked by the clients of others: OpenAI's, LangChain's, LlamaIndex's, Haystack's, Cohere's and MCP's."""
 
 import asyncio
+import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -13,9 +15,9 @@ from conftest import REPOSITORY
 from support.handover_packages import package
 from support.served import Reranker, Towers
 
-package("uvicorn")
-package("starlette")
+pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from configs import bm25
@@ -61,13 +63,10 @@ def service():
 SERVICE = service()
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """A server in a thread, which asks for a key."""
-    keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"{KEY}\n")
-    application = app.make_app(lambda: SERVICE, LIMITS, ("127.0.0.1",), name="guide", keys=Keys(keys))
-    uvicorn = package("uvicorn")
+@contextlib.contextmanager
+def served(**options):
+    """The address of a server in a thread."""
+    application = app.make_app(lambda: SERVICE, LIMITS, ("127.0.0.1",), **options)
     listening = socket.create_server(("127.0.0.1", 0))
     serving = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False))
     thread = threading.Thread(target=lambda: serving.run(sockets=[listening]))
@@ -75,6 +74,15 @@ def address(tmp_path_factory):
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     serving.should_exit = True
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Of a server that asks for a key."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"{KEY}\n")
+    with served(name="guide", keys=Keys(keys)) as address:
+        yield address
 
 
 def near(vectors, kind):
@@ -141,6 +149,27 @@ def test_cohere(address):
         assert index == 1 and score == pytest.approx(0.8807971)
         with pytest.raises(cohere.errors.NotFoundError, match="known: guide"):
             asked.rerank(model="rerank-v3.5", query="q", documents=documents)
+
+
+def test_the_lines_of_the_guide_work_as_written():
+    for name in ("openai", "langchain_openai", "haystack", "cohere", "llama_index.core", "httpx"):
+        package(name)
+    text = (REPOSITORY / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with served(name="quickstart") as address:
+        said: dict = {}
+        for block in blocks:
+            names: dict = {}
+            exec(block.replace("http://127.0.0.1:8080", address), names)
+            said |= {name: [*said.get(name, []), value] for name, value in names.items()}
+        (langchain, llama, haystack), (_, of_tei, _) = said["queries"], said["documents"]
+        assert near([langchain.embed_query("red"), llama.get_query_embedding("red")], "query")
+        assert near([haystack.run("red")["embedding"]] * 2, "query")
+        assert near([of_tei.get_text_embedding("red")] * 2, "document")
+        (passages,) = said["Passages"]
+        found = passages(url=address, system="bm25", k=1).invoke("install")
+        assert [(each.id, each.page_content) for each in found] == [("install", WORDS["install"])]
+    assert len(blocks) == 6
 
 
 def test_the_description_is_one_of_openapi():

@@ -20,6 +20,7 @@ from retrieval.recipes import initial_parameters
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
+from retrieval.recipes.trained_model import TRAINED
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,12 @@ def test_its_model_reranks_from_python(trained):
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)
     assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []
+    scorer = TRAINED["reranker"].open(trained, "", "")
+    rows, scores = scorer.rows_of("what does the red fox eat?", documents), [expected[each.id] for each in documents]
+    np.testing.assert_allclose(scorer.scores_of_rows(rows), scores, atol=1e-5)
+    np.testing.assert_allclose(scorer.probabilities(scorer.scores_of_rows(rows)), np.exp(scores), atol=1e-5)
+    with_room = scorer.rows_of("what does the red fox eat?", documents, 1)
+    assert [ids != longer for ids, longer in zip(rows, with_room)] == [False, False, True, False]
     with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):
         model.encode_queries(["a"])
 

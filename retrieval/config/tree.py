@@ -996,7 +996,7 @@ declare(
     reranker=Field(
         "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any"
     ),
-    name=Field("", TEXT, "of the model, for clients that name one; '': that of the work directory"),
+    name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
     characters=Field(1000, whole(1), "most characters of a query"),

@@ -26,7 +26,7 @@ def check(run: Run) -> None:
 
 
 def mcp(run: Run) -> None:
-    """Answers until standard input ends. Nothing but the protocol is written to standard output.
+    """Answers agents until standard input ends. Nothing but the protocol is written to standard output.
 
     Raises:
       UserError: the corpus has not been indexed.

@@ -1,0 +1,69 @@
+"""A run's own towers behind the protocols of others: the embeddings are those of the stage `encode`."""
+
+import numpy as np
+import pytest
+from support import exported
+from support.exported import DOCUMENTS, QUERIES
+
+pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
+
+from starlette.testclient import TestClient
+
+import retrieval
+from retrieval.serving import app
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+TEXTS = [query for query in QUERIES if query]
+CHANGES = {"model.normalize": True, "train.matryoshka": (2, 8), "data.query_prefix": "fox ", "data.titles": "joined"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return exported.work_directory(tmp_path_factory.mktemp("run") / "run", **CHANGES)
+
+
+@pytest.fixture(scope="module")
+def asked(run):
+    service = Service({"bm25": ""}, 1, lambda *_: [], lambda *_: [], model=retrieval.load(run.folder))
+    return TestClient(app.make_app(lambda: service, Limits(), (), name="guide"))
+
+
+def embeddings(asked, **body):
+    data = asked.post("/v1/embeddings", json={"input": TEXTS} | body).json()["data"]
+    return np.asarray([each["embedding"] for each in data])
+
+
+def test_embeddings_are_those_of_the_run(run, asked):
+    queries, _ = exported.embed(run, TEXTS)
+    np.testing.assert_allclose(embeddings(asked, model="guide:query"), queries, atol=1e-6)
+    _, documents = exported.embed(run, documents=[type(DOCUMENTS[0])("", "", text) for text in TEXTS])
+    np.testing.assert_allclose(embeddings(asked, model="guide"), documents, atol=1e-6)
+    tei = asked.post("/embed", json={"inputs": TEXTS, "prompt_name": "query", "truncate": True}).json()
+    np.testing.assert_allclose(tei, queries, atol=1e-6)
+    cut = queries[:, :2] / np.linalg.norm(queries[:, :2], axis=1, keepdims=True)
+    np.testing.assert_allclose(embeddings(asked, model="guide:query", dimensions=2), cut, atol=1e-6)
+    assert asked.post("/v1/embeddings", json={"input": "a", "model": "guide", "dimensions": 4}).status_code == 400
+
+
+def test_many_texts_are_embedded_as_one_by_one_is(asked):
+    texts = [" ".join(["fox", "the", "dog"][: 1 + place % 3] * (1 + place % 5)) for place in range(70)]
+    body = {"model": "guide", "input": texts}
+    several = [each["embedding"] for each in asked.post("/v1/embeddings", json=body).json()["data"]]
+    for place in (0, 14, 37, 69):
+        (one,) = asked.post("/v1/embeddings", json=body | {"input": texts[place]}).json()["data"]
+        np.testing.assert_allclose(several[place], one["embedding"], atol=1e-6)
+
+
+def test_texts_are_cut_only_where_they_are_too_long(run, asked):
+    """With [CLS], [SEP] and the prefix there is room for 13 of 16 tokens of a query, and for 38 of 40 of a document."""
+    specials, vocabulary = 2, run.load_vocabulary()
+    for prompt, room in (("query", 13), ("document", 38)):
+        for count, status in ((room, 200), (room + 1, 422)):
+            text = " ".join(["dog"] * count)
+            assert len(vocabulary.encode(text)) == count
+            answer = asked.post("/embed", json={"inputs": ["a", text], "prompt_name": prompt})
+            assert answer.status_code == status, (prompt, count)
+        assert "'inputs[1]' has more than" in answer.json()["error"]
+        used = asked.post("/v1/embeddings", json={"model": f"guide:{prompt}", "input": text}).json()["usage"]
+        assert used["total_tokens"] == room + specials + (prompt == "query")
