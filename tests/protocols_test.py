@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
-from retrieval.serving import app, server, vertex_routes
+from retrieval.serving import app, mcp_server, server, vertex_routes
 from retrieval.serving.engine import ROWS
 from retrieval.serving.keys import Keys
 from retrieval.serving.requests import Limits
@@ -377,6 +377,15 @@ def test_a_file_without_keys_is_refused(tmp_path, content, message):
         path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         Keys(path)
+
+
+def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
+    from retrieval.stages import mcp
+
+    monkeypatch.setattr(mcp_server, "is_installed", lambda: False)
+    with pytest.raises(UserError, match=r"--stage=mcp needs the package mcp 2, .*\[mcp\]"):
+        mcp.check(10, 100)
+    assert client().post("/mcp", json={}).status_code == 404
 
 
 def test_pages_of_other_sites_may_send_keys():

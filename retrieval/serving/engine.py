@@ -24,7 +24,7 @@ from retrieval.serving.service import Service
 
 T = TypeVar("T")
 
-ROWS = 32  # texts of a batch of the device
+ROWS = 32  # texts of a batch of the device, as many as a model embeds as one
 _AHEAD = 2  # batches of a request that wait or are computed: those of other requests come between them
 
 

@@ -9,20 +9,22 @@ from retrieval import extras
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.stages import serve
+from retrieval.stages.search import check_hits
 
 
-def check(run: Run) -> None:
-    """Checks that the package is there.
+def check(k: int, depth: int) -> None:
+    """Checks that the package is there, and the number of hits.
 
     Raises:
-      UserError: it is not, or in another version.
+      UserError: it is not, or in another version; or more hits are allowed than are looked for.
     """
+    check_hits(k, depth, "config.serve.k")
     try:
         from retrieval.serving import mcp_server
     except ImportError as error:
         raise extras.missing("--stage=mcp", str(error.name), "mcp") from error
     if not mcp_server.is_installed():
-        raise extras.missing("--stage=mcp", f"mcp {mcp_server.VERSIONS}", "mcp")
+        raise extras.missing("--stage=mcp", f"mcp {mcp_server.VERSION}", "mcp")
 
 
 def mcp(run: Run) -> None:

@@ -135,12 +135,12 @@ def name(run: Run) -> str:
     return run.config.serve.name or Path(run.place.rstrip("/")).name
 
 
-def answers_of(function: Callable[[Run], None], check_packages: Callable[[Run], None]) -> Stage:
-    """A stage that answers over the indexes of a run."""
+def answers_of(function: Callable[[Run], None], check: Callable[[int, int], None]) -> Stage:
+    """A stage that answers over the indexes of a run; `check` is of its packages, and of `serve.k` and the depth."""
     return Stage(
         function,
         check_config=(of_fields(check, "serve.k", "evaluate.depth"),),
-        check=(check_packages, check_towers, check_reranker, answering.check),
+        check=(check_keys, check_towers, check_reranker, answering.check),
         uses=(
             "serve",
             "seed",
@@ -158,4 +158,4 @@ def answers_of(function: Callable[[Run], None], check_packages: Callable[[Run], 
     )
 
 
-STAGES.register("serve", answers_of(serve, check_keys))
+STAGES.register("serve", answers_of(serve, check))
