@@ -15,6 +15,7 @@ from retrieval.search.rescoring import Rescored
 from retrieval.search.row_views import CutRows
 from retrieval.search.vector_codes import FLOAT32, Form
 from retrieval.search.windows import Index
+from retrieval.stages import costs
 from retrieval.stages.collection import Collection
 
 _METRICS = ("nDCG@10", "R@100")  # of the table, where they were measured
@@ -76,7 +77,9 @@ def searched(collection: Collection, forms: Forms) -> Iterator[Searched]:
         cut = CutRows(rows, kept, normalised)
         index = quantised_kind.build(cut, precision)
         asked_QE = row_views.cut(queries_QE, kept, normalised)
-        notes = {"size": kept, "precision": precision, "bytes": Form(precision, kept).vector_bytes, "rescored": 0}
+        size_of = Form(precision, kept).vector_bytes
+        notes = {"size": kept, "precision": precision, "bytes": size_of, "rescored": 0}
+        notes[costs.BYTES] = round(size_of * len(owners_W) / len(set(owners_W.tolist())), 1)
         of = Searched(f"dense ({kept}, {precision})", windows.over_candidates(index, owners_W), asked_QE, notes)
         yield of
         if forms.rescore and precision != FLOAT32:

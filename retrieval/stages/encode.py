@@ -15,7 +15,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import held_out_questions, initial_parameters, prompted
+from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -23,6 +23,7 @@ from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query
 from retrieval.runtime import hosts, platforms
 from retrieval.search import encoding, vector_codes
 from retrieval.search.vector_codes import FLOAT32, Form
+from retrieval.stages import costs
 from retrieval.stages.collection import (
     BASELINES,
     CORPUS,
@@ -84,6 +85,8 @@ def encode(run: Run) -> dict[str, Any]:
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
                 write_queries(folder, "queries", queries, own, embedder.queries(params))
+            if system == TRAINED and name != CORPUS:
+                counts[costs.of_set(name)] = _operations(own, vocabulary, collection, list(queries.values()))
             if system == TRAINED and name == held_out_questions.split_set(run):
                 held_out = held_out_questions.validation(run)[0]
                 write_queries(folder, "validation", held_out, own, embedder.queries(params))
@@ -105,6 +108,18 @@ def encode(run: Run) -> dict[str, Any]:
                 counts[f"{name}, {system}, {_OUTSIDE}"] = clipped
                 _log.info("%s, %s: %s %s of %s", name, system, f"{clipped:,}", _OUTSIDE, of_candidates.precision)
     return counts
+
+
+def _operations(config: ConfigDict, vocabulary: Vocabulary, of: Collection, queries: Sequence[str]) -> dict[str, float]:
+    """The operations to encode a query and a passage of a set."""
+    asked = query_tokens(config, vocabulary, encoding_cost.some(queries, len(queries)))
+    total = sum(1 for _ in of.candidates())
+    windows = candidate_windows(config, vocabulary, encoding_cost.some(of.candidates(), total))
+    count = functools.partial(encoding_cost.operations, config, len(vocabulary), build=towers_of)
+    return {
+        costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in asked]),
+        costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
+    }
 
 
 def _calibrated(form: Form, folder: Path, embed_some: Callable[[], np.ndarray]) -> Form:

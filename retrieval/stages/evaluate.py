@@ -23,7 +23,7 @@ from retrieval.recipes import held_out_questions
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import by_form, fused, indexes, pod_search, rankings, run_files, searched, sets
+from retrieval.stages import by_form, costs, fused, indexes, pod_search, rankings, run_files, searched, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing
 from retrieval.stages.indexes import Together
@@ -123,6 +123,7 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         weight=run.config.fuse.dense_weight,
         forms=by_form.forms_of(run.config),
     )
+    encoded = details(run.holder("encode"), "encode") or {}
     systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))
     others = _Files(
         run.config.runs.unknown, systems, fused.fusing(run.config.fuse), functools.partial(searched.read, run)
@@ -132,6 +133,7 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)
         of_set = held_out if name == divided else None
+        search = search._replace(encoding=encoded.get(costs.of_set(name), {}))
         value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, others, of_set, together)
         if run.config.evaluate.runs:
             for ranking in lists:
@@ -324,7 +326,7 @@ def _notes(ranking: Ranking) -> dict[str, Any]:
     if ranking.weights:
         notes |= {"weights": [round(weight, 6) for weight in ranking.weights], "validation": ranking.validation}
     if ranking.parts:
-        notes["parts"] = list(ranking.parts)
+        notes[costs.PARTS] = list(ranking.parts)
     if ranking.recall is not None:
         notes["recall_against_exact"] = round(ranking.recall, 4)
     return notes

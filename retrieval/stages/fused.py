@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -66,11 +67,15 @@ def fuse(
             parts = [by_name[system] for system in group]
             weights, validation = _weights(parts, fusing.weights, golds, depth) if method == WEIGHTED_SUM else ((), 0)
             _log.info("set %s: %s of %s", name, method, ", ".join(group))
+            began = time.perf_counter()
             scores, rows = _fuser(method, weights)([_run(part) for part in parts], depth)
+            taken = [time.perf_counter() - began, *(part.seconds for part in parts)]
+            seconds = None if None in taken else sum(filter(None, taken))
             yield Ranking(
                 f"{method}({'+'.join(group)})",
                 scores,
                 rows,
+                seconds,
                 step=next((part.step for part in parts if part.step is not None), None),
                 weights=weights,
                 validation=validation,

@@ -12,11 +12,13 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stages import by_form, indexes, run_files
+from retrieval.stages import by_form, costs, indexes, run_files
 from retrieval.stages.by_form import Forms
 from retrieval.stages.collection import BASELINES, TRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
+
+_EMBEDDED = "candidates-*.npy"  # the files of embeddings
 
 Among = Callable[[int, np.ndarray], np.ndarray]
 
@@ -88,6 +90,7 @@ class Search(NamedTuple):
       step: of training; None where nothing was trained.
       weight: of the dense list in the hybrid, where no validation questions choose it.
       forms: in which the embeddings are searched besides.
+      encoding: what the report says of how dear an embedding is.
     """
 
     depth: int
@@ -97,6 +100,7 @@ class Search(NamedTuple):
     step: int | None = None
     weight: float = fusion.DENSE_WEIGHT
     forms: Forms = Forms((), (), 0)
+    encoding: Mapping[str, Any] = {}
 
 
 def rank(
@@ -138,13 +142,19 @@ def _rank(
         if index is None:
             index = (indexes.build_dense if kind in built else indexes.open_dense)(kind, collection, options, system)
         queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-        return ask(kind.system_of(index) if system == TRAINED else system, index, queries_QE, **more)
+        notes = dict(searched.encoding)
+        if kind.is_saved or kind.name == EXACT:
+            stored = (collection.index(kind.name), "*") if kind.is_saved else (collection.embeddings(system), _EMBEDDED)
+            notes[costs.BYTES] = costs.bytes_of(stored[0].rglob(stored[1]), len(value.candidates))
+        name = kind.system_of(index) if system == TRAINED else system
+        return ask(name, index, queries_QE, **{"notes": notes, **more})
 
     first: Ranking | None = None
     for kind in indexes.kinds_of_words_of(collection, searched.words):
         index = indexes.open_words(kind, collection, len(value.candidates))
         among = functools.partial(_by_words, index, len(value.candidates), texts)
-        ranking = ask(kind.system_of(index), index, texts, among=among)
+        told = {**costs.FREE, costs.BYTES: costs.bytes_of(collection.index(kind.name).rglob("*"), len(index))}
+        ranking = ask(kind.system_of(index), index, texts, among=among, notes=told)
         first = first or ranking
         yield ranking
     if not collection.has_embeddings():
@@ -160,7 +170,8 @@ def _rank(
         ranking = ask_dense(kind, step=searched.step)
         yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
     for form in by_form.searched(collection, searched.forms):
-        ranking = ask(form.system, form.index, form.queries_QE, on_validation=None, notes=form.notes)
+        told = {**searched.encoding, **form.notes}
+        ranking = ask(form.system, form.index, form.queries_QE, on_validation=None, notes=told)
         yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows), step=searched.step)
     if first:
         yield _hybrid(first, dense, validation.golds if validation else (), depth, searched.weight)
@@ -219,7 +230,8 @@ def _hybrid(
     began = time.perf_counter()
     fused = fusion.hybrid((words.scores, words.rows), (dense.scores, dense.rows), weight, words.rows.shape[1])
     seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
-    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation)
+    parts = words.system, dense.system
+    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation, parts=parts)
 
 
 def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:

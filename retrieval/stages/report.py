@@ -13,7 +13,7 @@ from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stages import by_form
+from retrieval.stages import by_form, costs
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
@@ -50,12 +50,14 @@ def write_report(run: Run) -> None:
         if is_done(run, stage):
             folders.append(run.holder(stage).folder / place)
     results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
+    searched = details(run, "maxsim") or {}
     tables = [
+        costs.table((evaluated or {}) | searched, results, folders),
         by_form.table(evaluated or {}, results),
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
         _token_vectors(details(run, "tokens") or {}),
-        _maxsim(details(run, "maxsim") or {}),
+        _maxsim(searched),
         *tables,
         _stages(records),
         _config(run.config),
@@ -112,13 +114,14 @@ def _answered(answered: Details) -> Table:
 
 def _token_vectors(counts: Details) -> Table:
     """The vectors of every set's tokens."""
-    columns = list(next(iter(counts.values()), {}))
+    columns = [name for name in next(iter(counts.values()), {}) if name not in (costs.QUERY, costs.PASSAGE)]
     return Table("Vectors of tokens", ["set", *columns], [[name, *of.values()] for name, of in counts.items()])
 
 
 def _maxsim(searches: Details) -> Table:
     """How long the comparison of tokens takes, and what a faster search finds of the exact results."""
-    columns = list(dict.fromkeys(name for of in searches.values() for name in of))
+    names = dict.fromkeys(name for of in searches.values() for name in of)
+    columns = [name for name in names if name not in costs.TABLE]
     rows = [[name, *(of.get(column) for column in columns)] for name, of in searches.items()]
     return Table("Searches by MaxSim", ["set, system", *columns], rows)
 

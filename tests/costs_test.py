@@ -1,0 +1,75 @@
+"""What systems cost: the operations to encode a text, and the table of a report."""
+
+import numpy as np
+import pytest
+from support.tiny import make_config
+
+from retrieval.evaluation import per_query
+from retrieval.recipes.encoding_cost import operations, some
+from retrieval.stages import costs
+
+H, M, LAYERS, V = 16, 32, 3, 50  # sizes of the model below
+SIZES = {"model.hidden_size": H, "model.mlp_size": M, "model.num_layers": LAYERS, "model.num_heads": 2}
+
+
+def of_encoder(length):
+    """Multiplications and additions of a BERT, by hand: four projections and the MLP of a token, and attention."""
+    of_token = 2 * (4 * H * H + 2 * H * M) * length
+    return LAYERS * (of_token + 2 * 2 * length * length * H)
+
+
+@pytest.mark.parametrize("length", [8, 24])
+def test_operations_are_those_of_the_formula(length):
+    rows = [[[1] * (length - 2), [1] * (length + 2)]]  # a text of two windows
+    late = make_config("colbert", **SIZES, **{"model.embed_dim": 8})
+    found = operations(late, V, lambda model, text: model(text, None), rows)
+    assert found == 2 * (of_encoder(length) + 2 * H * 8 * length)
+    sparse = make_config("splade", **SIZES)
+    found = operations(sparse, V, lambda model, text: model.encode_documents(text, None), rows)
+    assert found == 2 * (of_encoder(length) + 2 * (H * H + H * V) * length)
+    towers = make_config("dpr", **SIZES, **{"model.embed_dim": 0})
+    assert operations(towers, V, lambda model, text: model.encode_queries(text, None), rows) == pytest.approx(
+        2 * of_encoder(length), rel=0.01
+    )
+
+
+def test_queries_without_an_encoder_cost_nothing():
+    config = make_config("splade", **SIZES, **{"model.sparse_queries": "idf"})
+    assert operations(config, V, lambda model, text: model.encode_queries(text, None), [[[1] * 8]]) == 0
+    assert operations(config, V, lambda model, text: model.encode_documents(text, None), []) == 0
+
+
+def test_some_texts_stand_for_all():
+    assert some(range(10), 10) == list(range(10))
+    assert some(range(1000), 1000) == list(range(0, 1000, 4))
+
+
+def test_the_table_adds_up_what_systems_stand_on(tmp_path):
+    told = {
+        "nq, bm25": {costs.BYTES: 100.0, "milliseconds": 2.0, **costs.FREE},
+        "nq, dense": {costs.BYTES: 3072.0, "milliseconds": 1.0, costs.QUERY: 3e6, costs.PASSAGE: 5e6},
+        "nq, both": {"milliseconds": 4.0, costs.PARTS: ["bm25", "dense"]},
+        "nq, both+maxsim@5": {
+            costs.BYTES: 9000.0,
+            "milliseconds": 7.0,
+            costs.QUERY: 1e6,
+            costs.PASSAGE: 2e6,
+            costs.AFTER: "both",
+        },
+        "nq, other+bm25": {"milliseconds": 1.0, costs.PARTS: ["other", "bm25"]},
+        "nq, other": {},
+    }
+    systems = [name.removeprefix("nq, ") for name in told]
+    values = {system: {"RR": np.array([0.0, 0.5, 1.0, 0.5])} for system in systems}
+    per_query.write(per_query.path_of(tmp_path, "nq", "test"), list("abcd"), values)
+    rows = [{"dataset": "nq", "split": "test", "system": name, "metric": "RR", "value": 0.5} for name in systems]
+    table = costs.table(told, rows, [tmp_path])
+    found = {row[1]: row[3:] for row in table.rows}
+    assert found["bm25"] == [100.0, 2.0, 0, 0]
+    assert found["dense"] == [3072.0, 1.0, 3, 5]
+    assert found["both"] == [3172.0, 4.0, 3, 5]
+    assert found["both+maxsim@5"] == [12172.0, 11.0, 4, 7]
+    assert found["other+bm25"] == [None, 1.0, None, None] and "other" not in found
+    # The deviation of 0, 0.5, 1, 0.5 is 0.4082; half of that is the error, and Student's t of 3 is 3.182.
+    assert {row[2] for row in table.rows} == {"RR 50.00 ± 64.96"}
+    assert not costs.table({}, rows, [tmp_path]).rows
