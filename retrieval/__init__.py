@@ -30,7 +30,7 @@ _MODULES = {
     "FinishedRun": "finished_run",
     "run": "finished_run",
     "Model": "loaded_model",
-    "load": "loaded_model",
+    "load": "loading",
     "MtebEncoder": "mteb_models",
     "MtebSearch": "mteb_models",
 }

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.tiny import make_config
 
+import retrieval
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.splade.folder import write
 from retrieval.models.text import Text
@@ -26,9 +27,8 @@ def rows(texts, length):
     return Text.from_ids(ids_BL, jnp.zeros_like(ids_BL))
 
 
-@pytest.mark.parametrize("queries", ["encoder", "idf"])
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_vectors_are_those_of_the_library(tmp_path, queries, family):
+def of_family(family, queries):
+    """A model with random weights, and its config."""
     config = make_config("splade", **{"model.sparse_queries": queries, "model.hidden_size": 32, "model.family": family})
     model = recipe_of(config).build(len(VOCABULARY))
     random = np.random.default_rng(0)
@@ -37,6 +37,13 @@ def test_vectors_are_those_of_the_library(tmp_path, queries, family):
         weights = random.normal(size=len(VOCABULARY)).astype(np.float32) + 1
         weights[[VOCABULARY.cls_id, VOCABULARY.sep_id]] = 0
         model.idf[...] = jnp.asarray(weights)
+    return config, model
+
+
+@pytest.mark.parametrize("queries", ["encoder", "idf"])
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_vectors_are_those_of_the_library(tmp_path, queries, family):
+    config, model = of_family(family, queries)
     write(tmp_path, model, config.data, VOCABULARY)
     theirs = library.SparseEncoder(str(tmp_path), device="cpu")
     for ours, expected in (
@@ -45,3 +52,22 @@ def test_vectors_are_those_of_the_library(tmp_path, queries, family):
     ):
         np.testing.assert_allclose(ours, expected.to_dense().numpy(), atol=1e-5)
         assert (np.asarray(ours) > 0).any()
+
+
+@pytest.mark.parametrize("queries", ["encoder", "idf"])
+def test_what_the_library_saves_is_read(tmp_path, queries):
+    """With a router and without, in the library's own names of modules."""
+    config, model = of_family("bert", queries)
+    (ours := tmp_path / "ours").mkdir()
+    write(ours, model, config.data, VOCABULARY)
+    theirs = library.SparseEncoder(str(ours), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    read = retrieval.load(tmp_path / "theirs")
+    for found, expected in (
+        (read.encode_queries(QUERIES), theirs.encode_query(QUERIES)),
+        (read.encode_documents(TEXTS), theirs.encode_document(TEXTS)),
+    ):
+        np.testing.assert_allclose(found.toarray(), expected.to_dense().numpy(), atol=1e-5)
+    expected = theirs.similarity(theirs.encode_query(QUERIES[:1]), theirs.encode_document(TEXTS)).numpy()[0]
+    for hit in read.index(TEXTS).search(QUERIES[0], 3):
+        assert hit.score == pytest.approx(expected[int(hit.id)], abs=1e-4)

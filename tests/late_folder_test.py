@@ -92,6 +92,46 @@ def test_a_folder_of_stanford_is_the_same_model(folder, tmp_path):
     np.testing.assert_allclose(scores(read(config, place)), scores(read(config, folder)), atol=1e-6)
 
 
+def test_several_projections_are_one(made, folder):
+    """16 -> 32 with a matrix beside it, 32 -> 32 beside its input, and 32 -> 8: as PyLate applies them."""
+    random = np.random.default_rng(0)
+    shapes, entries = [(32, 16), (32, 32), (8, 32)], read_json(folder / "modules.json")[:1]
+    x_TH, kind = random.normal(size=(5, 16)), "pylate.models.Dense.Dense"
+    expected = x_TH
+    for number, (out, size) in enumerate(shapes, 1):
+        (place := folder / f"{number}_Dense").mkdir(exist_ok=True)
+        tensors = {"linear.weight": random.normal(size=(out, size)).astype(np.float32)}
+        beside = number < 3
+        if beside and out != size:
+            tensors["residual.weight"] = random.normal(size=(out, size)).astype(np.float32)
+        save_file(tensors, place / "model.safetensors")
+        record = {"in_features": size, "out_features": out, "bias": False, "use_residual": beside}
+        write_json(place / "config.json", record | {"activation_function": "torch.nn.modules.linear.Identity"})
+        entries.append({"idx": number, "name": str(number), "path": place.name, "type": kind})
+        whole = expected @ tensors["linear.weight"].T
+        if beside:
+            whole += expected @ tensors["residual.weight"].T if "residual.weight" in tensors else expected
+        expected = whole
+    write_json(folder / "modules.json", entries)
+    found = LateFolder.open(folder)
+    assert found.fields["model.embed_dim"] == 8
+    np.testing.assert_allclose(x_TH @ found.kernel(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_texts_of_nothing_but_skipped_tokens(folder):
+    """Such a document is never found. Queries skip nothing: one of punctuation finds what is there, as in PyLate."""
+    model = read(make_config("colbert"), settings(folder, skiplist_words=["[CLS]", "[unused1]", "[SEP]", ".", ","]))
+    texts = ["...", "the red fox", ". , ."]
+    documents = model.documents([Candidate(str(n), "", text) for n, text in enumerate(texts)])
+    assert [len(each) for each in documents] == [0, 3, 0]
+    search = model.over(documents)
+    for queries in (["...", ""], ["red fox"]):
+        scores, rows = search(model.encode_queries(queries), 3)
+        assert rows.tolist() == [[1, -1, -1]] * len(queries) and np.isfinite(scores[:, 0]).all()
+    scores, rows = search([np.zeros((0, 8), np.float32)], 3)
+    assert rows.tolist() == [[-1, -1, -1]] and (scores == -np.inf).all()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -110,14 +150,20 @@ def test_what_is_not_understood_is_refused(folder, changes, message):
 
 def test_other_kinds_of_models_are_refused(folder, inputs, tmp_path):
     dense = folder / "1_Dense" / "config.json"
+    for name, value in (("bias", True), ("activation_function", "torch.nn.modules.activation.Tanh")):
+        kept = read_json(dense)
+        write_json(dense, kept | {name: value})
+        with pytest.raises(UserError, match=f"{name} is '?{value}'?; only"):
+            LateFolder.open(folder)
+        write_json(dense, kept)
     write_json(dense, read_json(dense) | {"use_residual": True})
-    with pytest.raises(UserError, match="use_residual is True; only False is understood here"):
+    with pytest.raises(UserError, match=r"no residual.weight \[8, 16\] among its weights"):
         LateFolder.open(folder)
     write_json(dense, read_json(dense) | {"use_residual": False})
     save_file({"linear.weight": np.zeros((8, 3), np.float32)}, folder / "1_Dense" / "model.safetensors")
     with pytest.raises(UserError, match=r"no projection linear.weight \[dimensions, 16\]"):
         LateFolder.open(folder)
-    with pytest.raises(UserError, match="not one Transformer with one Pooling behind it"):
+    with pytest.raises(UserError, match=r"no projection linear.weight \[dimensions, 16\]"):
         retrieval.load(folder)
     shutil.rmtree(folder / "1_Dense")
     for name in ("modules.json", "config_sentence_transformers.json"):

@@ -90,6 +90,22 @@ def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
         Codec.learn(clustered[:10, :3], 10, bits, [0], mesh)
 
 
+def test_vectors_of_another_compression_are_refused(clustered, tmp_path):
+    mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1, "tensor": 1}}))
+    codecs = [Codec.learn(clustered[:200], 200, bits, [0], mesh) for bits in (4, 2)]
+    texts = [("a", clustered[:5]), ("b", clustered[5:7])]
+    make, sizes = lambda members: tuple(map(list, zip(*members))), {"shard_size": 2, "dtype": "float16"}
+    codecs[0].save(path := token_store.codec_path(tmp_path, "candidates"))
+    token_store.write(tmp_path, "candidates", texts, 2, make, codec=codecs[0], **sizes)
+    assert len(TokenStore(tmp_path, "candidates")[1]) == 2
+    codecs[1].save(path)
+    with pytest.raises(UserError, match="7 vectors in 12 columns where 7 in 8 belong; --stage=tokens makes it again"):
+        TokenStore(tmp_path, "candidates")
+    np.savez(path, centroids=np.zeros(3))
+    with pytest.raises(UserError, match="not the centroids and buckets of vectors; --stage=tokens makes it again"):
+        TokenStore(tmp_path, "candidates")
+
+
 @pytest.fixture
 def stored(tmp_path):
     """Seven texts in three shards, the second and the fourth without a token."""

@@ -5,12 +5,17 @@ import shutil
 
 import numpy as np
 import pytest
+import scipy.sparse
 from support import tiny
+from support.killed_stages import assert_same, is_struck, without
+from support.vector_models import check_loaded, check_served
 
+import retrieval
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.methods.splade import folder as splade_folder
-from retrieval.methods.splade import stage
+from retrieval.methods.splade import sparse_store, stage
+from retrieval.methods.splade.folder import SparseFolder
+from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.methods.splade.trained import SPARSE_MODELS
 from retrieval.pipeline import preflight
 
@@ -51,7 +56,8 @@ def test_its_lists_stand_beside_bm25s(trained):
 
 
 def test_vectors_and_lists_are_written(trained):
-    weights = stage.load(sorted((trained.folder / "sparse" / "reqa").glob("*.npz"))).toarray()
+    total = len((trained.sets / "reqa" / "corpus.jsonl").read_text().splitlines())
+    weights = sparse_store.load(trained.folder / "sparse" / "reqa", total).toarray()
     assert weights.min() >= 0 and len(weights) > 20
     with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
         scores, rows, facts = lists["scores"], lists["rows"], json.loads(str(lists["facts"]))
@@ -60,24 +66,62 @@ def test_vectors_and_lists_are_written(trained):
     assert found.any() and (scores[:, :-1] >= scores[:, 1:])[found].all()
 
 
-def test_what_a_kill_left_is_gone_on_with(trained):
+def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
     """Shards that are there stay, and the others become the same bytes."""
-    folder = trained.folder / "sparse" / "reqa"
+    run = without(trained, tmp_path / "run", ())
+    folder = run.folder / "sparse" / "reqa"
     before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
     with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
         scores = lists["scores"]
     assert len(before) > 1
     sorted(folder.glob("*.npz"))[1].unlink()
-    stage.search_sparse(trained)
+    stage.search_sparse(run)
     assert {path.name: path.read_bytes() for path in folder.glob("*.npz")} == before
-    with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as again:
+    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as again:
         np.testing.assert_array_equal(again["scores"], scores)
+
+
+def test_sigkill_while_sparse_vectors_are_made(trained, tmp_path):
+    stages = ("sparse", "evaluate")
+    copy = without(trained, tmp_path / "run", stages)
+    assert is_struck(copy, trained, stages, "sparse/reqa/candidates-00000-of-*.npz")
+    tiny.execute(copy, *stages)
+    assert_same(copy, trained, stages)
+
+
+def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
+    """A query without a term finds nothing, a passage without one is never found; where all are so, that is said."""
+    run = without(trained, tmp_path / "run", ())
+    encode, least = TermEncoder.encode_queries, 1
+
+    def some_empty(self, texts):
+        weights = encode(self, texts).tolil()
+        weights[:least] = 0
+        return weights.tocsr()
+
+    monkeypatch.setattr(TermEncoder, "encode_queries", some_empty)
+    told = stage.search_sparse(run)["reqa"]
+    assert told["queries without a term"] == 1
+    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
+        rows, scores, facts = lists["rows"], lists["scores"], json.loads(str(lists["facts"]))
+    assert (rows[0] == -1).all() and (scores[0] == -np.inf).all() and (rows[1] >= 0).any()
+    assert facts["notes"]["queries without a term"] == 1
+    shutil.rmtree(run.folder / "sparse")
+    none = scipy.sparse.csr_array
+    monkeypatch.setattr(TermEncoder, "encode_documents", lambda self, items: none((len(items), len(self.vocabulary))))
+    with pytest.raises(UserError, match="no passage has a term of any weight: the model has collapsed"):
+        stage.search_sparse(run)
 
 
 def test_another_kind_of_model_is_refused(inputs, tmp_path):
     run = make_run(inputs, tmp_path / "run", recipe="two_tower")
     with pytest.raises(UserError, match="a model of two towers; name the work directory of a splade"):
         SPARSE_MODELS.check(run, "", stage.MODEL)
+    (folder := tmp_path / "late").mkdir()
+    kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
+    files.write_json(folder / "modules.json", [{"path": "", "type": kind} for kind in kinds])
+    with pytest.raises(UserError, match=r"not a folder of sparse vectors \(MLMTransformer, SpladePooling\): .*Dense"):
+        SPARSE_MODELS.check(run, str(folder), stage.MODEL)
 
 
 def test_packed_rows_are_refused(inputs, tmp_path):
@@ -96,7 +140,28 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
     run.config.stages = ("train", "sparse", "evaluate")
     tiny.execute(run)
     with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
-        assert json.loads(str(lists["facts"]))["notes"]["terms of a query"] > 3
+        notes = json.loads(str(lists["facts"]))["notes"]
+    assert notes["terms of a query"] > 3 and notes["query operations"] == 0 < notes["passage operations"]
+    tiny.execute(run, "export")
+    ours, theirs = retrieval.load(run.folder), retrieval.load(run.folder / "export")
+    for texts in (["what does the red fox eat?", "grass grass"], ["a whale " * 40]):
+        np.testing.assert_allclose(
+            ours.encode_queries(texts).toarray(), theirs.encode_queries(texts).toarray(), atol=1e-5
+        )
+        expected, found = (model.encode_documents(texts).toarray() for model in (ours, theirs))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    router = run.folder / "export" / "router_config.json"
+    (run.folder / "export" / "checksums.json").unlink()
+    record = files.read_json(router)
+    for structure, message in (
+        ({"query": record["structure"]["document"][:1]}, "queries go through MLMTransformer"),
+        ({"query": ["another"]}, "no modules of queries and documents"),
+    ):
+        files.write_json(router, record | {"structure": record["structure"] | structure})
+        with pytest.raises(UserError, match=message):
+            retrieval.load(run.folder / "export")
+    files.write_json(router, record | {"structure": record["structure"] | {"query": record["structure"]["document"]}})
+    assert SparseFolder.open(run.folder / "export").table is None
 
 
 def test_a_folder_gives_the_lists_of_the_run_that_wrote_it(inputs, trained, tmp_path):
@@ -111,6 +176,15 @@ def test_a_folder_gives_the_lists_of_the_run_that_wrote_it(inputs, trained, tmp_
         found = np.load(run.folder / "searched" / "sparse" / "reqa.npz")
         assert found["scores"].shape[1] == wanted["scores"].shape[1] and len(found["rows"]) >= len(wanted["rows"])
         assert (found["rows"] >= 0).any()
+
+
+def test_it_is_loaded_and_served(inputs, trained, tmp_path):
+    if not (trained.folder / "export").exists():
+        tiny.execute(trained, "export")
+    weights_QV = check_loaded(trained.folder, trained.folder / "export").encode_queries(["red fox", ""])
+    assert weights_QV.shape[0] == 2 and weights_QV.min() >= 0 and weights_QV.nnz
+    changes = {"base": str(trained.folder), "corpus": "", "encode.corpus": True, "stages": ("index", "sparse")}
+    check_served(make_run(inputs, tmp_path / "run", **changes), "sparse", "splade")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +203,7 @@ def test_other_folders_are_refused(trained, tmp_path, change, message):
     for sums in folder.glob("*sum*"):
         sums.unlink()
     with pytest.raises(UserError, match=message):
-        splade_folder.check(folder)
+        SparseFolder.open(folder)
     (folder / "modules.json").unlink()
     with pytest.raises(UserError, match=r"no modules\.json"):
-        splade_folder.check(folder)
+        SparseFolder.open(folder)

@@ -51,7 +51,7 @@ class FinishedRun:
 
     def load(self) -> Any:
         """The trained model, as `retrieval.load`."""
-        from retrieval.api.loaded_model import load
+        from retrieval.api.loading import load
 
         self._brought(artefacts.CONFIG, artefacts.RECORDS)
         return load(self.workdir)

@@ -13,7 +13,8 @@ import numpy as np
 
 from retrieval import files
 from retrieval.api.document_index import Hit
-from retrieval.api.loaded_model import Model, load
+from retrieval.api.loaded_model import Model
+from retrieval.api.loading import load
 from retrieval.errors import UserError
 from retrieval.models.encoder_folder import is_encoder
 from retrieval.pipeline import preflight, records

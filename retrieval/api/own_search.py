@@ -5,9 +5,10 @@ from collections.abc import Collection, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
-from retrieval.api.loaded_model import of_run
+from retrieval.api.loading import of_run
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
 from retrieval.search.index_kind import INDEXES, Texts
@@ -44,11 +45,14 @@ class OwnSearch:
         self.texts, self._depth = own_passages(run, collection), depth
         self.model = of_run(run) if collection.has_embeddings() else None
         if self.model:
-            self.model.check_embeddings(collection)
+            self.model.towers.check_embeddings(collection)
+        self._others = dict(found for kind in TRAINED.values() if (found := kind.over_passages(run)))
         embed = self.model.encode_queries if self.model else None
         options_of = functools.partial(indexes.options_of, config=config)
         sizes, weight = (depth, len(self.texts)), run.config.fuse.dense_weight
-        self._systems = indexes.open_all(collection, config.index.words, options_of, embed, *sizes, weight)
+        self._systems = indexes.open_all(
+            collection, config.index.words, options_of, embed, *sizes, weight, self._others
+        )
         self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
         folds = run.vocabulary is None or run.load_vocabulary().folds_accents
         contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
@@ -74,6 +78,6 @@ class OwnSearch:
     def compile(self, most: int) -> None:
         """Compiles what searches of up to so many queries need, short and long ones: otherwise the first ones wait."""
         if self.model:
-            self.model.compile_queries(most)
-        for count in exact.sizes_up_to(most) if self.model else (1,):
+            self.model.towers.compile_queries(most)
+        for count in exact.sizes_up_to(most) if self.model or self._others else (1,):
             self.search([_WORD] * count, 1)

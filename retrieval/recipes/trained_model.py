@@ -18,6 +18,8 @@ from retrieval.recipes.recipe import Recipe, recipe_of
 from retrieval.registry import Table
 from retrieval.runtime import hub
 from retrieval.runtime.store import is_url
+from retrieval.search.fusion import Run as Lists
+from retrieval.search.side_by_side import Search
 
 
 class Trained(NamedTuple):
@@ -110,6 +112,29 @@ class SpanFinder(Protocol):
         ...
 
 
+class TextEncoder(Protocol):
+    """What kinds open that make no embeddings of texts, but a vector for every token, or weights of terms.
+
+    Attributes:
+      config: that the model was trained with, with how it encodes here.
+    """
+
+    config: ConfigDict
+    vocabulary: Vocabulary
+
+    def encode_queries(self, texts: Sequence[str], /) -> Any:
+        """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
+        ...
+
+    def encode_documents(self, items: Sequence[Candidate], /) -> Any:
+        """The same of documents."""
+        ...
+
+    def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
+        """Exact search among encoded documents: from encoded queries and k to scores and rows [Q, k]."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainedKind:
     """A kind of model that a field names: by a work directory, or by '' as that of the run or its base.
@@ -120,11 +145,13 @@ class TrainedKind:
       name: of the model, and of its recipe.
       is_of: whether a recipe trains it.
       otherwise: what else the field may name, for errors.
+      stage: where `open` gives a `TextEncoder`, the stage that encodes the passages of a run.
     """
 
     name: str
     is_of: Callable[[Recipe], bool]
     otherwise: str = ""
+    stage: str = ""
 
     def is_there(self, run: Run, value: str) -> bool:
         """Whether the field names one, or the run or its base trains one."""
@@ -193,6 +220,25 @@ class TrainedKind:
           UserError: as `check`, or its parameters cannot be read.
         """
         raise NotImplementedError(f"others do not use a model of the kind '{self.name}'")
+
+    def read_folder(self, config: ConfigDict, folder: Path) -> TextEncoder | None:
+        """The model of a folder that others wrote; None where that has another kind.
+
+        Args:
+          config: all fields, of which those of the model and its texts are replaced in a copy.
+
+        Raises:
+          UserError: a part of it is not understood, or damaged.
+        """
+        return None
+
+    def over_passages(self, run: Run) -> tuple[str, Search] | None:
+        """A system and its search among the passages of a run; None where the kind's stage has not encoded them.
+
+        Raises:
+          UserError: they were others then.
+        """
+        return None
 
 
 TRAINED: Table[TrainedKind] = Table("kind of trained model", file="trained")

@@ -36,6 +36,7 @@ Embed = Callable[[np.ndarray], np.ndarray]
 
 # Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
+_FEW = 32  # texts that are embedded as one batch
 _REMEDY = "delete it and encode again"
 
 
@@ -273,6 +274,15 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
     """
     ids_BL = padded(tokens, few(len(tokens), multiple), min(rounded(max(map(len, tokens))), longest))
     return _finite(embed(ids_BL), len(tokens))
+
+
+def encode_any(
+    tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
+) -> np.ndarray:
+    """`encode_few` of a few rows, else `encode_rows`."""
+    if 0 < len(tokens) <= _FEW:
+        return encode_few(tokens, embed, longest, multiple)
+    return encode_rows(tokens, embed, batch_tokens, longest, multiple)
 
 
 def _whole_paths(folder: Path, name: str) -> list[Path]:

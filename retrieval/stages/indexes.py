@@ -1,8 +1,9 @@
 """The indexes over a collection: which of them there are, and how they are opened."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from retrieval.search.index_kind import (
 )
 from retrieval.search.index_shards import IndexShards
 from retrieval.search.rescoring import Rescored
-from retrieval.search.side_by_side import SideBySide
+from retrieval.search.side_by_side import Search, SideBySide
 from retrieval.search.windows import Index
 from retrieval.stages.collection import CORPUS, TRAINED, Collection
 
@@ -164,6 +165,7 @@ def open_all(
     depth: int,
     candidates: int | None = None,
     weight: float = fusion.DENSE_WEIGHT,
+    others: Mapping[str, Search] = MappingProxyType({}),
 ) -> SideBySide:
     """All indexes of a collection side by side; the first one of words is merged with the dense one.
 
@@ -174,6 +176,7 @@ def open_all(
       depth: results that a query will ask for.
       candidates: how many the collection has, where that is known.
       weight: of the dense list in the hybrid.
+      others: further systems, which are not merged.
 
     Raises:
       UserError: there is no index of words, or one is damaged or over another number of texts.
@@ -185,7 +188,7 @@ def open_all(
             + (" with config.encode.corpus=True" if collection.name == CORPUS else "")
         )
     opened = {kind.name: open_words(kind, collection, candidates) for kind in kinds}
-    words = {name: index.search for name, index in opened.items()}
+    words: dict[str, Search] = {name: index.search for name, index in opened.items()} | dict(others)
     in_tables = {kind.name: kind.system_of(opened[kind.name]) for kind in kinds}
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth, in_tables=in_tables)

@@ -20,6 +20,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import near_duplicates
 from retrieval.stages.collection import of_pairs
 
@@ -147,7 +148,8 @@ def _told(answer: Answer, system: str) -> dict[str, Any]:
 def reads(config: ConfigDict) -> list[str | Read]:
     """What is searched: an index, the texts that it was built from, and the model that embedded them."""
     towers = [Read("encode", optional=True, same=True), Read("train", optional=True)]
-    return ["index", Read("prepare", same=True), "sets", *towers, *of_pairs(config)]
+    others = [Read(kind.stage, optional=True) for kind in TRAINED.values() if kind.stage]
+    return ["index", Read("prepare", same=True), "sets", *towers, *others, *of_pairs(config)]
 
 
 STAGES.register(

@@ -21,19 +21,21 @@ from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction import exact
 from retrieval.methods.late_interaction.muvera import Muvera, size_of
 from retrieval.methods.late_interaction.token_encoder import Queries
+from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
-from retrieval.methods.late_interaction.tokens_stage import FOLDER as TOKENS
+from retrieval.methods.late_interaction.trained import SYSTEM
+from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import platforms
 from retrieval.search.exact import recall
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import evaluate, evaluated_runs, indexes, run_files
+from retrieval.stages import costs, evaluate, evaluated_runs, indexes, run_files
 from retrieval.stages.collection import set_names
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import RunFile
 
-FOLDER, SYSTEM = result_files.LATE, "maxsim"
+FOLDER = result_files.LATE
 
 
 def maxsim(run: Run) -> dict[str, Any]:
@@ -41,7 +43,9 @@ def maxsim(run: Run) -> dict[str, Any]:
     fields, folder, metrics = run.config.late, run.folder / FOLDER, run.config.evaluate.metrics
     names = set_names(run.sets)
     runs = evaluated_runs.by_set(run, names, dict.fromkeys(fields.systems, "late.systems")) if fields.systems else {}
-    rows, told = [], {}
+    rows, told, encoded = [], {}, details(run.holder("tokens"), "tokens") or {}
+    costly = (costs.BYTES, costs.QUERY, costs.PASSAGE)
+    made = {name: {key: of[key] for key in costly if key in of} for name, of in encoded.items()}
     for name in names:
         place = run.sets / name
         opened = _Opened.of(beir.read_judged(place), run.holder("tokens").folder / TOKENS / name)
@@ -51,7 +55,7 @@ def maxsim(run: Run) -> dict[str, Any]:
             evaluate.write_run(folder / "runs" / name, value, ranking)
             scores += evaluate.by_judgements(value, ranking, metrics)
             of_query = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
-            told[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **ranking.notes}
+            told[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **made.get(name, {}), **ranking.notes}
         for value, group in itertools.groupby(lists, lambda each: each[0]):
             if value.answers and (asked := evaluate.metrics_of_answers(value, metrics, fields.depth)):
                 scores += evaluate.by_answers(place, value, [ranking for _, ranking in group], asked)
@@ -95,7 +99,8 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
         _check_known(value, rows_QK, len(opened.documents), each.system)
         began = time.perf_counter()
         found = opened.best_of(rows_QK, fields.depth)
-        yield value, Ranking(f"{each.system}+{SYSTEM}@{fields.depth}", *found, time.perf_counter() - began)
+        seconds, notes = time.perf_counter() - began, {costs.AFTER: each.system}
+        yield value, Ranking(f"{each.system}+{SYSTEM}@{fields.depth}", *found, seconds, notes=notes)
     whole, depth = None, min(fields.depth + bool(judged.own), len(opened.documents))
     if fields.exact:
         began = time.perf_counter()
@@ -125,7 +130,8 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
     scores_QK, rows_QK = index.search(queries_QX, depth)
     _, found_QK = others(scores_QK, rows_QK, value.queries, value.own, config.late.depth)
     scores_QK, rows_QK = opened.best_of(found_QK, config.late.depth)
-    seconds, notes = time.perf_counter() - began, {"bytes of its vector": 4 * muvera.size}
+    seconds, bytes_each = time.perf_counter() - began, opened.documents.bytes / len(opened.documents)
+    notes: dict[str, Any] = {costs.BYTES: round(bytes_each + 4 * muvera.size, 1)}
     if whole_QK is not None:
         notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], found_QK), 4) for k in (1, 10)}
     return Ranking(f"muvera-{size}+{SYSTEM}@{config.late.depth}", scores_QK, rows_QK, seconds, notes=notes)
@@ -185,7 +191,11 @@ STAGES.register(
             check,
             platforms.check,
         ),
-        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "late.fde_index", "evaluate.metrics"),
+        fields=(
+            "seed",
+            *(f"late.{name}" for name in ("systems", "depth", "exact", "fde", "fde_index")),
+            "evaluate.metrics",
+        ),
         reads=read,
         writes=(FOLDER,),
     ),

@@ -33,6 +33,15 @@ class Queries(NamedTuple):
     vectors: np.ndarray
     counts: np.ndarray
 
+    @classmethod
+    def padded(cls, texts: Sequence[np.ndarray], count: int, length: int) -> "Queries":
+        """Vectors [T, E] of each text as arrays of so many texts and tokens; those beyond do not count."""
+        size = max((each.shape[1] for each in texts), default=1)
+        made = cls(np.zeros((count, length, size), np.float32), np.zeros((count, length), bool))
+        for number, vectors_TE in enumerate(texts):
+            made.vectors[number, : len(vectors_TE)], made.counts[number, : len(vectors_TE)] = vectors_TE, True
+        return made
+
 
 class TokenEncoder:
     """A model of late interaction with any parameters of its sizes."""
@@ -58,10 +67,11 @@ class TokenEncoder:
 
     def _encode_queries(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
         rows = query_tokens(self._config, self._vocabulary, texts)
-        length, size = self._config.data.query_length, -(-_QUERIES // self._devices) * self._devices
+        length = self._config.data.query_length
         vectors, counts = [], []
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
+        for start in range(0, len(rows), _QUERIES):
+            part = rows[start : start + _QUERIES]
+            size = text_batches.few(len(part), self._devices)
             ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
             vectors.append(_finite(embed(ids_BL, marks_BL))[: len(part)])
             counts.append((marks_BL != OTHER)[: len(part)])

@@ -22,6 +22,7 @@ from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
 
+FOLDER = "tokens"  # of a work directory
 _AGAIN = "--stage=tokens makes it again"
 
 
@@ -135,10 +136,7 @@ class TokenStore:
     def as_queries(self) -> Queries:
         """All of them, padded."""
         longest = max(1, int(self.sizes.max(initial=0)))
-        vectors = np.zeros((len(self), longest, self.dimensions), np.float32)
-        for number in range(len(self)):
-            vectors[number, : self.sizes[number]] = self[number]
-        return Queries(vectors, np.arange(longest) < self.sizes[:, None])
+        return Queries.padded([self[number] for number in range(len(self))], len(self), longest)
 
     def check(self, what: str, ids: Sequence[str]) -> None:
         """Checks that the texts are those of a set as it is now.

@@ -1,4 +1,7 @@
-"""The stage `tokens`: the vectors of all tokens of every set's queries and candidates, for the stage `maxsim`."""
+"""The stage `tokens`: the vectors of all tokens of every set's queries and candidates, for the stage `maxsim`.
+
+Those of the passages of the corpus are made too, for searches of one's own.
+"""
 
 import functools
 import logging
@@ -6,25 +9,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from ml_collections import ConfigDict
 
-from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
-from retrieval.methods.late_interaction.token_store import TokenStore
-from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
+from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
+from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
 from retrieval.runtime import hosts, platforms
-from retrieval.stages.collection import Collection, open_collection, repeated, set_names, train_unless
+from retrieval.stages import costs
+from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, repeated, train_unless
 
 _log = logging.getLogger(__name__)
-
-FOLDER = "tokens"
-MODEL = "config.late.model"
 
 
 def tokens(run: Run) -> dict[str, Any]:
@@ -32,37 +35,45 @@ def tokens(run: Run) -> dict[str, Any]:
     fields, model = run.config.late, LATE_MODELS.open(run, run.config.late.model, MODEL)
     bits = residuals.BITS.get(fields.stored, 0)
     sizes: dict[str, Any] = {"shard_size": fields.shard_size, "dtype": "float16" if bits else fields.stored}
-    items = [open_collection(run, name) for name in set_names(run.sets)]
+    items = collections(run)
     same, told = repeated(items), {}
 
+    def of_queries(members: Sequence[tuple[str, str]]) -> tuple[list[str], list[Any]]:
+        return [id for id, _ in members], model.encode_queries([text for _, text in members])
+
+    def vectors_of(members: Sequence[Candidate]) -> list[np.ndarray]:
+        return model.documents(members)
+
     def of_candidates(members: Sequence[Candidate]) -> tuple[list[str], list[Any]]:
-        return [each.id for each in members], model.documents(members)
+        return [each.id for each in members], vectors_of(members)
 
     for item in items:
         folder = run.folder / FOLDER / item.name
-        queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
-        token_store.write(folder, "queries", queries.items(), len(queries), _of_queries(model), **sizes)
-        total = sum(1 for _ in item.candidates())
+        total, operations = sum(1 for _ in item.candidates()), {}
+        if item.name != CORPUS:
+            queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
+            token_store.write(folder, "queries", queries.items(), len(queries), of_queries, **sizes)
+            asked = encoding_cost.some(queries.values(), len(queries))
+            operations = model.operations(asked, encoding_cost.some(item.candidates(), total))
         if first := same.get(item.name):
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, fields.shard_size)
         else:
-            codec = _codec(item, folder, model, total, bits) if bits and total else None
+            codec = _codec(item, folder, vectors_of, local_mesh(model.config), total, bits) if bits and total else None
             token_store.write(folder, "candidates", item.candidates(), total, of_candidates, codec=codec, **sizes)
-        told[item.name] = hosts.tell_all(functools.partial(_counts, folder))
+        told[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in told[item.name].items()))
     return told
 
 
-def _of_queries(model: LateModel) -> Callable[[Sequence[tuple[str, str]]], tuple[list[str], list[Any]]]:
-    def make(members: Sequence[tuple[str, str]]) -> tuple[list[str], list[Any]]:
-        vectors_QAE, counts_QA = model.queries([text for _, text in members])
-        return [id for id, _ in members], [vectors[counts] for vectors, counts in zip(vectors_QAE, counts_QA)]
-
-    return make
-
-
-def _codec(item: Collection, folder: Path, model: LateModel, total: int, bits: int) -> Codec:
+def _codec(
+    item: Collection,
+    folder: Path,
+    vectors_of: Callable[[Sequence[Candidate]], list[np.ndarray]],
+    mesh: jax.sharding.Mesh,
+    total: int,
+    bits: int,
+) -> Codec:
     """The codec of a set's candidates, learned from some of them; one that is there is kept."""
 
     def learn() -> None:
@@ -71,11 +82,11 @@ def _codec(item: Collection, folder: Path, model: LateModel, total: int, bits: i
             return
         chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
         wanted = set(chosen.tolist())
-        vectors = model.documents([each for row, each in enumerate(item.candidates()) if row in wanted])
+        vectors = vectors_of([each for row, each in enumerate(item.candidates()) if row in wanted])
         sample = np.concatenate([each for each in vectors if len(each)] or [np.zeros((0, 0), np.float32)])
         folder.mkdir(parents=True, exist_ok=True)
         count = total * len(sample) // len(vectors)
-        Codec.learn(sample, count, bits, [0], local_mesh(model.config)).save(path)
+        Codec.learn(sample, count, bits, [0], mesh).save(path)
         _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
 
     hosts.on_first(learn)
@@ -84,20 +95,21 @@ def _codec(item: Collection, folder: Path, model: LateModel, total: int, bits: i
 
 def _counts(folder: Path) -> dict[str, Any]:
     """What the report says of a set's vectors; those without a token are never found, and find nothing."""
-    queries, candidates = (TokenStore(folder, name) for name in ("queries", "candidates"))
+    candidates = TokenStore(folder, "candidates")
+    queries = TokenStore(folder, "queries").sizes if folder.name != CORPUS else np.ones(0)
     return {
         "candidates": len(candidates),
         "vectors": int(candidates.sizes.sum()),
         "dimensions": candidates.dimensions,
-        "bytes a candidate": round(candidates.bytes / max(1, len(candidates)), 1),
+        costs.BYTES: round(candidates.bytes / max(1, len(candidates)), 1),
         "candidates without a token": int((candidates.sizes == 0).sum()),
-        "queries without a token": int((queries.sizes == 0).sum()),
+        "queries without a token": int((queries == 0).sum()),
     }
 
 
-def read(model: str) -> list[str | Read]:
-    """What the stage reads: texts, and the run's own model where `model` names none."""
-    return [Read("sets", required=True, same=True), "prepare", *train_unless(model)]
+def read(config: ConfigDict) -> list[str | Read]:
+    """What the stage reads: texts, and the run's own model where `late.model` names none."""
+    return [Read("sets", same=True), "prepare", *of_pairs(config), *train_unless(config.late.model)]
 
 
 STAGES.register(
@@ -108,9 +120,9 @@ STAGES.register(
             lambda run: LATE_MODELS.check(run, run.config.late.model, MODEL),
             platforms.check,
         ),
-        fields=("late.model", "late.stored", "late.shard_size", "model.dtype"),
+        fields=("late.model", "late.stored", "late.shard_size", "model.dtype", "encode.corpus"),
         uses=("encode.batch_tokens",),
-        reads=of_fields(read, "late.model"),
+        reads=read,
         files=lambda run: LATE_MODELS.inputs(run, run.config.late.model, MODEL),
         fetch=lambda run: LATE_MODELS.fetch(run, run.config.late.model, MODEL),
         writes=(FOLDER,),

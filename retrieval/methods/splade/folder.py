@@ -8,47 +8,120 @@ Where queries need no encoder, these two lie in folders `document_...` of a rout
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import nnx
 
 from retrieval import files
-from retrieval.data.tokenizers import tokenizer_files
+from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
-from retrieval.models import encoder_folder, encoder_tensors, export_files
+from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.module_folder import SETTINGS
 from retrieval.runtime import model_folder
-from retrieval.runtime.model_folder import MODULES
+from retrieval.runtime.model_folder import MODULES, Module
 
 _PACKAGE = "sentence_transformers.sparse_encoder.models"
 _ENCODER, _POOLING, _TABLE = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
 _ROUTER = "sentence_transformers.models.Router"
 _HEAD = ("dense", "norm", "bias")
+_MODEL, _LENGTHS = "SparseEncoder", "sentence_bert_config.json"
 
 
-def check(folder: Path) -> None:
-    """Checks that a folder is of sparse vectors as ours are.
+class SparseFolder(NamedTuple):
+    """A folder that has been looked at.
 
-    Raises:
-      UserError: it has other modules, sums in place of the highest, a second logarithm, or no head.
+    Attributes:
+      encoder: the masked language model, whose weights are read when they are asked for.
+      table: the folder of the weights of queries' tokens; None where the encoder encodes queries too.
+      files: all that say what it does.
     """
-    kinds = model_folder.modules(folder) if model_folder.has_modules(folder) else []
-    if [module.kind for module in kinds] not in ([_ENCODER, _POOLING], ["Transformer", _POOLING]):
-        found = ", ".join(module.kind for module in kinds) or "no modules.json"
-        raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {found}")
-    path = kinds[1].folder / "config.json"
-    config = files.read_json(path)
-    for key, ours in (("pooling_strategy", "max"), ("activation_function", "relu")):
-        if config.get(key, ours) != ours:
-            raise UserError(f"{path}: {key} is {config[key]!r}, and only {ours!r} is understood: take another model")
-    if not EncoderFolder.open(folder).has_head:
-        raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
+
+    encoder: EncoderFolder
+    table: Path | None
+    files: list[Path]
+
+    @classmethod
+    def open(cls, folder: Path) -> "SparseFolder":
+        """Looks at the modules of a folder and their settings.
+
+        Raises:
+          UserError: it has other modules, sums in place of the highest, a second logarithm, or no head.
+        """
+        table, kinds = _modules(folder)
+        if [module.kind for module in kinds] not in ([_ENCODER, _POOLING], ["Transformer", _POOLING]):
+            found = ", ".join(module.kind for module in kinds) or f"no {MODULES}"
+            raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {found}")
+        path = kinds[1].folder / "config.json"
+        config = files.read_json(path)
+        for key, ours in (("pooling_strategy", "max"), ("activation_function", "relu")):
+            if config.get(key, ours) != ours:
+                raise UserError(
+                    f"{path}: {key} is {config[key]!r}, and only {ours!r} is understood: take another model"
+                )
+        encoder = EncoderFolder.open(kinds[0].folder)
+        if not encoder.has_head:
+            raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
+        said = [folder / name for name in (MODULES, SETTINGS, export_files.ROUTER)]
+        said += [path, *(sorted(table.iterdir()) if table else ())]
+        said += [*encoder.files, *vocabularies.files(vocabularies.find(encoder.path))]
+        return cls(encoder, table, [path for path in dict.fromkeys(said) if path.is_file()])
+
+    @property
+    def length(self) -> int:
+        """The tokens that a text is cut to."""
+        most = self.encoder.sizes["max_length"]
+        for name, key in ((_LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+            path = self.encoder.path / name
+            record = files.read_json(path) if path.is_file() else {}
+            if record.get(key) is not None:
+                return min(most, known_keys.whole(path, record, key, least=3))
+        return most
+
+    def weights(self, size: int) -> np.ndarray:
+        """The weights of queries' tokens, float32 [V]; a token that is never read has none.
+
+        Raises:
+          UserError: there are others than tokens, or they are damaged.
+        """
+        assert self.table, "asked for where there is one"
+        tensor = tensor_files.read(self.table).get("weight")
+        if tensor is None or tensor.ndim != 1 or len(tensor) < size or not np.isfinite(tensor).all():
+            raise UserError(f"{self.table}: no weight for each of the {size} tokens of the encoder; copy it again")
+        return np.asarray(tensor[:size], np.float32)
+
+
+def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
+    """The folder of the weights of queries' tokens, if there is one, and the modules that encode documents."""
+    modules = model_folder.modules(folder) if model_folder.has_modules(folder) else []
+    if [module.kind for module in modules] != ["Router"]:
+        return None, modules
+    path = modules[0].folder / export_files.ROUTER
+    record = files.read_json(path)
+    try:
+        sides = [
+            [Module(record["types"][name].rpartition(".")[2], path.parent / name) for name in record["structure"][side]]
+            for side in ("query", "document")
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: no modules of queries and documents; copy it again") from error
+    query, document = sides
+    if query != document and [module.kind for module in query] != [_TABLE]:
+        found = ", ".join(module.kind for module in query)
+        raise UserError(f"{path}: queries go through {found}; {_TABLE}, or the modules of documents, are understood")
+    return (query[0].folder if query != document else None), document
+
+
+def is_sparse(folder: Path) -> bool:
+    """Whether a folder says that it has a model of sparse vectors."""
+    path = folder / SETTINGS
+    settings = files.read_json(path) if model_folder.has_modules(folder) and path.is_file() else {}
+    return isinstance(settings, dict) and settings.get("model_type") == _MODEL
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -71,7 +144,7 @@ def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> Non
         kinds = [("", f"{_PACKAGE}.{_ENCODER}"), (f"1_{_POOLING}", f"{_PACKAGE}.{_POOLING}")]
         _write_modules(folder, kinds)
     prompts = {side: text for side in ("query", "document") if (text := data[f"{side}_prefix"])}
-    settings = {"model_type": "SparseEncoder", "prompts": prompts, "default_prompt_name": None}
+    settings = {"model_type": _MODEL, "prompts": prompts, "default_prompt_name": None}
     files.write_json(folder / SETTINGS, settings | {"similarity_fn_name": "dot"})
 
 
@@ -110,7 +183,7 @@ def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: 
         folder / "config.json", config | {"architectures": [kind], "pad_token_id": padding, "tie_word_embeddings": True}
     )
     settings = {"max_seq_length": length, "do_lower_case": False}
-    files.write_json(folder / "sentence_bert_config.json", settings)
+    files.write_json(folder / _LENGTHS, settings)
     types = sizes.type_vocab_size if sizes.architecture.token_types else 0
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 

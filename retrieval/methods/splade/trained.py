@@ -2,31 +2,28 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from ml_collections import ConfigDict
 
-from retrieval.data.tokenizers import prefixes, vocabularies
+from retrieval.data.tokenizers import prefixes
 from retrieval.methods.splade import folder as splade_folder
+from retrieval.methods.splade import sparse_store
+from retrieval.methods.splade.folder import SparseFolder
+from retrieval.methods.splade.model import BY_IDF, ENCODED
 from retrieval.methods.splade.recipe import SpladeRecipe
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.methods.splade.term_encoder import TermEncoder
+from retrieval.models.encoder_folder import is_encoder
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.recipes.trained_model import TRAINED, Trained, TrainedKind
-from retrieval.runtime import artefacts, hub, model_folder
+from retrieval.runtime import artefacts, hub
+from retrieval.search.side_by_side import Search
+from retrieval.stages.collection import CORPUS, open_collection
 
-
-class SparseModel(NamedTuple):
-    """A trained model that can be written."""
-
-    trained: Trained
-
-    def write(self, folder: Path) -> None:
-        """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
-        config, vocabulary, model = self.trained
-        splade_folder.write(folder, model, config.data, vocabulary)
+NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 
 
 class _SparseModels(TrainedKind):
@@ -36,13 +33,12 @@ class _SparseModels(TrainedKind):
         """As `TrainedKind.inputs`."""
         if not (place := _published(value)):
             return super().inputs(run, value, field)
-        encoder, vocabulary = EncoderFolder.open(place), vocabularies.find(place)
-        return [*encoder.files, *model_folder.module_files(place), *vocabularies.files(vocabulary)]
+        return SparseFolder.open(place).files
 
     def check(self, run: Run, value: str, field: str) -> None:
         """As `TrainedKind.check`."""
         if place := _published(value):
-            splade_folder.check(place)
+            SparseFolder.open(place)
         else:
             super().check(run, value, field)
 
@@ -50,17 +46,33 @@ class _SparseModels(TrainedKind):
         """As `TrainedKind.load`."""
         self.check(run, value, field)
         place = _published(value)
-        return _read(run, place) if place else super().load(run, value, field)
+        return _read(run.config, place) if place else super().load(run, value, field)
 
-    def open(self, run: Run, value: str, field: str) -> SparseModel:
+    def open(self, run: Run, value: str, field: str) -> TermEncoder:
         """As `TrainedKind.open`."""
-        return SparseModel(self.load(run, value, field))
+        return TermEncoder(run.config, self.load(run, value, field))
+
+    def read_folder(self, config: ConfigDict, folder: Path) -> TermEncoder | None:
+        """As `TrainedKind.read_folder`."""
+        return TermEncoder(config, _read(config, folder)) if splade_folder.is_sparse(folder) else None
+
+    def over_passages(self, run: Run) -> tuple[str, Search] | None:
+        """As `TrainedKind.over_passages`."""
+        maker, collection = run.holder(self.stage), open_collection(run, CORPUS)
+        folder = maker.folder / NAME / CORPUS
+        if not folder.exists():
+            return None
+        encoder = self.open(maker, maker.config.sparse.model, MODEL)
+        search = encoder.over(sparse_store.load(folder, sum(1 for _ in collection.candidates())))
+        return SYSTEM, lambda queries, k: search(encoder.encode_queries(queries), k)
 
 
-def _read(run: Run, place: Path) -> Trained:
-    """The model of a folder."""
-    encoder, config = EncoderFolder.open(place), run.config.copy_and_resolve_references()
-    config.recipe, config.model.sparse_queries = "splade", "encoder"
+def _read(own: ConfigDict, place: Path) -> Trained:
+    """The model of a folder, whose lengths and prompts are those of the folder."""
+    found, config = SparseFolder.open(place), own.copy_and_resolve_references()
+    encoder = found.encoder
+    config.recipe, config.model.sparse_queries = "splade", BY_IDF if found.table else ENCODED
+    config.data.update(query_length=found.length, document_length=found.length, titles=prefixes.JOINED)
     config.model.update(module_fields.encoder_fields(encoder))
     config.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
     prompts = module_fields.prompts(place, splade_folder.settings(place))
@@ -71,13 +83,15 @@ def _read(run: Run, place: Path) -> Trained:
     like = nnx.to_pure_dict(state)
     head = encoder.mlm_head({name: like[name] for name in ("dense", "norm", "bias")})
     params = {**like, "encoder": encoder.encoder(like["encoder"]), **(head or {})}
+    if found.table:
+        params["idf"] = found.weights(len(vocabulary))
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)
     return Trained(config, vocabulary, model)
 
 
 SPARSE_MODELS = _SparseModels(
-    "splade", lambda recipe: isinstance(recipe, SpladeRecipe), ", or a folder that SparseEncoder loads"
+    "splade", lambda recipe: isinstance(recipe, SpladeRecipe), ", or a folder that SparseEncoder loads", NAME
 )
 TRAINED.register("splade", SPARSE_MODELS)
 

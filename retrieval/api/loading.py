@@ -1,0 +1,99 @@
+"""Models that are opened by a path: what `retrieval.load` does."""
+
+import os
+from pathlib import Path
+
+from retrieval.api.loaded_model import Model
+from retrieval.api.tower_encoder import TowerEncoder
+from retrieval.api.vector_encoder import VectorEncoder
+from retrieval.config import experiment
+from retrieval.errors import UserError, hub_hint
+from retrieval.models.encoder_folder import is_encoder
+from retrieval.pipeline import downloads, preflight, records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import exported_towers, initial_parameters, towers
+from retrieval.recipes.exported_towers import Chosen, ExportedTowers
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.trained_model import TRAINED
+from retrieval.runtime import artefacts, hub
+from retrieval.runtime.store import is_url
+
+_READS_THE_MODEL = "export"  # a stage that reads what is copied down of a run on a store
+
+
+def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", truncate_dim: int = 0) -> Model:
+    """The model of a finished run, of an export, or another published one.
+
+    Args:
+      path: the work directory of a run, which may be on an object store; or the folder that the stage `export`,
+        sentence-transformers, PyLate or transformers wrote, or its name on Hugging Face's hub, such as 'hf:me/towers'.
+      query_prompt, document_prompt: names of two of the prompts of a published model, where it has several; by default
+        those of queries and of documents.
+      truncate_dim: how many dimensions its embeddings keep, the first ones; by default as many as it says.
+
+    Raises:
+      UserError: there is none, or a part of it is not understood, or the training has not ended.
+    """
+    chosen = Chosen(query_prompt, document_prompt, truncate_dim)
+    path = os.path.expanduser(path)
+    copy = artefacts.copy_of(path) if is_url(path) else None
+    folder = copy.folder if copy else hub.path(path)
+    if is_encoder(folder):
+        config = experiment.defaults()
+        config.model.dtype = "float32"
+        for kind in TRAINED.values():
+            if encoder := kind.read_folder(config, folder):
+                _check_nothing_chosen(kind.name, chosen)
+                return Model(VectorEncoder(encoder, kind), path)
+        return Model(TowerEncoder(exported_towers.read(folder, config, chosen)), path)
+    if not (folder / preflight.CONFIG).exists():
+        raise UserError(
+            f"{path}: neither the work directory of a run nor a model; name the --workdir of a run, or a folder that "
+            f"sentence-transformers or transformers saved{hub_hint(path)}"
+        )
+    if any(chosen[:2]):
+        raise UserError(
+            f"{path}: a run has the prefixes that it was trained with, config.data.query_prefix and "
+            "config.data.document_prefix: leave them out; encode_queries and encode_documents take a prompt_name"
+        )
+    config = preflight.read_config(folder)
+    experiment.load_plugins(config.plugins)
+    run = Run(config, folder, Path(), copy=copy)
+    downloads.bring(run, [_READS_THE_MODEL])
+    trained = run.holder("train")
+    if "train" in trained.config.stages and not records.is_done(trained, "train"):
+        raise UserError(
+            f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` "
+            "goes on with it"
+        )
+    return of_run(run, truncate_dim)
+
+
+def of_run(run: Run, truncate_dim: int = 0) -> Model:
+    """The model of a run whose files are here.
+
+    Args:
+      truncate_dim: dimensions of an embedding that are kept; by default as many as the run's own have.
+
+    Raises:
+      UserError: it has trained nothing that encodes, reranks or reads; or has fewer dimensions.
+    """
+    trained = recipe_of(run.holder("train").config)
+    if kind := next((kind for kind in TRAINED.values() if kind.is_of(trained)), None):
+        _check_nothing_chosen(kind.name, Chosen(truncate_dim=truncate_dim))
+        return Model(VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None, run.place, run)
+    config = towers.truncated(initial_parameters.of_towers(run), truncate_dim, "truncate_dim")
+    vocabulary = run.load_vocabulary()
+    params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+    given = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
+    return Model(TowerEncoder(given), run.place, run)
+
+
+def _check_nothing_chosen(kind: str, chosen: Chosen) -> None:
+    """Checks that nothing is chosen that only towers have."""
+    if any(chosen):
+        raise UserError(
+            f"a model of the kind '{kind}' makes no embeddings, and has the markers that it was trained with: leave "
+            "query_prompt, document_prompt and truncate_dim out"
+        )

@@ -1,0 +1,149 @@
+"""Two towers that encode texts of one's own, and search among them by embeddings."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.api.text_rows import Card, TextRows, with_room
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import prompts
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.recipes import prompted, towers
+from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.exported_towers import ExportedTowers
+from retrieval.recipes.placement import local_mesh
+from retrieval.recipes.towers import Embedder
+from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.search import encoding, text_batches, vector_codes
+from retrieval.search.index_kind import DENSE, IndexKind, Options
+from retrieval.search.side_by_side import Search
+from retrieval.stages import indexes
+from retrieval.stages.collection import CORPUS, Collection, open_collection
+
+_FEW = 32  # queries that are compiled for
+
+
+class TowerEncoder:
+    """Threads may encode together.
+
+    Attributes:
+      config: of the towers.
+      without: what the run lacks where none of its passages have embeddings, for an error.
+    """
+
+    without = "run the stages encode and index with config.encode.corpus=True"
+
+    def __init__(self, given: ExportedTowers):
+        self.config, self.vocabulary = given.config, given.vocabulary
+        # Where prompts are not pooled, those of other sizes are other programs with the same parameters.
+        self._params = given.params if any(self.config.model.pool_from) else None
+        self._embedders = {tuple(self.config.model.pool_from): self._embedder(self.config, given.params)}
+        self._devices = local_mesh(self.config).size
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self.config.model.normalize
+
+    def compile_queries(self, most: int) -> None:
+        """Compiles what embeds up to so many queries at once."""
+        rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
+        for length in text_batches.lengths_up_to(self.config.data.query_length):
+            for count in (row for row in rows if row < 2 * min(most, _FEW)):
+                encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
+
+    def encode_queries(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Any:
+        """Embeddings, float32 [Q, E]."""
+        return self.embed(self.query_rows(texts, prompt_name, prompt))
+
+    def encode_documents(
+        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None
+    ) -> Any:
+        """Embeddings, float32 [N, E]; of long ones that of the beginning."""
+        return self.embed(self.document_rows(items, prompt_name, prompt))
+
+    def query_rows(
+        self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
+    ) -> TextRows:
+        """Queries as token ids; as `Model.query_rows`."""
+        config = self._config_of(QUERY, prompt_name, prompt)
+        rows = towers.query_tokens(with_room(config, room), self.vocabulary, texts)
+        return TextRows(rows, self._tower(QUERY, config))
+
+    def document_rows(
+        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
+    ) -> TextRows:
+        """Documents as token ids, as `query_rows`."""
+        config = self._config_of(DOCUMENT, prompt_name, prompt)
+        rows = towers.candidate_windows(with_room(config, room), self.vocabulary, items)
+        return TextRows([windows[0] for windows in rows], self._tower(DOCUMENT, config))
+
+    def embed(self, rows: TextRows) -> np.ndarray:
+        """Embeddings of texts, float32 [N, E]."""
+        return self._embed(rows.tower, rows.ids)
+
+    def card(self, trained: Sequence[int]) -> Card:
+        """What the towers are; `trained` are the sizes that they were trained to be cut to."""
+        form, config = towers.form_of(self.config), self.config
+        sizes = tuple(sorted({*(size for size in trained if size < form.dim), form.dim}))
+        lengths = {QUERY: config.data.query_length, DOCUMENT: config.data.document_length}
+        return Card(sizes, lengths, config.model.pooling, config.model.dtype, config.data.default_prompt)
+
+    def check_embeddings(self, collection: Collection) -> None:
+        """Checks that stored embeddings are such as the towers give.
+
+        Raises:
+          UserError: they are of another size, length or precision.
+        """
+        vector_codes.check(collection.embeddings(), "candidates", towers.form_of(self.config))
+
+    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
+        """A search among texts by an index of a kind.
+
+        Raises:
+          UserError: it cannot be used here.
+        """
+        if not kind.available():
+            raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
+        rows = towers.candidate_windows(self.config, self.vocabulary, texts)
+        owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
+        embeddings_WE = self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows)))
+        index = indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W)
+        return lambda queries, k: index.search(self.encode_queries(queries), k)
+
+    def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
+        """A search among the passages of a run by an index of a kind; None where there is none."""
+        collection = open_collection(run, CORPUS)
+        is_built_now = kind.name in DENSE and not kind.is_saved and collection.has_embeddings()
+        if not (is_built_now or collection.index(kind.name).exists()):
+            return None
+        self.check_embeddings(collection)
+        kind.check(options)
+        index = indexes.open_dense(kind, collection, options)
+        return lambda queries, k: index.search(self.encode_queries(queries), k)
+
+    def _config_of(self, side: str, prompt_name: str | None, prompt: str | None) -> ConfigDict:
+        text = prompts.chosen(self.config.data, side, prompt_name, prompt)
+        return prompted.with_prompts(self.config, self.vocabulary, **{side: text})
+
+    def _tower(self, side: str, config: ConfigDict | None = None) -> Callable[[np.ndarray], np.ndarray]:
+        """What embeds the rows of a side, pooled from where a config says, by default the model's own."""
+        config = config or self.config
+        places = tuple(config.model.pool_from)
+        if places not in self._embedders:
+            self._embedders[places] = self._embedder(config, self._params)
+        return self._embedders[places][side]
+
+    def _embedder(self, config: ConfigDict, params: Any) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+        embedder = Embedder(config, self.vocabulary, local_mesh(config))
+        return {QUERY: embedder.queries(params), DOCUMENT: embedder.documents(params)}
+
+    def _embed(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        if not tokens:
+            return np.zeros((0, self._embed(tower, [[0]]).shape[1]), np.float32)
+        longest = longest_text(self.config)
+        return encoding.encode_any(tokens, tower, self.config.encode.batch_tokens, longest, self._devices)

@@ -1,0 +1,60 @@
+"""Sparse vectors of passages in files, a shard of the passages in each; a run that was killed goes on after the last.
+
+candidates-00003-of-00012.npz    weights [rows, V] in compressed rows
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from retrieval import files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.search.sharded_map import shard_paths, write_shards
+from retrieval.stages.collection import Collection
+
+_NAME, _AGAIN = "candidates", "--stage=sparse makes it again"
+
+
+def write(
+    folder: Path, collection: Collection, shard_size: int, make: Callable[[Sequence[Candidate]], scipy.sparse.csr_array]
+) -> None:
+    """Writes the vectors of a collection, shard by shard."""
+    total = sum(1 for _ in collection.candidates())
+    paths = shard_paths(folder, _NAME, ".npz", total, shard_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_shards(paths, collection.candidates(), total, shard_size, make, _save)
+
+
+def load(folder: Path, passages: int) -> Any:
+    """The vectors [N, V] that `write` has written.
+
+    Raises:
+      UserError: a file is missing or damaged, or they are of another number of passages.
+    """
+    paths, parts = sorted(folder.glob(f"{_NAME}-*-of-*.npz")), []
+    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
+        raise UserError(f"{folder}: {len(paths)} files of vectors, not all that there should be; {_AGAIN}")
+    for path in paths:
+        arrays = files.read_arrays(path, _AGAIN)
+        if not arrays.keys() >= {"data", "indices", "indptr", "shape"}:
+            raise UserError(f"{path}: no sparse vectors; {_AGAIN}")
+        rows = arrays["data"], arrays["indices"], arrays["indptr"]
+        parts.append(scipy.sparse.csr_array(rows, shape=tuple(arrays["shape"].tolist())))
+    whole: Any = scipy.sparse.vstack(parts, format="csr")
+    if whole.shape[0] != passages:
+        raise UserError(f"{folder}: vectors of {whole.shape[0]} passages where there are {passages} now; {_AGAIN}")
+    return whole
+
+
+def lengths(matrix_NV: Any) -> np.ndarray:
+    """How many terms each vector has, [N]."""
+    return np.diff(matrix_NV.indptr)
+
+
+def _save(path: Path, matrix: Any) -> None:
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
+        scipy.sparse.save_npz(file, matrix, compressed=False)

@@ -1,0 +1,87 @@
+"""Texts to sparse vectors over the vocabulary, on the devices of a host."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from ml_collections import ConfigDict
+
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.prefixes import type_change
+from retrieval.methods.splade import folder as splade_folder
+from retrieval.methods.splade.weights import as_matrix, greatest
+from retrieval.recipes import encoding_cost
+from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import candidate_windows, query_tokens
+from retrieval.recipes.trained_model import Trained
+from retrieval.search import encoding
+from retrieval.search.fusion import Run as Lists
+from retrieval.search.sparse import SparseIndex
+from retrieval.stages import costs
+
+
+class TermEncoder:
+    """A trained model of sparse vectors: a `TextEncoder`. Vectors are pruned as `config.sparse` of the run says."""
+
+    def __init__(self, run: ConfigDict, trained: Trained):
+        """Args are the run's config and the model."""
+        config, self.vocabulary, self._model = trained
+        self.config = config.copy_and_resolve_references()
+        self.config.update({"encode": run.encode, "mesh": run.mesh, "sparse": run.sparse})
+        self.config.model.dtype = run.model.dtype
+        mesh, fields = local_mesh(self.config), run.sparse
+        on_mesh = OnMesh(self.config, self._model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
+        params, self._devices = parameters_of(self._model), mesh.size
+
+        def compiled(encode: Callable, terms: int) -> Callable[[np.ndarray], np.ndarray]:
+            return on_mesh.compiled(lambda model, text: greatest(encode(model, text), terms))(params)
+
+        self._queries = compiled(_encode_queries, fields.query_terms)
+        self._documents = compiled(_encode_documents, fields.document_terms)
+
+    def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
+        """The weights of all tokens of the vocabulary, [Q, V]."""
+        return self._matrix(query_tokens(self.config, self.vocabulary, texts), self._queries)
+
+    def encode_documents(self, items: Sequence[Candidate], /) -> scipy.sparse.csr_array:
+        """As `encode_queries`, of the first window of each document."""
+        rows = candidate_windows(self.config, self.vocabulary, items)
+        return self._matrix([windows[0] for windows in rows], self._documents)
+
+    def over(self, documents: Any, /) -> Callable[[scipy.sparse.csr_array, int], Lists]:
+        """Exact search by inner products."""
+        return SparseIndex(documents.T.tocsr()).search
+
+    def operations(self, queries: Sequence[str], documents: Sequence[Candidate]) -> dict[str, float]:
+        """The operations to encode a query and a passage, of some of each."""
+        count = functools.partial(encoding_cost.operations, self.config, len(self.vocabulary))
+        asked = query_tokens(self.config, self.vocabulary, queries)
+        rows = candidate_windows(self.config, self.vocabulary, documents)
+        return {
+            costs.QUERY: count(_encode_queries, [[ids] for ids in asked]),
+            costs.PASSAGE: count(_encode_documents, [windows[:1] for windows in rows]),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
+        splade_folder.write(folder, self._model, self.config.data, self.vocabulary)
+
+    def _matrix(
+        self, rows: Sequence[Sequence[int]], embed: Callable[[np.ndarray], np.ndarray]
+    ) -> scipy.sparse.csr_array:
+        size, batch_tokens, longest = len(self.vocabulary), self.config.encode.batch_tokens, longest_text(self.config)
+        made = encoding.encode_any(rows, embed, batch_tokens, longest, self._devices)
+        return as_matrix(made, size, self.config.sparse.scale) if len(rows) else scipy.sparse.csr_array((0, size))
+
+
+def _encode_queries(model: Any, text: Any) -> Any:
+    return model.encode_queries(text, None)
+
+
+def _encode_documents(model: Any, text: Any) -> Any:
+    return model.encode_documents(text, None)
