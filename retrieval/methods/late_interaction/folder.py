@@ -3,7 +3,7 @@
 PyLate's, which sentence-transformers 6 reads too:
 
     config.json, model.safetensors    the encoder, as its family has it
-    modules.json                      it, and `1_Dense/`: the projection, without a bias
+    modules.json                      it, and `1_Dense/`, ...: projections without a bias, which are read as one
     config_sentence_transformers.json    what stands before texts, their lengths, query expansion, what does not count
     tokenizer.json ...
 
@@ -35,7 +35,7 @@ from retrieval.runtime.model_folder import MODULES
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
 _MODEL, _SCORE = "ColBERT", "MaxSim"
 _IDENTITY = "torch.nn.modules.linear.Identity"
-_WEIGHT, _DENSE = "linear.weight", "1_Dense"
+_WEIGHT, _RESIDUAL, _DENSE = "linear.weight", "residual.weight", "1_Dense"
 _SWITCHES = (True, False)
 _MOST = 2**31 - 1
 _SETTINGS = {
@@ -57,7 +57,7 @@ _OF_DENSE = {
     "out_features": ANY,
     "bias": (False,),
     "activation_function": (_IDENTITY,),
-    "use_residual": (False,),
+    "use_residual": _SWITCHES,
 }
 # Of `artifact.metadata` what is read; the rest is of training.
 _OF_STANFORD = {
@@ -74,12 +74,12 @@ class LateFolder(NamedTuple):
 
     Attributes:
       encoder: its encoder, whose weights are read when they are asked for.
-      projection: the folder that has the projection.
+      projections: the folders of the layers that make vectors of hidden states, which together are one matrix.
       fields: those of a config on which vectors depend, by their dotted names, as the folder has them.
     """
 
     encoder: EncoderFolder
-    projection: Path
+    projections: tuple[Path, ...]
     fields: dict[str, Any]
 
     @classmethod
@@ -91,14 +91,17 @@ class LateFolder(NamedTuple):
         """
         encoder = EncoderFolder.open(path)
         if model_folder.has_modules(path):
-            projection, settings = _pylate(path)
+            projections, settings = _pylate(path)
         else:
-            projection, settings = path, _stanford(path)
+            projections, settings = (path,), _stanford(path)
         vocabulary = bert_weights.vocabulary_of(encoder)
         skip = tuple(settings["skiplist_words"])
         expands, attends = settings["do_query_expansion"], settings["attend_to_expansion_tokens"]
+        size = encoder.sizes["hidden_size"]
+        for place in projections:
+            size = _size(place, size)
         model = module_fields.encoder_fields(encoder) | {
-            "embed_dim": _shape(projection, encoder.sizes["hidden_size"])[0],
+            "embed_dim": size,
             "late.expansion": (SEEN if attends else UNSEEN) if expands else NONE,
             "late.skip": (PUNCTUATION,) if set(skip) == set(string.punctuation) else skip,
         }
@@ -108,7 +111,7 @@ class LateFolder(NamedTuple):
             data |= {f"{side}_length": min(length, encoder.sizes["max_length"]), f"{side}_prefix": prefix}
             _check_prefix(path, prefix, vocabulary)
         named = {"model": model, "data": data}
-        return cls(encoder, projection, {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()})
+        return cls(encoder, projections, {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()})
 
     def kernel(self) -> np.ndarray:
         """The projection's, float32 [H, E].
@@ -116,10 +119,16 @@ class LateFolder(NamedTuple):
         Raises:
           UserError: it cannot be read, or has values that are not finite.
         """
-        weight = np.asarray(tensor_files.read(self.projection)[_WEIGHT], np.float32)
-        if not np.isfinite(weight).all():
-            raise UserError(f"{self.projection}: {_WEIGHT} has values that are not finite; copy it again")
-        return np.ascontiguousarray(weight.T)
+        whole_EH = np.eye(self.encoder.sizes["hidden_size"])
+        for place in self.projections:
+            tensors = tensor_files.read(place)
+            weight_EH = np.asarray(tensors[_WEIGHT], np.float64)
+            if _has_residual(place):
+                weight_EH = weight_EH + tensors.get(_RESIDUAL, np.eye(len(weight_EH)))
+            if not np.isfinite(weight_EH).all():
+                raise UserError(f"{place}: its weights have values that are not finite; copy it again")
+            whole_EH = weight_EH @ whole_EH
+        return np.ascontiguousarray(whole_EH.T.astype(np.float32))
 
 
 def is_late(folder: Path) -> bool:
@@ -131,25 +140,26 @@ def is_late(folder: Path) -> bool:
     return isinstance(config, dict) and STANFORD in (config.get("architectures") or ())
 
 
-def _pylate(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder of the projection, and the settings, with those that PyLate has where there are none."""
+def _pylate(path: Path) -> tuple[tuple[Path, ...], dict[str, Any]]:
+    """The folders of the projections, and the settings, with those that PyLate has where there are none."""
     if not is_late(path):
         raise UserError(
             f"{path / SETTINGS}: similarity_fn_name is not {_SCORE}, so it has no vectors of tokens; take a folder of "
             "PyLate's"
         )
     modules = model_folder.modules(path)
-    if [module.kind for module in modules] != ["Transformer", "Dense"]:
+    if [module.kind for module in modules] != ["Transformer", *["Dense"] * max(1, len(modules) - 1)]:
         raise UserError(
             f"{path / MODULES}: its modules are {', '.join(module.kind for module in modules)[:80]}; a Transformer and "
-            "one Dense are needed"
+            "some Dense are needed"
         )
-    known_keys.read(modules[1].folder / "config.json", _OF_DENSE)
+    for module in modules[1:]:
+        known_keys.read(module.folder / "config.json", _OF_DENSE)
     usual = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180}
     usual |= {"do_query_expansion": True, "attend_to_expansion_tokens": False}
     usual |= {"skiplist_words": list(string.punctuation)}
     settings = usual | known_keys.read(path / SETTINGS, _SETTINGS)
-    return modules[1].folder, _checked(path / SETTINGS, settings)
+    return tuple(module.folder for module in modules[1:]), _checked(path / SETTINGS, settings)
 
 
 def _stanford(path: Path) -> dict[str, Any]:
@@ -185,13 +195,22 @@ def _check_prefix(path: Path, prefix: str, vocabulary: Vocabulary) -> None:
         )
 
 
-def _shape(folder: Path, size: int) -> tuple[int, int]:
-    """The shape of the projection, [E, H]."""
+def _size(folder: Path, size: int) -> int:
+    """The dimensions that a projection makes of so many."""
     tensors = tensor_files.read(folder, values=False)
     shape = tensors[_WEIGHT].shape if _WEIGHT in tensors else ()
     if len(shape) != 2 or shape[1] != size:
         raise UserError(f"{folder}: no projection {_WEIGHT} [dimensions, {size}] among its weights; copy it again")
-    return shape
+    beside = tensors[_RESIDUAL].shape if _RESIDUAL in tensors else (size, size)
+    if _has_residual(folder) and beside != shape:
+        raise UserError(
+            f"{folder}: no {_RESIDUAL} {list(shape)} among its weights, as it has a residual; copy it again"
+        )
+    return shape[0]
+
+
+def _has_residual(folder: Path) -> bool:
+    return bool(files.read_json(folder / "config.json").get("use_residual"))
 
 
 def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabulary) -> None:
