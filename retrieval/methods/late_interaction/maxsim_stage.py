@@ -24,6 +24,7 @@ from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
+from retrieval.methods.late_interaction.xtr import TokenIndex
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
@@ -107,6 +108,12 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
         found = exact.ranked(opened.queries, opened.documents, opened.longest, depth)
         whole = others(*found, judged.queries, judged.own, fields.depth)
         yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
+    if fields.retrieved:
+        kind = INDEXES[fields.fde_index]
+        index = TokenIndex(opened.documents, kind, indexes.options_of(kind, config))
+        began = time.perf_counter()
+        found = others(*index.search(opened.queries, fields.retrieved, depth), judged.queries, judged.own, fields.depth)
+        yield judged, Ranking(f"xtr-{fields.retrieved}", *found, time.perf_counter() - began)
     for size in fields.fde:
         yield judged, _by_fde(config, opened, size, depth, whole[1] if whole else None)
 
@@ -157,9 +164,9 @@ def check_settings(config: ConfigDict) -> None:
       UserError: nothing is, or it cannot.
     """
     fields = config.late
-    if not (fields.systems or fields.exact or fields.fde):
+    if not (fields.systems or fields.exact or fields.fde or fields.retrieved):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
-    if fields.fde and not (kind := INDEXES[fields.fde_index]).available():
+    if (fields.fde or fields.retrieved) and not (kind := INDEXES[fields.fde_index]).available():
         raise UserError(
             f"config.late.fde_index={fields.fde_index}: {kind.title} cannot be used here: set config.late.fde_index="
             "exact"
@@ -193,7 +200,7 @@ STAGES.register(
         ),
         fields=(
             "seed",
-            *(f"late.{name}" for name in ("systems", "depth", "exact", "fde", "fde_index")),
+            *(f"late.{name}" for name in ("systems", "depth", "exact", "fde", "fde_index", "retrieved")),
             "evaluate.metrics",
         ),
         reads=read,

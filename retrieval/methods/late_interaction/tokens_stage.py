@@ -17,6 +17,7 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
+from retrieval.methods.late_interaction.token_pooling import pooled
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
 from retrieval.pipeline.run import Run
@@ -42,7 +43,7 @@ def tokens(run: Run) -> dict[str, Any]:
         return [id for id, _ in members], model.encode_queries([text for _, text in members])
 
     def vectors_of(members: Sequence[Candidate]) -> list[np.ndarray]:
-        return model.documents(members)
+        return [pooled(each, fields.pool) for each in model.documents(members)]
 
     def of_candidates(members: Sequence[Candidate]) -> tuple[list[str], list[Any]]:
         return [each.id for each in members], vectors_of(members)
@@ -120,7 +121,7 @@ STAGES.register(
             lambda run: LATE_MODELS.check(run, run.config.late.model, MODEL),
             platforms.check,
         ),
-        fields=("late.model", "late.stored", "late.shard_size", "model.dtype", "encode.corpus"),
+        fields=("late.model", "late.stored", "late.pool", "late.shard_size", "model.dtype", "encode.corpus"),
         uses=("encode.batch_tokens",),
         reads=read,
         files=lambda run: LATE_MODELS.inputs(run, run.config.late.model, MODEL),
