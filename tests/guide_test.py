@@ -11,7 +11,7 @@ from support import embedder_folders
 from support.tiny import CHEAP, execute
 
 from retrieval import files
-from retrieval.api.loaded_model import load
+from retrieval.api.loading import load
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
@@ -116,14 +116,14 @@ def refused(run, message):
 
 
 def test_what_is_no_guide_is_refused(root, tmp_path, trained):
-    refused(of(root, tmp_path / "run", "nowhere"), r"train\.guide=nowhere: no towers; name a work directory")
+    refused(of(root, tmp_path / "run", "nowhere"), r"train\.guide=nowhere: no model there; name a work directory")
     refused(of(root, tmp_path / "run", root), r"train\.guide=.*: not a work directory")
     reranker = of(root, tmp_path / "reranker", "", recipe="reranker")
     reranker.folder.mkdir()
     files.write_json(reranker.folder / "config.json", json.loads(reranker.config.to_json()))
     reranker.own_record("train").parent.mkdir()
     shutil.copy(trained.own_record("train"), reranker.own_record("train"))
-    refused(of(root, tmp_path / "run", reranker.folder), "reranker.* name the work directory of a two_tower")
+    refused(of(root, tmp_path / "run", reranker.folder), "reranker.* name the work directory of a embedder")
 
 
 def test_what_has_no_embeddings_of_the_guide_is_refused(root, tmp_path, trained):

@@ -41,8 +41,18 @@ class TextEmbedder:
         mesh = local_mesh(towers.config)
         embedder = Embedder(towers.config, towers.vocabulary, mesh)
         self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
+        self._embed_rows = embedder.embed_rows
         self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
         self._sizes |= {name: towers.config.encode[name] for name in ("shard_size", "batch_tokens")}
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeddings of queries, float32 [Q, E], in memory."""
+        return self._embed_rows(self._query_tower, query_tokens(self._config, self._vocabulary, texts))
+
+    def documents(self, items: Sequence[Candidate]) -> np.ndarray:
+        """The same of documents; of long ones that of the beginning."""
+        rows = candidate_windows(self._config, self._vocabulary, items)
+        return self._embed_rows(self._document_tower, [windows[0] for windows in rows])
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
@@ -122,21 +132,30 @@ class _Embedders(TrainedKind):
             raise UserError(f"{field}={value}: a cross-encoder, which embeds nothing; name an embedder")
         exported_towers.set_sizes(folder, experiment.defaults())
 
-    def open(self, run: Run, value: str, field: str) -> TextEmbedder:
-        """As `TrainedKind.open`; mesh, dtype, sizes of batches and a folder's longest texts are those of `run`."""
+    def towers(self, run: Run, value: str, field: str) -> ExportedTowers:
+        """The towers as they were trained or published; mesh and sizes of batches are those of `run`.
+
+        Raises:
+          UserError: as `check`, or they cannot be read.
+        """
         self.check(run, value, field)
         if folder := published(value, field):
             towers = exported_towers.read(folder, experiment.defaults())
-            for name in ("query_length", "document_length"):
-                towers.config.data[name] = min(towers.config.data[name], run.config.data[name])
         else:
             trainer = self.trainer(run, value, field)
             vocabulary = trainer.load_vocabulary()
             config = of_towers(trainer).copy_and_resolve_references()
             towers = ExportedTowers(config, vocabulary, parameters_of(load_towers(trainer, len(vocabulary))))
-        config = towers.config
-        config.update({"mesh": run.config.mesh, "encode": run.config.encode})
-        config.model.dtype, config.encode.windows = run.config.model.dtype, 1
+        towers.config.update({"mesh": run.config.mesh, "encode": run.config.encode})
+        towers.config.encode.windows = 1
+        return towers
+
+    def open(self, run: Run, value: str, field: str) -> TextEmbedder:
+        """As `TrainedKind.open`; dtype and a folder's longest texts are those of `run` too."""
+        towers = self.towers(run, value, field)
+        towers.config.model.dtype = run.config.model.dtype
+        for name in ("query_length", "document_length") if published(value, field) else ():
+            towers.config.data[name] = min(towers.config.data[name], run.config.data[name])
         return TextEmbedder(towers)
 
 

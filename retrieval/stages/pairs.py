@@ -61,7 +61,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             rows = functools.partial(guided_pairs.rows_of, run) if named else None
             statistics = _write(config, groups, vocabulary, run.pairs, teacher, rows)
     if named:
-        statistics["guide"] = guide.fingerprint(named)
+        statistics["guide"] = guide.fingerprint(run)
         files.write_json(run.pairs / "stats.json", statistics)
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
@@ -240,7 +240,7 @@ STAGES.register(
         files=lambda run: [
             *labelled_groups.inputs(run.config),
             *teacher_inputs(run.config.pairs.teacher),
-            *guide.inputs(run.config.train.guide),
+            *guide.inputs(run),
             *run.vocabulary_inputs(),
         ],
         fetch=guide.fetch,

@@ -91,7 +91,7 @@ def _check_guide(writer: Run, run: Run) -> None:
     if not (named := guide_of(recipe_of(run.config))) or writer is run:
         return
     statistics = writer.pairs / "stats.json"
-    if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(named):
+    if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(run):
         raise UserError(
             f"config.train.guide={named}: the labelled pairs of {writer.place} have not its embeddings: set it there "
             "and make them again, or add 'pairs' to config.stages"
