@@ -45,7 +45,7 @@ def local(value: str) -> Path:
     Raises:
       UserError: there is no such model or revision, it is not free, or the hub does not answer and the cache lacks it.
     """
-    download = _download(value, "model")
+    download = snapshot(value, "model")
     with told(value):
         folder = Path(download(allow_patterns=_FILES))
         if not any(list(folder.glob(name)) for name in _WEIGHTS):
@@ -62,10 +62,11 @@ def data_set(value: str, patterns: tuple[str, ...]) -> Path:
       UserError: as `local`.
     """
     with told(value, "data set"):
-        return Path(_download(value, "dataset")(allow_patterns=list(patterns)))
+        return Path(snapshot(value, "dataset")(allow_patterns=list(patterns)))
 
 
-def _download(value: str, kind: str) -> Callable[..., str]:
+def snapshot(value: str, kind: str) -> Callable[..., str]:
+    """What downloads files of a name, with a revision or without, into the cache; returns their folder."""
     import huggingface_hub
 
     name, _, revision = value.removeprefix(PREFIX).partition("@")

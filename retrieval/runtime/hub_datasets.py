@@ -48,8 +48,6 @@ def local(value: str) -> tuple[Path, ...]:
       UserError: there is no such data set, revision, config or split, or it has several and none is named; or the hub
         does not answer and the cache lacks it.
     """
-    import huggingface_hub
-
     address, *chosen = value.removeprefix(PREFIX).split(":")
     name, _, revision = address.partition("@")
     if len(chosen) > 2 or not all((name, *chosen)):
@@ -63,13 +61,8 @@ def local(value: str) -> tuple[Path, ...]:
         if not found:
             raise UserError(f"{value}: no {_SUFFIX} file in it; convert it, or download its files and name these")
         split, paths = _chosen(value, found, chosen)
-        folder = huggingface_hub.snapshot_download(
-            name,
-            repo_type="dataset",
-            revision=revision or None,
-            endpoint=hub.endpoint(),
-            allow_patterns=[_CARD, *map(glob.escape, paths)],
-        )
+        download = hub.snapshot(f"{name}@{revision}", "dataset")
+        folder = download(allow_patterns=[_CARD, *map(glob.escape, paths)])
     if split.startswith(_PARTIAL):
         _log.warning("%s: the hub has converted a part of it alone, its first gigabytes", value)
     _log.info("%s: commit %s, %d files in %s", value, Path(folder).name, len(paths), folder)
@@ -93,9 +86,8 @@ def _listed(name: str, revision: str) -> Files:
         errors.OfflineModeIsEnabled,
         errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
     ):
-        download = functools.partial(huggingface_hub.snapshot_download, name, repo_type="dataset")
         try:
-            folder = Path(download(revision=revision or None, allow_patterns=[_CARD], local_files_only=True))
+            folder = Path(hub.snapshot(f"{name}@{revision}", "dataset")(allow_patterns=[_CARD], local_files_only=True))
         except errors.LocalEntryNotFoundError:
             if not revision:
                 return {}  # it may have none of its own
