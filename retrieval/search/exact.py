@@ -44,10 +44,13 @@ _PIECE = 65_536
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How the rows of all candidates, and rows of padding behind them, lie on the devices; and what is in them."""
+    """How the rows of all candidates, and rows of padding behind them, lie on the devices; and what is in them.
+
+    Each compiles a program. How many of the rows are candidates it does not say: so an index that grows a little
+    compiles nothing.
+    """
 
     mesh: jax.sharding.Mesh
-    candidates: int
     tiles: int
     rows: int
     packing: Packing | None = None
@@ -61,7 +64,7 @@ class _Layout:
         """
         tile = _GPU_TILE if _of_gpus(mesh) else _TILE
         rows = min(tile, _ceil(_ceil(candidates, 16), _BLOCK) * _BLOCK)
-        return cls(mesh, candidates, _ceil(_ceil(candidates, rows), mesh.size), rows, packing)
+        return cls(mesh, _ceil(_ceil(candidates, rows), mesh.size), rows, packing)
 
     @property
     def share(self) -> int:
@@ -172,7 +175,7 @@ class ExactIndex:
             padded_BE = np.pad(part_BE, ((0, batches * batch_size - size), (0, 0)))
             queries_GBE = padded_BE.reshape(batches, batch_size, -1)
             with jax.set_mesh(self._layout.mesh), dispatch.alone():  # the caller's mesh may be another one
-                best = _search_batches(queries_GBE, self._embeddings, self._layout, depth)
+                best = _search_batches(queries_GBE, self._embeddings, self._candidates, self._layout, depth)
                 scores_BK, rows_BK = jax.device_get(best)
             scores_QK[start : start + size, :depth] = scores_BK[:size]
             rows_QK[start : start + size, :depth] = rows_BK[:size]
@@ -255,18 +258,20 @@ def _filled(share_PS: jax.Array, piece_NS: jax.Array, first: jax.Array) -> jax.A
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "k"))
-def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, layout: _Layout, k: int):
+def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, candidates: jax.Array, layout: _Layout, k: int):
     """The best `k` of the best of every share: scores and rows, [G * B, K], on every device."""
     axes = layout.mesh.axis_names
     search_shares = jax.shard_map(
-        functools.partial(_search_share, layout=layout, k=k), in_specs=(P(), P(axes)), out_specs=P(None, None, axes)
+        functools.partial(_search_share, layout=layout, k=k),
+        in_specs=(P(), P(axes), P()),
+        out_specs=P(None, None, axes),
     )
-    best_GBX = jax.reshard(search_shares(queries_GBE, embeddings_NE), P())  # the one all-gather
+    best_GBX = jax.reshard(search_shares(queries_GBE, embeddings_NE, candidates), P())  # the one all-gather
     scores_QX, rows_QX = (x_GBX.reshape(-1, x_GBX.shape[-1]) for x_GBX in best_GBX)
     return _best(scores_QX, rows_QX, k)
 
 
-def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Layout, k: int):
+def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, candidates: jax.Array, layout: _Layout, k: int):
     """The best `k` rows of this device, or all of them where it has fewer; padding may be among them, at -inf."""
     tiles_TRE = embeddings_PE.reshape(layout.tiles, layout.rows, -1)
     first_row = jax.lax.axis_index(layout.mesh.axis_names) * layout.share
@@ -276,7 +281,7 @@ def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Lay
 
     def search(queries_BE: jax.Array):
         def step(best: tuple[jax.Array, jax.Array], tile: tuple[jax.Array, jax.Array]):
-            return _search_tile(queries_BE, *tile, best, layout), None
+            return _search_tile(queries_BE, *tile, best, candidates, layout), None
 
         return jax.lax.scan(step, nothing, (tiles_TRE, first_rows_T))[0]
 
@@ -288,6 +293,7 @@ def _search_tile(
     tile_RE: jax.Array,
     first_row: jax.Array,
     best: tuple[jax.Array, jax.Array],
+    candidates: jax.Array,
     layout: _Layout,
 ):
     """The best K of `best`, which come from the rows before, and of a tile: scores and rows, [B, K].
@@ -303,7 +309,7 @@ def _search_tile(
 
     def candidates_only(scores: jax.Array, rows: jax.Array) -> jax.Array:
         scores = jnp.where(scores == 0, 0, scores)  # top_k ranks 0.0 above -0.0
-        return jnp.where(rows < layout.candidates, scores, -jnp.inf)
+        return jnp.where(rows < candidates, scores, -jnp.inf)
 
     # Of all scores only these maxima are made: a second copy of them would cost as much as half of the products.
     maxima_BM = candidates_only(scores_BMW, rows_MW).max(axis=-1)
