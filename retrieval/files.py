@@ -48,7 +48,7 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         with naming_failures(path):
             yield temporary
-            _sync_all(temporary)
+            sync(temporary)
             if path.is_dir():
                 if not temporary.is_dir():
                     raise UserError(f"{path}: a folder is there, and a file is to be written; give it another name")
@@ -320,7 +320,7 @@ def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _sync_all(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flushes a file, or a folder and everything below it, to the disk."""
     for item in [path, *path.rglob("*")] if path.is_dir() else [path]:
         _sync(item)
