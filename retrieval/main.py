@@ -31,6 +31,9 @@ _STAGE = flags.DEFINE_list(
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 _QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
 _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
+_UPDATE = flags.DEFINE_string(
+    "update", "", "For --stage=update: the file or folder with all documents as they are now."
+)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 
@@ -71,7 +74,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
 
     sources.fill_in(config)
     overrides.settle(config, cli.overridden())
-    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
+    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value, _UPDATE.value)
     run = Run(config, folder, LOCK, asked, copy)
     hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
     experiment.load_plugins(config.plugins)  # on every host
@@ -93,6 +96,11 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError(
             f"--{given[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
             f"--stage=search, or leave --{given[0]} out"
+        )
+    if _UPDATE.value and "update" not in names:
+        raise UserError(
+            f"--update is what --stage=update reads, and the stages here are {', '.join(names)}: add --stage=update, "
+            "or leave --update out"
         )
     return names
 

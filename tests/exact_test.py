@@ -121,8 +121,8 @@ def test_after_a_search_of_each_size_none_compiles(monkeypatch):
         index.search(np.ones((count, 3), np.float32), 2)
     assert programs() == before + 3
     for count in range(1, 5):
-        for index in (index, ExactIndex(np.ones((41, 3), np.float32), batch_size=4)):  # nor where it grows a little
-            index.search(np.ones((count, 3), np.float32), 2)
+        for each in (index, ExactIndex(np.ones((41, 3), np.float32), batch_size=4)):  # nor where it grows a little
+            each.search(np.ones((count, 3), np.float32), 2)
     assert programs() == before + 3
 
 

@@ -9,25 +9,28 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.api import answering
+from retrieval.api import answering, changing_documents, memory_index
 from retrieval.api.answering import Answer, Answerer
-from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
+from retrieval.api.document_index import DocumentIndex, Hit, Opened, check_count, hit_of
 from retrieval.api.document_texts import (
+    Cut,
     Document,
     candidates,
     check_fields,
     check_ids,
     check_list,
     checked_text,
+    documents_with_ids,
     is_list,
+    limits_of,
     own_passages,
     read_passages,
+    whole_with_ids,
 )
 from retrieval.api.text_rows import Card, TextRows
 from retrieval.api.tower_encoder import TowerEncoder
 from retrieval.api.vector_encoder import VectorEncoder
 from retrieval.config.fields import check_value, declared
-from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError, unknown_name
@@ -35,7 +38,7 @@ from retrieval.pipeline import downloads, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, OF_WORDS, IndexKind, Options, Texts
+from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
@@ -202,14 +205,15 @@ class Model:
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
             path, names = Path(documents).expanduser(), {**self._of_prepare.documents, **(fields or {})}
-            texts = list(read_passages(path, encoder.vocabulary, self._limits(), names))
+            cut = Cut(encoder.vocabulary, limits_of(self._of_prepare))
+            texts, with_ids = list(read_passages(path, cut, names)), functools.partial(documents_with_ids, cut=cut)
         else:
-            texts = candidates(documents)
+            texts, with_ids = candidates(documents), whole_with_ids
             check_ids(texts)
         if not texts:
             raise UserError("there is no document to index")
-        built = {each.name: self._built(each, texts, given) for each in kinds}
-        return DocumentIndex(texts, built, of_dense, self._merged)
+        options = {each.name: {**indexes.options_of(each, encoder.config), **given} for each in kinds}
+        return DocumentIndex(*memory_index.build(texts, options, encoder, with_ids), of_dense, self._merged)
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
         """Documents in the order of the reranker's scores, best first.
@@ -299,12 +303,17 @@ class Model:
         downloads.bring(run, [_READS_THE_INDEXES])
         runner.check_read(run, _READS_THE_INDEXES)
         collection = open_collection(run, CORPUS)
+        options, towers = {}, self._given if isinstance(self._given, TowerEncoder) else None
+        if self._given:
+            options = {each.name: {**indexes.options_of(each, self._given.config), **given} for each in kinds}
+        changing = changing_documents.of_run(run, towers, options)
+        if now := changing.opened():
+            return DocumentIndex(now, changing, weight, self._merged)
         opened: dict[str, Search] = {}
         for each in kinds:
             way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
             if not each.of_words:
-                options = {**indexes.options_of(each, self._encoder.config), **given}
-                found, way = self._encoder.over_passages(each, run, options), self._encoder.without
+                found, way = self._encoder.over_passages(each, run, options[each.name]), self._encoder.without
             else:
                 is_there = collection.index(each.name).exists()
                 found = indexes.open_words(each, collection).search if is_there else None
@@ -314,31 +323,16 @@ class Model:
                     "index"
                 )
             opened[each.name] = found
-        return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
+        return DocumentIndex(Opened(own_passages(run, collection), opened), changing, weight, self._merged)
 
     @property
     def _merged(self) -> int:
         """How many results of each list a hybrid merges: as many as the stage `search` does."""
         return (self._run.config if self._run else self._encoder.config).evaluate.depth
 
-    def _built(self, kind: IndexKind, texts: Sequence[Candidate], given: Options) -> Search:
-        encoder = self._encoder
-        options = {**indexes.options_of(kind, encoder.config), **given}
-        kind.check(options)
-        kind.inputs(options)
-        if kind.name not in OF_WORDS:
-            return encoder.over_texts(kind, texts, options)
-        folds_accents = functools.partial(getattr, encoder.vocabulary, "folds_accents")
-        return kind.build(Texts("documents", lambda: iter(texts), folds_accents), options).search
-
     @property
     def _of_prepare(self) -> ConfigDict:
         return self._run.holder("prepare").config if self._run else self._encoder.config
-
-    def _limits(self) -> Limits:
-        prepare = self._of_prepare.prepare
-        names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
-        return Limits(*(prepare[name] for name in names))
 
 
 def _texts(queries: Sequence[str]) -> list[str]:

@@ -1,17 +1,21 @@
 """The passages of a run, searched by all of its indexes side by side: what `--stage=search` and `serve` do."""
 
+import copy
 import functools
 from collections.abc import Collection, Sequence
 
+from retrieval.api import changing_documents
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
 from retrieval.api.loading import of_run
+from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.search import bm25_kind, exact
-from retrieval.search.bm25_kind import Bm25
-from retrieval.search.index_kind import INDEXES, Texts
+from retrieval.search import exact
+from retrieval.search.index_kind import INDEXES
+from retrieval.search.side_by_side import SideBySide
+from retrieval.segments.live_rows import LiveRows
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
 
@@ -22,7 +26,9 @@ class OwnSearch:
     """Threads may search together.
 
     Attributes:
+      documents: where they are changed.
       texts: the passages, in the order of the rows of the indexes.
+      generation: the number of what is searched; 0 before the first change of the documents.
       model: the towers; None where the run has embedded nothing.
       words: what BM25 takes for words.
       titles: of each system, in the order in which they are shown.
@@ -41,22 +47,46 @@ class OwnSearch:
                 "none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
                 "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
             )
-        collection, config = open_collection(run, CORPUS), run.holder("index").config
-        self.texts, self._depth = own_passages(run, collection), depth
+        collection = open_collection(run, CORPUS)
+        self._run, self._depth = run, depth
+        self.texts: RowTexts | LiveRows
         self.model = of_run(run) if collection.has_embeddings() else None
         if self.model:
             self.model.towers.check_embeddings(collection)
         self._others = dict(found for kind in TRAINED.values() if (found := kind.over_passages(run)))
-        embed = self.model.encode_queries if self.model else None
-        options_of = functools.partial(indexes.options_of, config=config)
-        sizes, weight = (depth, len(self.texts)), run.config.fuse.dense_weight
-        self._systems = indexes.open_all(
-            collection, config.index.words, options_of, embed, *sizes, weight, self._others
-        )
+        self.documents = changing_documents.of_run(run, self.model.towers if self.model else None)
+        self.words = changing_documents.words_of(run)
+        self._open()
+
+    def _open(self) -> None:
+        """Opens what there is: the documents as they have been changed, or what the run has indexed."""
+        run, opened, weight = self._run, self.documents.opened(), self._run.config.fuse.dense_weight
+        if opened:
+            words = {name: search for name, search in opened.searchers.items() if INDEXES[name].of_words}
+            dense = next((search for name, search in opened.searchers.items() if name not in words), None)
+            self._systems = SideBySide(words, dense, weight, self._depth)
+            assert isinstance(opened.documents, LiveRows)
+            self.texts, self.generation = opened.documents, opened.generation
+        else:
+            collection, config = open_collection(run, CORPUS), run.holder("index").config
+            self.texts, self.generation = own_passages(run, collection), 0
+            embed = self.model.encode_queries if self.model else None
+            options_of = functools.partial(indexes.options_of, config=config)
+            sizes = self._depth, len(self.texts)
+            self._systems = indexes.open_all(
+                collection, config.index.words, options_of, embed, *sizes, weight, self._others
+            )
         self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
-        folds = run.vocabulary is None or run.load_vocabulary().folds_accents
-        contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
-        self.words = bm25_kind.words(contents, options_of(kind))
+
+    def reopened(self) -> "OwnSearch":
+        """The same with the documents as they are now; towers, and segments that both have, are shared.
+
+        Raises:
+          UserError: a file is damaged.
+        """
+        newer = copy.copy(self)
+        newer._open()
+        return newer
 
     def search(
         self, queries: Sequence[str], k: int, systems: Collection[str] = (), prompt_name: str | None = None
@@ -66,6 +96,8 @@ class OwnSearch:
         Raises:
           UserError: there is no such system, or no such prompt.
         """
+        if not len(self.texts):  # all have been deleted
+            return [{name: [] for name in systems or self.titles} for _ in queries]
         # Always as many: exact search compiles a program for each number of results.
         results = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems, prompt_name)
 

@@ -21,6 +21,7 @@ from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.search import encoding, text_batches, vector_codes
 from retrieval.search.index_kind import DENSE, IndexKind, Options
 from retrieval.search.side_by_side import Search
+from retrieval.search.windows import Index
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, Collection, open_collection
 
@@ -101,19 +102,26 @@ class TowerEncoder:
         """
         vector_codes.check(collection.embeddings(), "candidates", towers.form_of(self.config))
 
-    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
-        """A search among texts by an index of a kind.
+    def embed_windows(self, items: Sequence[Candidate]) -> tuple[np.ndarray, np.ndarray]:
+        """Embeddings [W, E] of the windows of documents, and the document of each [W]."""
+        rows = towers.candidate_windows(self.config, self.vocabulary, items)
+        owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
+        return self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows))), owners_W
+
+    def over_windows(self, kind: IndexKind, windows: tuple[np.ndarray, np.ndarray], options: Options) -> Search:
+        """A search by an index of a kind among documents, of which `embed_windows` gave the windows.
 
         Raises:
           UserError: it cannot be used here.
         """
         if not kind.available():
             raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
-        rows = towers.candidate_windows(self.config, self.vocabulary, texts)
-        owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
-        embeddings_WE = self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows)))
-        index = indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W)
-        return lambda queries, k: index.search(self.encode_queries(queries), k)
+        embeddings_WE, owners_W = windows
+        return self.over(indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W))
+
+    def over(self, index: Index) -> Search:
+        """A search by an index of embeddings; takes the name of a prompt, too."""
+        return lambda queries, k, *prompt: index.search(self.encode_queries(queries, *prompt), k)
 
     def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
         """A search among the passages of a run by an index of a kind; None where there is none."""
@@ -123,8 +131,7 @@ class TowerEncoder:
             return None
         self.check_embeddings(collection)
         kind.check(options)
-        index = indexes.open_dense(kind, collection, options)
-        return lambda queries, k: index.search(self.encode_queries(queries), k)
+        return self.over(indexes.open_dense(kind, collection, options))
 
     def _config_of(self, side: str, prompt_name: str | None, prompt: str | None) -> ConfigDict:
         text = prompts.chosen(self.config.data, side, prompt_name, prompt)

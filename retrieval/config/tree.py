@@ -1011,6 +1011,7 @@ declare(
     seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
     waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
     batch=Field(32, whole(1), "queries that are searched at once, at most"),
+    updates=Field(False, SWITCH, "whether POST and DELETE of /api/documents change the documents"),
     inputs=Field(2048, whole(1), "most texts of a call to /v1/embeddings, /embed or /rerank"),
     inputs_tokens=Field(300_000, whole(1), "most tokens of all texts of such a call"),
     inputs_body=Field(8_388_608, whole(1), "most bytes of such a call"),
@@ -1053,6 +1054,12 @@ declare(
         "",
         PATHS,
         'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata; without one none',
+    ),
+    since=Field(
+        0,
+        whole(0),
+        "vertex, vertex_json and bulk: the generation of the documents that the target has; what has changed or gone "
+        "since is all that is written; 0: everything",
     ),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )

@@ -63,19 +63,34 @@ class Generations:
     def _read(self, line: str) -> State:
         if not (match := _LINE.fullmatch(line)):
             raise UserError(f"{self.folder / CURRENT}: damaged; {REMEDY}")
+        files.verify_checksums(self.folder / _GENERATIONS, {f"{match[1]}.json": match[2]}, REMEDY)
+        return self._state(match[1])
+
+    def read_kept(self, generation: int) -> State:
+        """A generation, one of the last.
+
+        Raises:
+          UserError: it is not kept, or as `read`.
+        """
+        kept = sorted(path.stem for path in (self.folder / _GENERATIONS).glob("*.json"))
+        if f"{generation:06d}" not in kept:
+            known = ", ".join(str(int(name)) for name in kept) or "none"
+            raise UserError(f"{self.folder}: generation {generation} is not kept, of which there are {known}")
+        return self._state(f"{generation:06d}")
+
+    def _state(self, name: str) -> State:
         folder = self.folder / _GENERATIONS
-        files.verify_checksums(folder, {f"{match[1]}.json": match[2]}, REMEDY)
-        value = files.read_json(folder / f"{match[1]}.json")
-        for name, ours in self._made_with.items():
-            if value["made_with"].get(name) != ours:
+        value = files.read_json(folder / f"{name}.json")
+        for what, ours in self._made_with.items():
+            if value["made_with"].get(what) != ours:
                 raise UserError(
-                    f"{self.folder}: these documents were indexed with another {name} than the run has now: set it "
+                    f"{self.folder}: these documents were indexed with another {what} than the run has now: set it "
                     "back, or make a run of the documents in another --workdir"
                 )
         files.verify_checksums(folder, value["dead"], REMEDY)
-        segments = tuple(self._segment(name, seal) for name, seal in value["segments"].items())
-        dead = (files.read_array(folder / f"{match[1]}-{each.name}.npy", REMEDY) for each in segments)
-        return State(int(match[1]), segments, tuple(dead))
+        segments = tuple(self._segment(each, seal) for each, seal in value["segments"].items())
+        dead = (files.read_array(folder / f"{name}-{each.name}.npy", REMEDY) for each in segments)
+        return State(int(name), segments, tuple(dead))
 
     def _segment(self, name: str, seal: str) -> Segment:
         if there := self._open.get((name, seal)):

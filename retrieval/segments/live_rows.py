@@ -67,10 +67,11 @@ class LiveRows(Sequence[Candidate]):
 
     def find(self, id: str) -> Candidate | None:
         """The passage that has an id; None where none has."""
-        row = bisect.bisect_left(range(len(self)), id, key=self._id)
-        return self[row] if row < len(self) and self._id(row) == id else None
+        row = bisect.bisect_left(range(len(self)), id, key=self.id)
+        return self[row] if row < len(self) and self.id(row) == id else None
 
-    def _id(self, row: int) -> str:
+    def id(self, row: int) -> str:
+        """That of a passage, of which no more is read."""
         of, at = self._place(row)
         return of.ids[at]
 

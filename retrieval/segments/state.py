@@ -28,6 +28,11 @@ class State(NamedTuple):
             each.documents[at]: (number, at) for number, (each, dead) in pairs for at in np.flatnonzero(~dead).tolist()
         }
 
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Each document that is there -> what tells whether it is the same in another state."""
+        return {id: self.segments[number].hashes[at] for id, (number, at) in self.alive.items()}
+
 
 class Changes(NamedTuple):
     """How many documents a change has made new, replaced, deleted, and left as they were.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
+from retrieval.segments.state import Changes
 from retrieval.serving.errors import OWN, form_of
 from retrieval.serving.requests import Limits, Operation
 
@@ -60,15 +61,17 @@ _SCHEMAS: Mapping[str, Any] = {
     "Error": _object(error=_TEXT),
     "Hit": _HIT | {"properties": _HIT["properties"] | _DETAILS},
     "Document": {"type": "object", "properties": _PARTS, "required": ["text"]},
-    "Found": _object(query=_TEXT, milliseconds=_NUMBER, systems=_by_name(_list(_named("Hit")))),
+    "Found": _object(query=_TEXT, milliseconds=_NUMBER, generation=_WHOLE, systems=_by_name(_list(_named("Hit")))),
     "FoundOrResults": {"anyOf": [_named("Found"), _object(results=_list(_named("Found")))]},
     "Encoded": _object(dimensions=_WHOLE, embeddings=_list(_list(_NUMBER))),
     "Reranked": _object(results=_list(_object(index=_WHOLE, score=_NUMBER))),
-    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, system=_TEXT, answers=_list(_ANSWER)),
+    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, generation=_WHOLE, system=_TEXT, answers=_list(_ANSWER)),
+    "Changed": _object(**dict.fromkeys(Changes._fields, _WHOLE)),
     "Health": _object(
         status=_TEXT,
         passages=_WHOLE,
         opened=_NUMBER,
+        generation=_WHOLE,
         systems=_by_name(_TEXT),
         prompts=_list(_TEXT),
         limits=_tuple(Limits),
@@ -96,7 +99,7 @@ def description(operations: Sequence[Operation]) -> dict[str, Any]:
     """The document, with the systems that there are now."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+        paths.setdefault(each.path.replace(":path}", "}"), {})[each.method.lower()] = _operation(each)
     info = {"title": "retrieval", "version": "1", "description": "Search, embeddings and scores of a run."}
     return {"openapi": "3.1.1", "info": info, "paths": paths, "components": {"schemas": _SCHEMAS}}
 
@@ -112,7 +115,8 @@ def routes(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    name = operation.path.strip("/").replace("/", "_").replace(".", "_")
+    address, _, in_path = operation.path.partition("{")
+    name = address.strip("/").replace("/", "_").replace(".", "_")
     described: dict[str, Any] = {"operationId": f"{operation.method.lower()}_{name}", "summary": operation.what}
     if operation.method == "POST":
         example = {"example": operation.example} if operation.example else {}
@@ -124,6 +128,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
             | {"required": field.is_needed, "schema": field.schema}
             for field in operation.fields
         ]
+    elif in_path:
+        parameter = {"name": in_path.partition(":")[0], "in": "path", "required": True, "schema": _TEXT}
+        described["parameters"] = [parameter]
     return described | {"responses": {"200": _answer(operation)} | _errors(operation)}
 
 

@@ -100,7 +100,7 @@ class Operation(NamedTuple):
             has any.
         """
         if not self.fields:
-            return {}  # whatever a monitor adds to the address
+            return dict(request.path_params)  # whatever a monitor adds to the address
         fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
         if is_post and not self.is_foreign and (name := next(iter(request.query_params), "")):
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")

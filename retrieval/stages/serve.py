@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from retrieval import extras, files
 from retrieval.api import answering
+from retrieval.api.answering import Answerer
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.recipes.trained_model import TRAINED, PairScorer
+from retrieval.segments import generations
 from retrieval.serving import keys
+from retrieval.stages import search
 from retrieval.stages.search import check_hits, reads
 
 if TYPE_CHECKING:
@@ -46,9 +49,9 @@ def check(k: int, depth: int) -> None:
 
 
 def fetch(run: Run) -> None:
-    """Copies down the reranker and the reader, where the config names some on a store."""
+    """Copies down the reranker, and what the stage `search` does, where they are on a store."""
     TRAINED["reranker"].fetch(run, run.config.serve.reranker, _RERANKER)
-    answering.fetch(run)
+    search.fetch(run)
 
 
 def check_reranker(run: Run) -> None:
@@ -78,6 +81,7 @@ def serve(run: Run) -> None:
       UserError: the port is taken, or the corpus has not been indexed.
     """
     from retrieval.serving import app, guard, server, vertex_routes
+    from retrieval.serving.document_routes import Writer
 
     fields = run.config.serve
     port = os.environ.get(vertex_routes.PORT)  # in a container of Vertex AI, which asks from outside
@@ -86,7 +90,8 @@ def serve(run: Run) -> None:
     current = open_current(run)
     hosts = fields.hosts or guard.local_names(address[0])
     known = keys.Keys(Path(fields.keys_file)) if fields.keys_file else None
-    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known)
+    writer = Writer(lambda: current.service.documents, current.refresh) if fields.updates else None
+    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known, writer)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
@@ -106,17 +111,34 @@ def open_current(run: Run) -> "Current":
 
     fields = run.config.serve
 
+    segments = run.holder("index").folder / generations.FOLDER
+    newest: dict[str, tuple[OwnSearch, PairScorer | None, Answerer | None]] = {}  # by what it was made from
+
+    def made() -> tuple[str, bool]:
+        """What is read, and whether all of it is whole."""
+        read = [records.read_record(where, other.stage) for other, where in records.needs(run, "serve")]
+        outputs = files.fingerprint([record and record.get("outputs") for record in read])
+        return outputs, all(record["done"] for record in read if record)
+
     def open_service() -> Service:
-        runner.check_read(run, "serve")
-        searcher = OwnSearch(run, run.config.evaluate.depth)
-        kind = TRAINED["reranker"]
-        reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
-        return service_of(searcher, reranker, answering.open_answerer(run), fields.batch)
+        outputs, _ = made()
+        if outputs in newest:  # documents that change leave all else as it is
+            searcher, reranker, answerer = newest[outputs]
+            searcher = searcher.reopened()
+        else:
+            runner.check_read(run, "serve")
+            searcher = OwnSearch(run, run.config.evaluate.depth)
+            kind = TRAINED["reranker"]
+            reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
+            answerer = answering.open_answerer(run)
+        service = service_of(searcher, reranker, answerer, fields.batch)
+        newest.clear()
+        newest[outputs] = searcher, reranker, answerer
+        return service
 
     def version() -> str | None:
-        made = [records.read_record(where, other.stage) for other, where in records.needs(run, "serve")]
-        is_whole = all(record["done"] for record in made if record)
-        return files.fingerprint([record and record["outputs"] for record in made]) if is_whole else None
+        outputs, is_whole = made()
+        return f"{outputs} {generations.current(segments)}" if is_whole else None
 
     current = Current(open_service, version)
     current.watch(_LOOK)
