@@ -58,7 +58,8 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    return Run(trained.config.copy_and_resolve_references(), shutil.copytree(trained.folder, tmp_path / "run"), trained.lock)
+    shutil.copytree(trained.folder, tmp_path / "run")
+    return Run(trained.config.copy_and_resolve_references(), tmp_path / "run", trained.lock)
 
 
 def updated(run, path):

@@ -50,7 +50,7 @@ def passages_of(id, rng):
 
 
 def place(folder, made_with=MADE_WITH):
-    return Generations(folder / generations.FOLDER, made_with, RECIPE)
+    return Generations(folder / generations.FOLDER, lambda: made_with, RECIPE)
 
 
 def documents(folder, first, made_with=MADE_WITH):
@@ -325,7 +325,7 @@ def test_segments_with_an_index_of_their_own(tmp_path, monkeypatch):
         (INDEXES["scann"], {"index.rescore": 0}),
     )
     changing = Documents(
-        Generations(tmp_path / "segments", {}, by_text), by_text, lambda: segment.make(many(range(7000)), by_text)
+        Generations(tmp_path / "segments", dict, by_text), by_text, lambda: segment.make(many(range(7000)), by_text)
     )
     changing.put(many(range(7000, 8000)))
     state, _ = changing.delete([f"d{n:05d}" for n in range(0, 7000, 7)])

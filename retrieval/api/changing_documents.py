@@ -187,7 +187,7 @@ def of_run(
     elif run.copy and not writes:
         refusal = f"{run.place}: of a work directory on a store --stage=update changes the documents"
     return ChangingDocuments(
-        _generations(run, model_of(run) if towers else None, recipe),
+        _generations(run, bool(towers), recipe),
         recipe,
         all_kinds if kinds is None else kinds,
         towers,
@@ -214,7 +214,7 @@ def state_of(run: Run, generation: int | None = None) -> State | None:
     Raises:
       UserError: it is not kept, a file is damaged, or it was made with another model.
     """
-    place = _generations(run, model_of(run), Recipe((), words_of(run), None))
+    place = _generations(run, True, Recipe((), words_of(run), None))
     return place.read() if generation is None else place.read_kept(generation)
 
 
@@ -286,6 +286,8 @@ def first_segment(
     return segment.of_passages(list(places), document_N, passages, vectors, owner_W, recipe)
 
 
-def _generations(run: Run, model: str | None, recipe: Recipe) -> Generations:
-    made_with = {"words": dataclasses.asdict(recipe.of)} | ({"model": model} if model else {})
+def _generations(run: Run, has_towers: bool, recipe: Recipe) -> Generations:
+    def made_with() -> dict[str, Any]:
+        return {"words": dataclasses.asdict(recipe.of)} | ({"model": model_of(run)} if has_towers else {})
+
     return Generations(run.holder("index").folder / generations.FOLDER, made_with, recipe)

@@ -12,11 +12,12 @@ is deleted where it is made anew, and nothing else has these documents.
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import json
 import re
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ _LINE = re.compile(r"(\d{6}) sha256:([0-9a-f]{64})\n")
 class Generations:
     """The folder of one run. Threads and processes may change it: one at a time does."""
 
-    def __init__(self, folder: Path, made_with: Mapping[str, Any], recipe: Recipe):
+    def __init__(self, folder: Path, made_with: Callable[[], Mapping[str, Any]], recipe: Recipe):
         """Args:
         folder: 'segments' of a work directory; it may be missing.
-        made_with: what all segments have to be made with, such as the model, as JSON has it.
+        made_with: gives what all segments have to be made with, such as the model, as JSON has it.
         recipe: what is made of passages.
         """
-        self.folder, self._made_with, self._recipe = folder, dict(made_with), recipe
+        self.folder, self._made_with, self._recipe = folder, functools.cache(made_with), recipe
         self._open: weakref.WeakValueDictionary[tuple[str, str], Segment] = weakref.WeakValueDictionary()
 
     def read(self) -> State | None:
@@ -81,7 +82,7 @@ class Generations:
     def _state(self, name: str) -> State:
         folder = self.folder / _GENERATIONS
         value = files.read_json(folder / f"{name}.json")
-        for what, ours in self._made_with.items():
+        for what, ours in self._made_with().items():
             if value["made_with"].get(what) != ours:
                 raise UserError(
                     f"{self.folder}: these documents were indexed with another {what} than the run has now: set it "
@@ -134,7 +135,7 @@ class Generations:
                 np.save(file, dead)
         listed = {each.name: each.seal for each in state.segments}
         dead = files.checksums(folder, [folder / f"{name}-{each}.npy" for each in listed])
-        value = {"parent": state.generation - 1, "made_with": self._made_with, "segments": listed, "dead": dead}
+        value = {"parent": state.generation - 1, "made_with": dict(self._made_with()), "segments": listed, "dead": dead}
         files.write_text(folder / f"{name}.json", json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         (seal,) = files.checksums(folder, [folder / f"{name}.json"]).values()
         files.write_text(self.folder / CURRENT, f"{name} sha256:{seal}\n")

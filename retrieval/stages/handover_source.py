@@ -1,5 +1,6 @@
 """What a run has to hand over: the embeddings of a collection, with the ids, the texts and the metadata of its rows."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +11,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.api.document_texts import own_passages
+from retrieval.api import changing_documents
+from retrieval.api.document_texts import address_of, own_passages
 from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
 from retrieval.handover.vectors import BLOCK, Block, Vectors
 from retrieval.pipeline.records import record_of
@@ -20,6 +24,7 @@ from retrieval.recipes import prompted
 from retrieval.recipes.initial_parameters import of_towers
 from retrieval.search import encoding, windows
 from retrieval.search.encoding import StoredRows
+from retrieval.segments.live_rows import LiveRows, LiveVectors
 from retrieval.stages.collection import CORPUS, Collection, collections
 from retrieval.stages.handover_codes import Codes, measured
 from retrieval.stages.handover_metadata import Metadata
@@ -52,16 +57,15 @@ def documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, 
       UserError: there are none, two passages have one id, or a value or the dimensions do not fit the dtype; while they
         are read: embeddings are not of the passages that are there now.
     """
-    folder = collection.embeddings()
-    ids, of_corpus = encoding.load_ids(folder, "candidates"), collection.name == CORPUS
+    folder, of_corpus = collection.embeddings(), collection.name == CORPUS
+    ids, rows, texts = _stored(run, collection)
     in_order = [id for id, _ in itertools.groupby(ids)]
     if again := next((id for id, count in Counter(in_order).items() if count > 1), ""):
         raise UserError(f"{folder}: two passages have the id '{again}', and other systems would keep one: rename it")
     is_cut = len(in_order) < len(ids)
 
     def records() -> Iterator[Record]:
-        passages = own_passages(run, collection) if of_corpus else collection.candidates()
-        for number, (id, passage) in enumerate(itertools.zip_longest(_runs(ids), passages), 1):
+        for number, (id, passage) in enumerate(itertools.zip_longest(_runs(ids), texts()), 1):
             if id is None or passage is None or id[0] != passage.id:
                 raise UserError(
                     f"{folder}: passage {number} is '{passage and passage.id}', and its embedding that of "
@@ -72,8 +76,10 @@ def documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, 
             for window in range(id[1]):
                 yield f"{passage.id}#{window}" if is_cut else passage.id, passage.title, passage.text, said
 
-    rows, prompt = StoredRows(folder, "candidates"), _prompts(run, collection).document_prefix
-    return _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
+    prompt = _prompts(run, collection).document_prefix
+    vectors = _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
+    state = changing_documents.state_of(run) if of_corpus else None
+    return dataclasses.replace(vectors, generation=state.generation if state else 0)
 
 
 def queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
@@ -101,14 +107,39 @@ def asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.n
     if collection.name != CORPUS:
         texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
         return list(texts.values())[:count], StoredRows(folder, "queries")[:count]
-    owners_W, passages = windows.owners(encoding.load_ids(folder, "candidates")), own_passages(run, collection)
+    ids, rows, texts = _stored(run, collection)
+    owners_W, passages = windows.owners(ids), texts()
     if len(passages) != (embedded := int(owners_W[-1]) + 1):
         raise UserError(
             f"{folder}: {embedded:,} passages are embedded, and there are {len(passages):,} now; --stage=encode makes "
             "them again"
         )
     rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
-    return [passages[int(owner)].text for owner in owners_W[rows_Q]], StoredRows(folder, "candidates").take(rows_Q)
+    return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows.take(rows_Q)
+
+
+def live_ids(live: LiveRows) -> list[str]:
+    """Of each embedding the id of its passage."""
+    return [live.id(row) for row in live.owner_V.tolist()]
+
+
+def row_ids(ids: Sequence[str]) -> list[str]:
+    """The ids of rows, of which windows of one passage have the same: where there are such, each has its number."""
+    is_cut = any(id == before for before, id in itertools.pairwise(ids))
+    return [f"{id}#{window}" if is_cut else id for id, count in _runs(ids) for window in range(count)]
+
+
+def _stored(
+    run: Run, collection: Collection
+) -> tuple[list[str], StoredRows | LiveVectors, Callable[[], Sequence[Candidate]]]:
+    """The ids of the rows, the rows, and the texts: of the corpus as its documents are now, where they have changed."""
+    state = changing_documents.state_of(run) if collection.name == CORPUS else None
+    if state:
+        live = LiveRows(state, address_of(run))
+        return live_ids(live), live.vectors, lambda: live
+    folder = collection.embeddings()
+    rows, ids = StoredRows(folder, "candidates"), encoding.load_ids(folder, "candidates")
+    return ids, rows, lambda: own_passages(run, collection) if collection.name == CORPUS else RowTexts(collection.files)
 
 
 def _runs(ids: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -126,7 +157,7 @@ def _prompts(run: Run, collection: Collection) -> ConfigDict:
 def _vectors(
     run: Run,
     side: str,
-    rows: StoredRows,
+    rows: StoredRows | LiveVectors,
     records: Callable[[], Iterator[Record]],
     dtype: str,
     prompt: str,
