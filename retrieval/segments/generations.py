@@ -56,7 +56,7 @@ class Generations:
         while line := current(self.folder):
             try:
                 return self._read(line)
-            except UserError:
+            except (UserError, FileNotFoundError):
                 if line == current(self.folder):
                     raise  # otherwise it was deleted, after newer ones had come
         return None
