@@ -59,6 +59,7 @@ setup(
         "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
+        "ir": ["ir_datasets"],
         "mcp": ["mcp>=2,<3", "prometheus_client", "starlette"],
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],

@@ -1,5 +1,6 @@
 """Packages that not everybody needs. They are extras: `setup.py` lists what each has."""
 
+import importlib
 import importlib.util
 from typing import Any
 
@@ -36,3 +37,15 @@ def check_training(run: Any) -> None:
     for package in _OF_TRAINING:
         if importlib.util.find_spec(package) is None:
             raise missing("a run that prepares, trains or evaluates", package, TRAIN)
+
+
+def package(what: str, name: str, extra: str) -> Any:
+    """A package that an extra has.
+
+    Raises:
+      UserError: as `missing`.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise missing(what, name, extra) from error

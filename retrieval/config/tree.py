@@ -146,6 +146,7 @@ declare(
 declare(
     "sets",
     beir=Field("", PATHS, "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"),
+    ir=Field("", PATHS, "data sets of the package ir_datasets by name, such as ir:beir/scifact/test"),
     splits=Field((), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all"),
     parquet=Field(
         "", PATHS, "corpus, queries and qrels as Parquet: folders, or data sets of Hugging Face's hub, as NanoBEIR"

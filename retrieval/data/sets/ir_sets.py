@@ -1,0 +1,139 @@
+"""The format of evaluation sets 'ir': data sets of the package ir_datasets, by their names there, such as beir/scifact.
+
+Names of the same documents, such as `ir:beir/scifact/train,ir:beir/scifact/test`, are one set, beir-scifact, with a
+rule of relevance for each: `split.set=beir-scifact` and `split.train=train` train on one of them.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval import extras
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.sets import relevance
+from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.errors import UserError
+
+_PREFIX = "ir:"
+_EMPTY, _OF_EMPTY = "empty documents, left out", "judgements of no document or query with a text, left out"
+
+
+@register
+class IrDatasets(SetFormat):
+    """Each name is of a data set with documents, queries and judgements."""
+
+    name = "ir"
+    what = "data sets of ir_datasets by name"
+    setting = "--config.sets.ir=ir:NAME,…"
+    example = "ir:beir/scifact/test"
+    options = (relevance.UNKNOWN,)
+
+    def sources(self, value: str) -> list[str]:
+        return []  # of files: the name says all, and the package knows their sums
+
+    def names(self, value: str) -> list[str]:
+        return [parent.replace("/", "-") for parent in _by_documents(value)]
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        for source in split(value):
+            data = _opened(source)
+            for kind in ("docs", "queries", "qrels"):
+                if not getattr(data, f"has_{kind}")():
+                    raise UserError(
+                        f"{source}: it has no {kind} in ir_datasets; name a part of it that has, such as test"
+                    )
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        is_dropped = given.options[relevance.UNKNOWN] == relevance.DROP
+        for parent, rules in _by_documents(value).items():
+            with _named(f"{_PREFIX}{parent}"):
+                yield _read(parent, rules, is_dropped)
+
+
+def _by_documents(value: str) -> dict[str, dict[str, str]]:
+    """The name of what has the documents -> rule of relevance -> the source that has its judgements."""
+    found: dict[str, dict[str, str]] = {}
+    for source in split(value):
+        name = source.removeprefix(_PREFIX)
+        with _named(source):
+            parent = _package().docs_parent_id(name)
+        rule = name.removeprefix(parent).strip("/").replace("/", "-") or "test"
+        found.setdefault(parent, {})[rule] = source
+    return found
+
+
+def _read(parent: str, rules: dict[str, str], is_dropped: bool) -> RetrievalSet:
+    counts, documents, without = Counter[str](), set[str](), set[str]()
+    first = next(iter(rules.values()))
+    for each in _opened(first).docs_iter():
+        id = (candidate := _candidate(each)).id
+        if id in documents or id in without:
+            raise UserError(f"{first}: the document '{id}' is there twice; ids must be distinct")
+        (without if _is_empty(candidate) else documents).add(id)
+    counts[_EMPTY] = len(without)
+    queries, qrels = dict[str, str](), {}
+    for rule, source in rules.items():
+        data = _opened(source)
+        texts = {query.query_id: _text(query) for query in data.queries_iter()}
+        rows = [(source, row.query_id, row.doc_id, row.relevance) for row in data.qrels_iter()]
+        known = [row for row in rows if texts.get(row[1], "").strip() and row[2] not in without]
+        counts[_OF_EMPTY] += len(rows) - len(known)
+        found = relevance.read(Path(source), known)
+        qrels[rule] = relevance.within(Path(source), found, documents, parent, counts if is_dropped else None)
+        queries |= {id: text for id, text in texts.items() if id in qrels[rule]}
+    told = {what: count for what, count in counts.items() if count}
+    return RetrievalSet(
+        parent.replace("/", "-"), queries, Stream(lambda: _candidates(first), len(documents)), qrels, left_out=told
+    )
+
+
+def _candidates(source: str) -> Iterator[Candidate]:
+    with _named(source):
+        for candidate in map(_candidate, _opened(source).docs_iter()):
+            if not _is_empty(candidate):
+                yield candidate
+
+
+def _is_empty(candidate: Candidate) -> bool:
+    return not (candidate.title or candidate.text).strip()
+
+
+def _candidate(document: Any) -> Candidate:
+    has_text = hasattr(document, "text")
+    return Candidate(document.doc_id, getattr(document, "title", "") or "" if has_text else "", _text(document))
+
+
+def _text(record: Any) -> str:
+    """Its field `text`; of one with other fields what the package calls its text."""
+    return (record.text if hasattr(record, "text") else record.default_text()) or ""
+
+
+def _opened(source: str) -> Any:
+    with _named(source):
+        return _package().load(source.removeprefix(_PREFIX))
+
+
+@contextlib.contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Makes a `UserError` of what the package raises: it knows no such name, or cannot fetch the files."""
+    try:
+        yield
+    except UserError:
+        raise
+    except KeyError as error:
+        raise UserError(
+            f"{source}: no data set of that name in ir_datasets; https://ir-datasets.com has the list"
+        ) from error
+    except Exception as error:  # of as many types as it has sources
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise UserError(
+            f"{source}: ir_datasets cannot fetch it ({said}); try again with a network, or set IR_DATASETS_HOME to a "
+            "folder that has it"
+        ) from error
+
+
+def _package() -> Any:
+    return extras.package("config.sets.ir", "ir_datasets", "ir")
