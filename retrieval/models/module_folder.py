@@ -143,6 +143,10 @@ class ModuleFolder:
             return cls._of_encoder(path)
         modules = model_folder.modules(path)
         kinds = [module.kind for module in modules]
+        if kinds[0] == "StaticEmbedding":
+            raise UserError(
+                f"{path}: a vector for each token, and no encoder; model2vec and sentence-transformers load it"
+            )
         if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dropout", *_LAYERS)]:
             raise UserError(f"{path / MODULES}: it has a module {unknown[0][:80]}, which our towers do not have")
         if kinds[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(kinds[2:]):

@@ -40,7 +40,7 @@ def mean_sqrt_len(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
 def weighted_mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
     """The mean over each text's tokens, of which later ones weigh more; as `mean`."""
     member_GCT = _members(text, start)
-    place_GT = by_group(text.positions_RL, len(member_GCT)) + 1
+    place_GT = by_group(text.positions_RL, member_GCT.shape[0]) + 1
     total_BH, weight_B1 = _sums(x_RLH, member_GCT * place_GT[:, None])
     return total_BH / jnp.maximum(weight_B1, 1)
 
@@ -48,7 +48,7 @@ def weighted_mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
 def highest(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
     """The highest value of each dimension over a text's tokens, [B, H]; zero for a row of padding."""
     member_GCT = _members(text, start).astype(bool)
-    x_GTH = by_group(x_RLH, len(member_GCT))
+    x_GTH = by_group(x_RLH, member_GCT.shape[0])
 
     @jax.checkpoint  # what each text keeps for backward would be a copy of the whole group
     def of_text(member_GT: jax.Array) -> jax.Array:
@@ -71,7 +71,7 @@ POOLINGS = {
 
 def _members(text: Text, start: int) -> jax.Array:
     """1 where a token belongs to a text and is pooled, else 0, int32 [G, C, T]."""
-    G, C = (len(text.segments_RL), 1) if text.starts_GC is None else text.starts_GC.shape
+    G, C = (text.segments_RL.shape[0], 1) if text.starts_GC is None else text.starts_GC.shape
     segments_RL = jnp.where(text.positions_RL < start, 0, text.segments_RL) if start else text.segments_RL
     return (by_group(segments_RL, G)[:, None] == jnp.arange(1, C + 1)[:, None]).astype(jnp.int32)
 
@@ -89,5 +89,5 @@ def _sums(x_RLH: jax.Array, weight_GCT: jax.Array) -> tuple[jax.Array, jax.Array
 
 def _at(x_RLH: jax.Array, index_GC: jax.Array) -> jax.Array:
     """The vectors at places in the rows of each group, [B, H]."""
-    x_GCH = jnp.take_along_axis(by_group(x_RLH, len(index_GC)), index_GC[:, :, None], axis=1)
+    x_GCH = jnp.take_along_axis(by_group(x_RLH, index_GC.shape[0]), index_GC[:, :, None], axis=1)
     return reshape_rows(x_GCH, -1, x_RLH.shape[-1])

@@ -91,10 +91,10 @@ class Transformer(nnx.Module):
         if switches.embedding_scale:
             x_RLH *= config.hidden_size**0.5
         if switches.positions == "learned":
-            if text.starts_GC is None and text.ids_RL.shape[1] > config.max_length:
-                raise UserError(
-                    f"texts of {text.ids_RL.shape[1]} tokens, but the encoder's max_length is {config.max_length}"
-                )
+            length = text.ids_RL.shape[1]
+            # A length that is a symbol has its bound from whoever exports.
+            if text.starts_GC is None and isinstance(length, int) and length > config.max_length:
+                raise UserError(f"texts of {length} tokens, but the encoder's max_length is {config.max_length}")
             x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
         if switches.token_types:
             types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
@@ -246,7 +246,7 @@ class Attention(nnx.Module):
         if is_on_cpu():
             return layer(x_RLH).reshape(*x_RLH.shape[:2], -1, size).transpose(0, 2, 3, 1)
         y_RHL = layer.columns(x_RLH)
-        return y_RHL.reshape(len(y_RHL), -1, size, y_RHL.shape[2])
+        return y_RHL.reshape(y_RHL.shape[0], -1, size, y_RHL.shape[2])
 
     def _placed(self, x_RNDL: jax.Array, name: str, turned: Rotation | None) -> jax.Array:
         """Queries or keys with their norm and their angles, where the architecture has these."""

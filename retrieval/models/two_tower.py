@@ -96,7 +96,10 @@ class Tower(nnx.Module):
         Args:
           pool_from: the first token of a text that the pooling takes.
         """
-        hidden_RLH = self.encoder(text, dropout_key=dropout_key)
+        return self.pooled(self.encoder(text, dropout_key=dropout_key), text, pool_from)
+
+    def pooled(self, hidden_RLH: jax.Array, text: Text, pool_from: int = 0) -> jax.Array:
+        """Embeddings, float32 [B, E], of the encoder's hidden states."""
         embedding_BE = POOLINGS[self.pooling](hidden_RLH, text, pool_from).astype(jnp.float32)
         for layer, name in self.layers():
             embedding_BE = tower_head.apply(layer, getattr(self, name) if name else None, embedding_BE)
@@ -156,7 +159,10 @@ class TwoTower(nnx.Module):
 
     def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
         options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
-        embedding_BE = tower(text, dropout_key=dropout_key, **options)
+        return self.finished(tower(text, dropout_key=dropout_key, **options))
+
+    def finished(self, embedding_BE: jax.Array) -> jax.Array:
+        """What a tower gives, with the dimensions and the length that embeddings have."""
         if self.truncate_dim:  # before the normalisation: of a vector of length 1 the beginning is shorter
             embedding_BE = embedding_BE[:, : self.truncate_dim]
         return tower_head.apply(Layer(NORMALIZE), None, embedding_BE) if self.normalize else embedding_BE

@@ -24,7 +24,7 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _ENTRY = {"idx", "name", "path", "type"}
 # No path leads out of the folder.
-_PATH = re.compile(r"(\w[\w.-]*)?", re.ASCII)
+_PATH = re.compile(r"(\w[\w.-]*|\.)?", re.ASCII)
 _PACKAGES = ("sentence_transformers.", "pylate.models.")  # PyLate's are of late interaction
 
 

@@ -2,14 +2,14 @@
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval import files
 from retrieval.data.labelled import sources
 from retrieval.errors import UserError
-from retrieval.export import card_texts
+from retrieval.export import card_texts, formats
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
 from retrieval.pipeline.records import is_current, is_done, record_of
@@ -42,11 +42,13 @@ def export(run: Run) -> dict[str, Any]:
         trained = TrainedTowers.of(run)
         config, found = trained.config, trained.prompts
         write_model = functools.partial(
-            trained.write,
+            _write_towers,
+            trained,
+            fields.formats,
             instead=_adapters_of(run) if fields.adapter else None,
             package="" if fields.tei else folders.NEW_PACKAGE,
         )
-        kind = {"tied": config.model.tied}
+        kind = {"tied": config.model.tied} | ({"formats": list(fields.formats)} if fields.formats else {})
 
     def write() -> None:
         trained_on = card_texts.trained_on(
@@ -64,6 +66,7 @@ def export(run: Run) -> dict[str, Any]:
             trained_on=dict(trained_on),
             evaluated=_evaluated(run, step) if results(run) else [],
             divided=run.holder("sets").config.split,
+            formats=fields.formats,
         )
         _write(run.folder, write_model, card)
 
@@ -74,6 +77,12 @@ def export(run: Run) -> dict[str, Any]:
         pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name, fields.hub_private))}
         _log.info("export: pushed to %s", pushed["commit"])
     return kind | {"step": step} | pushed
+
+
+def _write_towers(trained: TrainedTowers, names: Sequence[str], folder: Path, **options: Any) -> None:
+    trained.write(folder, **options)
+    for name in names:
+        formats.FORMATS[name](trained, folder)
 
 
 def _adapters_of(run: Run) -> Callable[[str, Path], None]:
@@ -106,6 +115,12 @@ def check(run: Run) -> None:
         )
     if run.config.export.adapter:
         adapters.check_export(config)
+    if names := run.config.export.formats:
+        if recipe.published_by:
+            raise UserError(
+                f"config.export.formats={names} are of two towers, and this is {recipe.label}: leave them out"
+            )
+        formats.check(names, config)
 
 
 def check_hub(run: Run) -> None:
