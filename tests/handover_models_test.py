@@ -1,0 +1,212 @@
+"""Exported towers in the programs of others: ONNX Runtime and model2vec give our numbers, and find our documents."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from support import exported, handed_over
+from support.handover_packages import package
+
+from retrieval import files
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.set_format import SETS, Given
+from retrieval.errors import UserError
+from retrieval.export import onnx_files
+from retrieval.export.tower_function import INPUTS, arrays
+from retrieval.handover import croissant
+from retrieval.handover.vectors import BIT
+from retrieval.models import tower_head
+from retrieval.recipes.towers import candidate_windows, query_tokens
+
+onnx, runtime = package("onnx"), package("onnxruntime")
+model2vec, ir_datasets = package("model2vec"), package("ir_datasets")
+
+RNG = np.random.default_rng(0)
+WORDS = ["fox", "the", "sep", "dog", *"abcdefgh"]
+DOCUMENTS = [
+    Candidate(str(n), "fox the" if n % 3 == 0 else "", " ".join(RNG.choice(WORDS, size)))
+    for n, size in enumerate([1, 2, 14, 38, 60, *RNG.integers(3, 38, 55)])
+]
+QUERIES = [" ".join(RNG.choice(WORDS, size)) for size in (1, 3, 12, 5, 9)]
+MODELS = {
+    "bert": {"model.embed_norm": True, "model.tied": True},
+    "untied": {
+        "model.tied": False,
+        "model.pooling": "cls",
+        "model.truncate_dim": 5,
+        "data.query_prefix": "the fox: ",
+        "data.document_prefix": "a dog: ",
+    },
+    "modernbert": {"model.family": "modernbert", "model.num_layers": 4, "model.tied": True},
+    "qwen3": {"model.family": "qwen3", "model.tied": True, "model.pooling": "last", "data.titles": "joined"},
+    "gemma": {"model.family": "gemma3_text", "model.tied": True, "data.titles": "joined"},
+}
+
+
+def work_directory(path, **changes):
+    run = exported.work_directory(path, **{"model.normalize": True} | changes)
+    lines = "".join(f'{{"_id": "{each.id}", "title": "{each.title}", "text": "{each.text}"}}\n' for each in DOCUMENTS)
+    files.write_text(run.corpus / "passages-00000.jsonl", lines)
+    return run
+
+
+def session(folder, name):
+    path = folder / "onnx" / f"{name}.onnx"
+    onnx.checker.check_model(str(path), full_check=True)
+    return runtime.InferenceSession(path)
+
+
+def embed(model, rows, batch):
+    """In batches, of which each is padded to its longest text."""
+    found = []
+    for start in range(0, len(rows), batch):
+        given = [x.astype(np.int64) for x in arrays(rows[start : start + batch])]
+        found.append(model.run(None, dict(zip(INPUTS, given)))[0])
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path):
+    run = work_directory(tmp_path / "run", **MODELS[name], **{"export.formats": ("onnx",)})
+    folder, vocabulary = exported.export(run), run.load_vocabulary()
+    queries_QE, documents_NE = exported.embed(run, QUERIES, DOCUMENTS)
+    names = ("query", "document") if name == "untied" else ("model", "model")
+    query_model, document_model = (session(folder, each) for each in names)
+    rows = [row for (row,) in candidate_windows(run.config, vocabulary, DOCUMENTS)]
+    assert {len(row) for row in rows} >= {40} and min(map(len, rows)) < 6
+    for batch in (1, 5, len(rows)):
+        theirs_NE = embed(document_model, rows, batch)
+        assert np.abs(theirs_NE - documents_NE).max() < 1e-5
+    theirs_QE = embed(query_model, query_tokens(run.config, vocabulary, QUERIES), 2)
+    assert np.abs(theirs_QE - queries_QE).max() < 1e-5
+    assert top_ten(theirs_QE @ theirs_NE.T) == top_ten(queries_QE @ documents_NE.T)
+    record, check = files.read_json(folder / "onnx" / "config.json"), np.load(folder / "onnx" / "check.npz")
+    assert record["dimensions"] == documents_NE.shape[1] and record["normalized"]
+    given = {each: check[f"{names[1]}.{each}"] for each in INPUTS}
+    assert given["input_ids"].shape[0] == 8
+    states = document_model.run(None, given)
+    assert np.abs(states[0] - check[f"{names[1]}.sentence_embedding"]).max() < 1e-5
+    assert states[1].shape == (*given["input_ids"].shape, run.config.model.hidden_size)
+    if name == "untied":
+        assert record["towers"]["query.onnx"] == {"query": {"prefix": "the fox: ", "length": 16}}
+
+
+def top_ten(scores):
+    return np.argsort(-scores, axis=1, kind="stable")[:, :10].tolist()
+
+
+def test_a_layer_that_is_left_out_is_noticed_and_large_parameters_lie_beside(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_files, "_MOST", 100)
+    run = work_directory(tmp_path / "run", **{"model.tied": True, "model.num_layers": 1, "export.formats": ("onnx",)})
+    apply = tower_head.apply
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            tower_head, "apply", lambda layer, *given: given[1] if layer.kind == "normalize" else apply(layer, *given)
+        )
+        folder = exported.export(run)
+    assert (folder / "onnx" / "model.onnx_data").stat().st_size > 1000
+    rows = [row for (row,) in candidate_windows(run.config, run.load_vocabulary(), DOCUMENTS)]
+    _, documents_NE = exported.embed(run, QUERIES, DOCUMENTS)
+    theirs_NE = embed(session(folder, "model"), rows, 8)
+    assert np.abs(theirs_NE - documents_NE).max() > 0.01
+    theirs_NE /= np.linalg.norm(theirs_NE, axis=1, keepdims=True)
+    assert np.abs(theirs_NE - documents_NE).max() < 1e-5
+
+
+def test_model2vec_gives_the_numbers_of_the_table(tmp_path):
+    run = work_directory(tmp_path / "run", **{"model.tied": False, "export.formats": ("static",)})
+    folder, vocabulary = exported.export(run), run.load_vocabulary()
+    model = model2vec.StaticModel.from_pretrained(folder / "static")
+    assert model.normalize and model.max_length == 40 and model.dim == model.embedding.shape[1] == 8
+    ids = [vocabulary.encode(text) for text in QUERIES]
+    table = model.embedding.astype(np.float32)
+    ours = np.stack([table[each].mean(axis=0) for each in ids])
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.encode(QUERIES).astype(np.float32), ours, atol=2e-3)
+
+
+def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tmp_path):
+    documents = [("d1", "the fox is here"), ("d2", "a dog is there"), ("d3", "sep"), ("d4", " ")]
+    queries = [("q1", "the fox"), ("q2", "a dog"), ("q3", "nobody judged")]
+    for name, rows in (("docs", documents), ("queries", queries)):
+        (tmp_path / name).write_text("".join(f"{id}\t{text}\n" for id, text in rows))
+    whole = ir_datasets.create_dataset(docs_tsv=str(tmp_path / "docs"), queries_tsv=str(tmp_path / "queries"))
+    ir_datasets.registry.register("tiny", whole)
+    for name, lines in (("train", "q1 0 d1 1\n"), ("test", "q2 0 d2 2\nq2 0 d1 0\nq1 0 d1 1\nq1 0 d4 1\n")):
+        (tmp_path / name).write_text(lines)
+        judged = ir_datasets.create_dataset(qrels_trec=str(tmp_path / name))
+        ir_datasets.registry.register(f"tiny/{name}", ir_datasets.datasets.base.Dataset(whole, judged))
+    ir, value, options = SETS["ir"], "ir:tiny/train,tiny/test", {"sets.unknown": "refuse"}
+    ir.check(value, options, False)
+    assert ir.names(value) == ["tiny"] and ir.inputs(value, options) == []
+    (found,) = ir.read(value, Given(options, tmp_path, tmp_path))
+    assert list(found.candidates) == [Candidate(id, "", text) for id, text in documents[:3]]
+    assert found.queries == {"q1": "the fox", "q2": "a dog"}
+    assert found.qrels == {"train": {"q1": {"d1": 1}}, "test": {"q2": {"d2": 2, "d1": 0}, "q1": {"d1": 1}}}
+    assert list(found.left_out.values()) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("ir:nowhere/at-all", "ir:nowhere/at-all: no data set of that name in ir_datasets; https"),
+        ("ir:beir/scifact", "ir:beir/scifact: it has no qrels in ir_datasets; name a part of it that has"),
+    ],
+)
+def test_a_name_that_has_no_judgements_is_refused(value, message):
+    with pytest.raises(UserError, match=message):
+        SETS["ir"].check(value, {}, False)
+
+
+def test_without_a_network_it_is_said_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
+    with pytest.raises(UserError, match=r"ir:beir/scifact: ir_datasets cannot fetch it \(.*set IR_DATASETS_HOME"):
+        list(SETS["ir"].read("ir:beir/scifact/test", Given({"sets.unknown": "refuse"}, tmp_path, tmp_path)))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_mlcroissant_reads_the_tables_by_their_description(parts, tmp_path):
+    mlcroissant, expected = package("mlcroissant"), []
+    (tmp_path / "vectors").mkdir()
+    for part in range(parts):
+        vectors_NE = RNG.standard_normal((2, 3)).astype(np.float32)
+        rows = {
+            "id": [f"a{part}", f"b{part}"],
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors_NE.ravel()), 3),
+            "text": ["tab\t", "ü 🦊"],
+            "year": [2025, 2026],
+            "tags": [["x", "y"], ["z"]],
+        }
+        parquet.write_table(pa.table(rows), tmp_path / "vectors" / f"part-{part}.parquet")
+        expected += zip(*(column if isinstance(column, list) else vectors_NE.tolist() for column in rows.values()))
+    croissant.write(tmp_path, "guide", "Passages and their vectors.")
+    path = tmp_path / croissant.NAME
+    found = [list(map(plain, row.values())) for row in mlcroissant.Dataset(jsonld=path).records("vectors")]
+    assert found == [list(row) for row in expected]
+    if parts == 1:
+        content = path.read_text()
+        path.write_text(content.replace(files.read_json(path)["distribution"][0]["sha256"], "0" * 64))
+        with pytest.raises(mlcroissant.GenerationError):
+            list(mlcroissant.Dataset(jsonld=path).records("vectors"))
+
+
+def plain(value):
+    """As it was written: the package gives texts as bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return [plain(each) for each in value] if isinstance(value, list | np.ndarray) else value
+
+
+@pytest.mark.parametrize("dtype", handed_over.DTYPES)
+def test_mlcroissant_reads_what_is_handed_over(dtype, tmp_path):
+    vectors, embeddings = handed_over.made(dtype=dtype, columns=("lang", "year"))
+    path = handed_over.written("table", tmp_path, vectors, embeddings, vectors)
+    block = handed_over.block_of(vectors)
+    records = list(package("mlcroissant").Dataset(jsonld=path / croissant.NAME).records("vectors"))
+    assert [plain(row["vectors/id"]) for row in records] == block.ids
+    assert [plain(row["vectors/text"]) for row in records] == block.texts
+    stored = [row["vectors/bits" if dtype == BIT else "vectors/vector"] for row in records]
+    found = np.stack([np.frombuffer(row, np.uint8) if dtype == BIT else row for row in stored])
+    np.testing.assert_array_equal(found.astype(block.vectors.dtype), block.vectors)
