@@ -11,6 +11,7 @@ from support.run_results import state
 from support.tiny import execute, make_run
 from support.vector_models import check_loaded, check_served
 
+from retrieval.api.own_search import OwnSearch
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
@@ -133,7 +134,17 @@ def test_it_is_exported_and_read_back(trained):
 
 def test_own_passages_are_served(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "encode.corpus": True, "stages": ("index", "tokens")}
-    check_served(make_run("colbert", inputs, tmp_path / "run", **changes), "tokens", "maxsim")
+    run = make_run("colbert", inputs, tmp_path / "run", **changes | {"late.exact": True})
+    (whole,) = check_served(run, "tokens", "maxsim").search(["what does the red fox eat?"], 3, ["maxsim"])
+    run.config.late.update(exact=False, depth=100)  # as many as share a word
+    own = OwnSearch(run, 5)
+    assert list(own.titles) == ["bm25", "maxsim"]
+    (ranked,) = own.search(["what does the red fox eat?"], 3)
+    scores = {hit.id: hit.score for hit in whole["maxsim"]}
+    first = ranked["maxsim"]
+    assert [hit.score for hit in first] == sorted((hit.score for hit in first), reverse=True)
+    assert all(scores[hit.id] == pytest.approx(hit.score, abs=1e-3) for hit in first if hit.id in scores)
+    assert {hit.id for hit in first} & set(scores)
 
 
 def test_few_bytes_and_muvera(trained, inputs, tmp_path):

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from retrieval.api import changing_documents
 from retrieval.api.document_index import Hit, hits_of
@@ -13,8 +13,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import exact
-from retrieval.search.index_kind import INDEXES
-from retrieval.search.side_by_side import SideBySide
+from retrieval.search.index_kind import INDEXES, OF_WORDS
+from retrieval.search.side_by_side import Search, SideBySide
 from retrieval.segments.live_rows import LiveRows
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
@@ -53,7 +53,6 @@ class OwnSearch:
         self.model = of_run(run) if collection.has_embeddings() else None
         if self.model:
             self.model.towers.check_embeddings(collection)
-        self._others = dict(found for kind in TRAINED.values() if (found := kind.over_passages(run)))
         self.documents = changing_documents.of_run(run, self.model.towers if self.model else None)
         self.words = changing_documents.words_of(run)
         self._open()
@@ -74,7 +73,7 @@ class OwnSearch:
             options_of = functools.partial(indexes.options_of, config=config)
             sizes = self._depth, len(self.texts)
             self._systems = indexes.open_all(
-                collection, config.index.words, options_of, embed, *sizes, weight, self._others
+                collection, config.index.words, options_of, embed, *sizes, weight, functools.partial(_others, run)
             )
         self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
 
@@ -111,5 +110,11 @@ class OwnSearch:
         """Compiles what searches of up to so many queries need, short and long ones: otherwise the first ones wait."""
         if self.model:
             self.model.towers.compile_queries(most)
-        for count in exact.sizes_up_to(most) if self.model or self._others else (1,):
+        compiles = self.model or set(self._systems.systems) - set(OF_WORDS)
+        for count in exact.sizes_up_to(most) if compiles else (1,):
             self.search([_WORD] * count, 1)
+
+
+def _others(run: Run, words: Mapping[str, Search]) -> dict[str, Search]:
+    """Systems of models that make no embeddings."""
+    return dict(found for kind in TRAINED.values() if (found := kind.over_passages(run, words)))

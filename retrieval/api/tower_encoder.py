@@ -50,6 +50,11 @@ class TowerEncoder:
         """Whether embeddings have length 1."""
         return self.config.model.normalize
 
+    @property
+    def similarity(self) -> str:
+        """Of a query and a document: the inner product, which of embeddings of length 1 is the cosine."""
+        return "cosine" if self.normalizes else "dot"
+
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once."""
         rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]

@@ -16,10 +16,12 @@ class VectorEncoder:
 
     Attributes:
       config: of the model.
+      similarity: of a query and a document.
     """
 
     def __init__(self, encoder: TextEncoder, kind: TrainedKind):
         self.config, self.vocabulary, self._encoder, self._kind = encoder.config, encoder.vocabulary, encoder, kind
+        self.similarity = encoder.similarity
 
     @property
     def without(self) -> str:
@@ -55,7 +57,7 @@ class VectorEncoder:
           UserError: as `over_texts`.
         """
         self._check(kind)
-        found = self._kind.over_passages(run)
+        found = self._kind.over_passages(run, {})
         return found[1] if found else None
 
     def _check(self, kind: IndexKind) -> None:

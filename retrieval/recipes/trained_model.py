@@ -1,7 +1,7 @@
 """Trained models, opened for a stage that works with them: a run's own or its base's, or another work directory's."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -117,10 +117,12 @@ class TextEncoder(Protocol):
 
     Attributes:
       config: that the model was trained with, with how it encodes here.
+      similarity: of a query and a document: 'MaxSim' or 'dot'.
     """
 
     config: ConfigDict
     vocabulary: Vocabulary
+    similarity: str
 
     def encode_queries(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
@@ -232,8 +234,11 @@ class TrainedKind:
         """
         return None
 
-    def over_passages(self, run: Run) -> tuple[str, Search] | None:
+    def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """A system and its search among the passages of a run; None where the kind's stage has not encoded them.
+
+        Args:
+          words: indexes of words by their names, whose first results the system may rank; without one it searches all.
 
         Raises:
           UserError: they were others then.

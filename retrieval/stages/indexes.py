@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -165,7 +164,7 @@ def open_all(
     depth: int,
     candidates: int | None = None,
     weight: float = fusion.DENSE_WEIGHT,
-    others: Mapping[str, Search] = MappingProxyType({}),
+    others: Callable[[Mapping[str, Search]], Mapping[str, Search]] = lambda words: {},
 ) -> SideBySide:
     """All indexes of a collection side by side; the first one of words is merged with the dense one.
 
@@ -176,7 +175,7 @@ def open_all(
       depth: results that a query will ask for.
       candidates: how many the collection has, where that is known.
       weight: of the dense list in the hybrid.
-      others: further systems, which are not merged.
+      others: gives further systems, which are not merged, by those of words.
 
     Raises:
       UserError: there is no index of words, or one is damaged or over another number of texts.
@@ -188,7 +187,8 @@ def open_all(
             + (" with config.encode.corpus=True" if collection.name == CORPUS else "")
         )
     opened = {kind.name: open_words(kind, collection, candidates) for kind in kinds}
-    words: dict[str, Search] = {name: index.search for name, index in opened.items()} | dict(others)
+    words: dict[str, Search] = {name: index.search for name, index in opened.items()}
+    words |= others(words)
     in_tables = {kind.name: kind.system_of(opened[kind.name]) for kind in kinds}
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth, in_tables=in_tables)

@@ -24,11 +24,16 @@ def check_loaded(folder, exported):
     same(hits, other.index(DOCUMENTS).search("red fox", 3))
     same(hits, model.index(DOCUMENTS).search_batch(["red fox", "sea", "red fox"], 3)[2])
     assert len(model.index(DOCUMENTS, kind="hybrid").search("red fox", 3)) == 3
+    system = retrieval.MtebSearch(exported, kind="exact")
+    system.index([{"id": str(place), "text": text} for place, text in enumerate(DOCUMENTS)])
+    scores = system.search([{"id": "q", "text": "red fox"}], top_k=3)["q"]
+    assert list(scores) == [hit.id for hit in hits]
     for wrong, message in (
         (lambda: model.index(DOCUMENTS, kind="quantised"), "the index 'quantised' is of embeddings"),
         (lambda: model.index(DOCUMENTS, precision="int8"), "an index of kind 'exact' has none"),
         (lambda: model.encode_queries(["a"], prompt="b"), "the markers that it was trained with"),
         (lambda: model.normalizes, "embeds no text as one vector"),
+        (lambda: retrieval.MtebEncoder(exported), "embeds no text as one vector"),
         (lambda: model.index(), "the run has no index 'exact' of its corpus: run the stage"),
         (lambda: retrieval.load(exported, truncate_dim=4), "makes no embeddings"),
         (lambda: retrieval.load(folder, truncate_dim=4), "makes no embeddings"),
@@ -39,7 +44,10 @@ def check_loaded(folder, exported):
 
 
 def check_served(run, stage, system):
-    """The passages of a run are searched by its own stage's vectors: in Python, and over HTTP as towers are."""
+    """The passages of a run are searched by its own stage's vectors: in Python, and over HTTP as towers are.
+
+    Returns the search.
+    """
     pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
     from starlette.testclient import TestClient
 
@@ -56,3 +64,4 @@ def check_served(run, stage, system):
     hits = retrieval.load(run.folder).index().search(query, 3)
     assert list(answer) == [system] and len(own.titles) == 2
     assert [hit["id"] for hit in answer[system]] == [hit.id for hit in hits] and len(hits) == 3
+    return own

@@ -1,7 +1,7 @@
 """Trained models of late interaction: of this run or its base, of another work directory, or a folder of others."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -49,6 +49,7 @@ class LateModel:
       documents: candidates to those of each, [T, E].
     """
 
+    similarity = "MaxSim"
     queries: Callable[[Sequence[str]], Queries]
     documents: Callable[[Iterable[Candidate]], list[np.ndarray]]
 
@@ -130,16 +131,25 @@ class _LateModels(TrainedKind):
         """As `TrainedKind.read_folder`."""
         return read(config, folder) if late_folder.is_late(folder) else None
 
-    def over_passages(self, run: Run) -> tuple[str, Search] | None:
-        """As `TrainedKind.over_passages`."""
+    def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
+        """As `TrainedKind.over_passages`; with `late.exact`, or without one of `late.systems`, all are compared."""
         maker = run.holder(self.stage)
         folder = maker.folder / FOLDER / CORPUS
         if not folder.exists():
             return None
         store, model = TokenStore(folder, "candidates"), self.open(maker, maker.config.late.model, MODEL)
         store.check("candidates", [each.id for each in open_collection(run, CORPUS).candidates()])
-        search = model.over(store)
-        return SYSTEM, lambda queries, k: search(model.encode_queries(queries), k)
+        fields, search = run.config.late, model.over(store)
+        first = next((name for name in fields.systems if name in words), "")
+        if fields.exact or not first:
+            return SYSTEM, lambda queries, k: search(model.encode_queries(queries), k)
+
+        def rank(queries: Sequence[str], k: int) -> Lists:
+            _, rows_QK = words[first](queries, max(k, fields.depth))
+            longest = model.config.data.document_length
+            return exact.best(exact.of_candidates(model.queries(queries), store, rows_QK, longest), rows_QK, k)
+
+        return SYSTEM, rank
 
 
 def read(config: ConfigDict, place: Path) -> LateModel:

@@ -28,6 +28,8 @@ from retrieval.stages import costs
 class TermEncoder:
     """A trained model of sparse vectors: a `TextEncoder`. Vectors are pruned as `config.sparse` of the run says."""
 
+    similarity = "dot"
+
     def __init__(self, run: ConfigDict, trained: Trained):
         """Args are the run's config and the model."""
         config, self.vocabulary, self._model = trained

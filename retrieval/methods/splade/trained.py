@@ -1,6 +1,6 @@
 """Trained models of sparse vectors: of this run or its base, of another work directory, or a folder of others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -56,7 +56,7 @@ class _SparseModels(TrainedKind):
         """As `TrainedKind.read_folder`."""
         return TermEncoder(config, _read(config, folder)) if splade_folder.is_sparse(folder) else None
 
-    def over_passages(self, run: Run) -> tuple[str, Search] | None:
+    def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`."""
         maker, collection = run.holder(self.stage), open_collection(run, CORPUS)
         folder = maker.folder / NAME / CORPUS
