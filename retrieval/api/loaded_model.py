@@ -75,6 +75,15 @@ class Model:
         return self.towers.normalizes
 
     @property
+    def similarity(self) -> str:
+        """What compares a query and a document: 'cosine', 'dot' or 'MaxSim'.
+
+        Raises:
+          UserError: the model encodes nothing.
+        """
+        return self._encoder.similarity
+
+    @property
     def towers(self) -> TowerEncoder:
         """What embeds each text as one vector.
 

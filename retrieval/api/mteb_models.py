@@ -55,14 +55,13 @@ class _OfMteb:
         from mteb.models.model_meta import ScoringFunction  # pyright: ignore[reportMissingImports]
 
         model = self._model
-        normalize = model.normalizes
         return ModelMeta.create_empty(
             {
                 "name": self._name,
                 "revision": self._revision or self._identity(),
                 "framework": ["JAX"],
-                "similarity_fn_name": ScoringFunction.COSINE if normalize else ScoringFunction.DOT_PRODUCT,
-                "embed_dim": model.encode_queries(["a"]).shape[1],
+                "similarity_fn_name": ScoringFunction(model.similarity),
+                "embed_dim": model.encode_queries(["a"])[0].shape[-1],  # of late interaction a token's
             }
         )
 
@@ -146,10 +145,10 @@ class MtebSearch(_OfMteb):
           kind: of index, as `Model.index` takes it.
 
         Raises:
-          UserError: there is no such model, or it embeds nothing.
+          UserError: there is no such model, or it encodes nothing.
         """
         super().__init__(model_name, revision, name)
-        self._model.normalizes  # noqa: B018
+        self._model.similarity  # noqa: B018
         self._kind = kind
         self._name += "" if kind == EXACT else f"-{kind}"
         self._index: Any = None
