@@ -1,5 +1,6 @@
 """What clients of other servers ask: OpenAI's, TEI's, Cohere's and Vertex AI's protocols, keys, and readiness."""
 
+import asyncio
 import base64
 import json
 import threading
@@ -21,7 +22,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
 from retrieval.serving import app, mcp_server, server, vertex_routes
-from retrieval.serving.engine import ROWS
+from retrieval.serving.engine import ROWS, Engine
 from retrieval.serving.keys import Keys
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
@@ -160,16 +161,37 @@ def test_texts_are_embedded_in_batches_of_like_length():
     assert sorted(map(sorted, towers.batches)) == [words[:ROWS], words[ROWS:]]
 
 
-class Gate(Towers):
+class Gate(Counting):
     """Embeds nothing until it is opened."""
 
     def __init__(self):
         super().__init__()
-        self.open = threading.Event()
+        self.began, self.open = threading.Event(), threading.Event()
 
     def embed(self, rows):
+        self.began.set()
         assert self.open.wait(10)
         return super().embed(rows)
+
+
+def test_texts_of_requests_that_come_together_are_embedded_together():
+    towers, requests = Gate(), [["x"], ["a b c"], ["d e"], ["f g h i", "j"]]
+    engine = Engine(lambda: made(model=towers), LIMITS)
+
+    async def ask():
+        first, *others = [engine.embed("document", texts, None, np.ndarray.tolist, "input") for texts in requests]
+        running = [asyncio.ensure_future(first)]
+        await asyncio.to_thread(towers.began.wait, 10)
+        running += map(asyncio.ensure_future, others)
+        async with asyncio.timeout(10):
+            while engine.waiting < len(others):
+                await asyncio.sleep(0.01)
+        towers.open.set()
+        return await asyncio.gather(*running)
+
+    answers = asyncio.run(ask())
+    assert [[each[0] for each in embeddings] for embeddings, _ in answers] == [[1], [3], [2], [4, 1]]
+    assert sorted(len(batch) for batch in towers.batches) == [1, 4]
 
 
 @pytest.mark.parametrize(
