@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -9,19 +11,23 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 from support.tiny import make_config
 
-from benchmarks.accelerator import data, outcomes, pack
+from benchmarks.accelerator import __main__ as command
+from benchmarks.accelerator import data, devices, encoding, outcomes, pack, restart, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
+from benchmarks.worker import MissingError
 from retrieval.data.sets import reqa
+from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime.filler import FILLER
 
-"""A day on an accelerator, at toy size on a CPU: its data, its loss, and the whole command."""
+"""A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""
 
 
 TOY = pack.SETTINGS | {
     "arms": ["none", "mlm", "bow"],
+    "first": ["none", "bow"],
     "batch": 64,
     "chunk": 32,
     "steps": 8,
@@ -31,15 +37,11 @@ TOY = pack.SETTINGS | {
     | dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dtype="float32", unroll=1),
     "bow": {"hidden_size": 8, "mlp_size": 8},
     "encode": 16,
-    "step": {"batch": 8, "batches": 2, "query_length": 16, "document_length": 48, "model": "L2 H128"},
 }
 
 
-# As on a machine that has neither TensorFlow nor seqio.
-WITHOUT = (
-    "import sys, runpy; sys.modules.update(dict.fromkeys(('tensorflow', 'seqio', 'scann'))); "
-    "sys.argv[:] = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
+BARE = REPOSITORY / "tests" / "support" / "bare_machine"
+QUICK = ("late interaction, L12 H768", "Qwen3-0.6B, LoRA")  # whose steps differ most from those of other tests
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +52,36 @@ def packed(prepared, inputs, tmp_path_factory):
     return folder
 
 
-def call(*arguments, **options):
-    """The command in a process of its own, on one CPU device."""
-    command = [sys.executable, "-c", WITHOUT, "benchmarks.accelerator", *map(str, arguments)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1200, **options)
+def given_of(packed, out, name, card=""):
+    """What a work gets that has time."""
+    return work.Given(packed, out, name, time.monotonic() + 600, card)
+
+
+def performed(module, packed, out, card="", skip=()):
+    """What a work has found, in this process."""
+    name = module.__name__.rpartition(".")[2]
+    given = given_of(packed, out, name, card)
+    work.perform(given, module.attempts(given), skip)
+    return outcomes.read(out / f"{name}.json")
+
+
+def call(*arguments, path=""):
+    """A command of Python's in a process of its own, as on a bare machine."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(BARE), path)))}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1200, env=environment)
+
+
+class InThisProcess:
+    """A system as `contest.Process` runs it, without a process."""
+
+    def __init__(self, system, python, environment):
+        if not system.module.endswith("accelerator.step"):
+            raise MissingError(f"{system.module} is not here")
+        self.turn = step.prepare(system.settings)
+
+    def close(self):
+        pass
 
 
 def texts_of(loaded, ids_BL):
@@ -81,9 +109,177 @@ def test_pairs_are_those_of_the_tasks(packed):
     assert np.array_equal(one, again)
 
 
+@pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(step.STEPS), marks=pytest.mark.long)])
+def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
+    monkeypatch.setattr(step, "Process", InThisProcess)
+    monkeypatch.setattr(step, "STEPS", {name: step.STEPS[name] for name in names})
+    found = performed(step, packed, tmp_path)
+    ours = [f"ours: {name}" for name in step.STEPS]
+    assert {name: found["failures"].get(name) for name in ours} == dict.fromkeys(ours)
+    assert all(found["runs"][name]["tokens/s"] > 0 and found["runs"][name]["turns"] == 3 for name in ours)
+    peers = [f"{each.peer}: {name}" for name, each in step.STEPS.items() if each.peer]
+    assert [name for name in found["failures"] if name in peers] == peers  # they are not here, and said to be missing
+    page = (tmp_path / "results.md").read_text()
+    assert "| ours: Qwen3-0.6B, LoRA |" in page and "- PyLate: late interaction, L12 H768: benchmarks.peers" in page
+
+
+def test_a_step_takes_what_fits_into_the_memory(packed, tmp_path, monkeypatch):
+    tried = []
+
+    def turns(system):
+        tried.append(system.settings["config"]["model"]["remat"])
+        if tried[-1] != "full":
+            raise MissingError("the device has not enough memory")
+        yield {"tokens/s": 1.0, "TFLOP/s": 98.9}
+
+    monkeypatch.setattr(step, "turns", turns)
+    monkeypatch.setattr(step, "STEPS", {"L12 H768": step.STEPS["L12 H768"]._replace(peer="")})
+    found = performed(step, packed, tmp_path, card="NVIDIA H200")
+    assert tried[:3] == ["none", "dots", "full"]
+    assert found["runs"]["ours: L12 H768"]["remat"] == "full"
+    assert "| 10.0% |" in (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.parametrize("module", [encoding, search, served])
+def test_works_find_numbers(packed, tmp_path, module):
+    found = performed(module, packed, tmp_path)
+    assert found["failures"] == {} and {run["status"] for run in found["runs"].values()} == {"done"}
+    if module is search:
+        assert found["runs"]["exact, float32"]["recall of float64's"] == 1.0
+        assert found["runs"]["exact, int8"]["recall of float64's"] > 0.8
+    if module is encoding:
+        assert len(found["runs"]) == 4
+    if module is served:
+        assert all(run["p50, ms"] <= run["p99, ms"] for run in found["runs"].values())
+
+
+def test_a_run_that_goes_on_ends_with_the_same_bits(packed, tmp_path, capsys, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def ended(name):
+        restart.train(packed, tmp_path / name, True)
+        return capsys.readouterr().out.splitlines()[-1]
+
+    whole, said = ended("whole"), print
+
+    def killing(line, **options):
+        if line == f"step {restart._KILLED_AT}":
+            raise Killed
+        said(line, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(restart, "print", killing, raising=False)
+        ended("killed")
+    again = ended("killed")
+    assert whole == again and whole.startswith("sum ")
+
+
+def test_one_device_alone_shares_nothing(packed, tmp_path):
+    with pytest.raises(MissingError, match="one device alone"):
+        performed(devices, packed, tmp_path)
+
+
+def test_a_failure_is_noted_and_the_rest_goes_on(packed, tmp_path):
+    given = given_of(packed, tmp_path, "search")
+    given.open({})
+    done = []
+
+    def attempts(fails):
+        def first():
+            yield {"queries/s": 1.0}
+            if fails:
+                raise fails
+
+        yield work.Attempt("first", first)
+        yield work.Attempt("second", lambda: [done.append(1) or {"queries/s": 2.0}])
+
+    memory = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
+    work.perform(given, attempts(memory), [])
+    values = outcomes.read(tmp_path / "search.json")
+    assert values["failures"] == {"first": "the device has not enough memory"}
+    assert values["runs"]["second"] == {"status": "done", "card": "CPU", "queries/s": 2.0}
+    work.perform(given, attempts(None), [])  # again what failed, and nothing else
+    values = outcomes.read(tmp_path / "search.json")
+    assert values["failures"] == {} and values["runs"]["first"]["status"] == "done" and done == [1]
+    with pytest.raises(KeyboardInterrupt):  # as if the process had been killed
+        given.outcome.values["runs"].clear()
+        work.perform(given, attempts(KeyboardInterrupt()), [])
+    assert command._cut_off(tmp_path / "search.json") == "first"
+    work.perform(given, attempts(None), ["first"])
+    assert outcomes.read(tmp_path / "search.json")["runs"]["second"]["status"] == "done"
+    assert "- first: cut off" in (tmp_path / "results.md").read_text()
+
+
+def test_data_of_another_version_stop_the_works_that_need_them_alone(packed, tmp_path):
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / data.FACTS).write_text(json.dumps({"version": 1}))
+    out = tmp_path / "out"
+    out.mkdir()
+    arguments = [f"--data={old}", f"--out={out}", "--seconds=60"]
+    work.main(["curves", *arguments])
+    assert "data of another version" in (out / "calls.json").read_text()
+    work.main(["served", *arguments])
+    assert all("data of another version" in why for why in outcomes.read(out / "served.json")["failures"].values())
+    given = given_of(old, out, "search")
+    work.perform(given, (each for each in search.attempts(given) if each.name == "MaxSim"), [])
+    assert outcomes.read(out / "search.json")["runs"]["MaxSim"]["status"] == "done"
+
+
+def test_seeds_are_merged(tmp_path):
+    settings = {"settings": pack.SETTINGS}
+    point = {f"R@{k}": 0.1 for k in outcomes.DEPTHS} | {"step": 8}
+    runs = {
+        f"ict-s{seed}": {
+            "status": "done", "label": "ICT", "seed": seed, "card": "CPU", "points": [point | {"R@1": 0.1 * seed}],
+            "tuned": point,
+        }
+        for seed in (1, 2)
+    }  # fmt: skip
+    (tmp_path / "curves.json").write_text(json.dumps({"settings": settings, "runs": runs, "failures": {}}))
+    outcomes.write_page(tmp_path)
+    page = (tmp_path / "results.md").read_text()
+    assert "| ICT | without | 2 | 15.00 (10.00 to 20.00) | 10.00 (10.00 to 10.00) |" in page
+
+
+def test_a_machine_without_an_accelerator_and_an_unknown_card_are_named(packed, tmp_path, monkeypatch, capsys):
+    with pytest.raises(UserError, match="sees no accelerator"):
+        command.main([f"--data={packed}", f"--out={tmp_path}", "--minutes=1"])
+    performed_works = []
+    monkeypatch.setattr(command, "_work", lambda name, given, card, *rest: performed_works.append((name, card)))
+    monkeypatch.setattr(command, "_SEES", "print('0.11.2|gpu|NVIDIA B9|8000000000')")
+    command.main([f"--data={packed}", f"--out={tmp_path}", "--minutes=60"])
+    assert performed_works == [(name, "NVIDIA B9") for name in command.WORKS]
+    assert "'NVIDIA B9' is not in the table of cards" in (tmp_path / "results.md").read_text()
+
+
+def test_a_bare_machine_can_run_it(packed, tmp_path):
+    works = ", ".join(command.WORKS)
+    arguments = [f"--data={packed}", f"--out={tmp_path}", "--seconds=60"]
+    code = f"""
+from benchmarks.accelerator import __main__, work
+from benchmarks.accelerator import {works}
+work.main(["served", *{arguments}])
+"""
+    run = call("-c", code, path=str(packed / data.PACKAGES))
+    assert run.returncode == 0, run.stderr
+    assert outcomes.read(tmp_path / "served.json")["failures"] == {}
+    refused = call("-c", "import tensorflow")
+    assert "No module named 'tensorflow'" in refused.stderr
+
+
 @pytest.mark.long
 def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
-    first = call(f"--data={packed}", f"--out={tmp_path}", "--minutes=20", "--cpu", "--works=curves")
+    first = call(
+        "-m",
+        "benchmarks.accelerator",
+        f"--data={packed}",
+        f"--out={tmp_path}",
+        "--minutes=20",
+        "--cpu",
+        "--works=curves,restart",
+    )
     assert first.returncode == 0, first.stdout + first.stderr
     values = outcomes.read(tmp_path / "curves.json")
     assert values["failures"] == {}
@@ -91,18 +287,26 @@ def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
     steps = [point["step"] for point in values["runs"]["bow-s0"]["points"]]
     assert steps == [2, 4, 6, 8]
     # As if the process had been killed in an arm: that one begins again, and the others stay as they are.
-    values["runs"]["bow-s0"]["status"] = "cut off"
-    values["runs"]["bow-s0"]["points"] = []
+    values["runs"]["bow-s0"] |= {"status": "cut off", "points": []}
     (tmp_path / "curves.json").write_text(json.dumps(values))
-    second = call(f"--data={packed}", f"--out={tmp_path}", "--minutes=20", "--cpu")
+    second = call(
+        "-m",
+        "benchmarks.accelerator",
+        f"--data={packed}",
+        f"--out={tmp_path}",
+        "--minutes=20",
+        "--cpu",
+        "--works=curves,step",
+    )
     assert second.returncode == 0, second.stdout + second.stderr
     again = outcomes.read(tmp_path / "curves.json")
     assert again["runs"]["mlm-s0"] == values["runs"]["mlm-s0"]
     assert [point["step"] for point in again["runs"]["bow-s0"]["points"]] == steps
-    step = outcomes.read(tmp_path / "base-step.json")
-    assert len(step["runs"]["ours, packed"]["turns"]) == 3
+    assert outcomes.read(tmp_path / "step.json")["runs"]["ours: L12 H768"]["turns"] == 3
+    equal = outcomes.read(tmp_path / "restart.json")["runs"]
+    assert {(run["equal bits"], run["went on from step"]) for run in equal.values()} <= {("yes", "8"), ("yes", "16")}
     page = (tmp_path / "results.md").read_text()
-    assert "| BoW-MLP, ICT+BFS+WLP | 0 | 8 |" in page and "| ours, packed |" in page and "CPU" in page
+    assert "| BoW-MLP, ICT+BFS+WLP | 0 | 8 |" in page and "| ours: L12 H768 |" in page and "CPU" in page
 
 
 def test_packed_pairs_have_the_loss_of_texts_in_rows_of_their_own(packed):

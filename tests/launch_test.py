@@ -34,6 +34,7 @@ def slurm(work: Workplace) -> Workplace:
     return work
 
 
+DAY = [*PLACE, "--data=launch", "--out=results"]
 ACTIONS = [
     ("tpu_vm.sh", ["up", *UP]),
     ("slurm.sh", ["run", *SLURM, "--", *SHARED]),
@@ -115,6 +116,28 @@ def test_up_from_nothing_to_a_run(work):
     assert "costs money" in done.stderr
     tpu = ["--quiet", "--disable-pip-version-check", "-c", ".venv/pins.txt", "gcsfs", "jax[tpu]==0.9.7"]
     assert work.argv("pip").count(["python", "-m", "pip", "install", *tpu]) == 2
+
+
+@pytest.mark.parametrize("code", [0, 9])
+def test_a_days_machine_is_deleted_however_it_ended(work, code):
+    work.add_hosts(1)
+    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    work.answer("benchmarks.accelerator", {"code": code})
+    done = work.run("tpu_day.sh", "up", *DAY)
+    keys = [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"]
+    assert keys == [*CREATE, *COPY_AND_INSTALL, "tpu-vm scp", "tpu-vm scp", "ssh prepare", "tpu-vm scp", *DELETE]
+    [argv] = work.argv("benchmarks.accelerator")
+    assert argv[1:] == ["-m", "benchmarks.accelerator", "--data=../packed", "--out=../results", "--minutes=40"]
+    assert "8 chips x $1.20 x 55 minutes: $8.80 at most\n" in done.stderr
+    assert ("the works ended early" in done.stderr) == bool(code)
+
+
+def test_what_a_day_costs(work):
+    assert work.run("tpu_day.sh", "cost", "--type=v3-8", "--minutes=30").stdout == (
+        "4 chips x $2.20 x 45 minutes: $6.60 at most\n"
+    )
+    assert "v5litepod-8 or v3-8" in work.fails("tpu_day.sh", "cost", "--type=v3-32")
+    assert "no such folder" in work.fails("tpu_day.sh", "up", *PLACE, "--data=none", "--out=results")
 
 
 def states(*outs: str) -> list[dict]:

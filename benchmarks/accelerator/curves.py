@@ -4,28 +4,25 @@ Chang et al. 2020, Tables 2 and 3, at a batch of their size. Towers are evaluate
 candidates, by exact search, without labels at every quarter of the steps, and at the end after some steps with labels.
 """
 
-import argparse
 import collections
 import concurrent.futures
 import contextlib
 import functools
 import itertools
-import sys
 import time
-import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.accelerator.data import Batch, Labelled, Masked, Pack, Pairs, ranks
-from benchmarks.accelerator.outcomes import DEPTHS, DONE, Outcome
+from benchmarks.accelerator.data import Batch, Labelled, Masked, Pairs, ranks
+from benchmarks.accelerator.outcomes import DEPTHS, DONE
+from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.ours import training
 from retrieval.data.examples.masking import MASKED, share
-from retrieval.errors import UserError, first_line
+from retrieval.errors import UserError
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import bind
@@ -69,17 +66,17 @@ ARMS = {
 class Curves:
     """The arms of a seed, which share compiled programs and parameters to start from."""
 
-    def __init__(self, pack: Pack, outcome: Outcome, seed: int, ends_at: float, card: str):
+    def __init__(self, given: Given, seed: int):
         """Args:
-        ends_at: the time on the monotonic clock when no more is to be begun.
+        given: with the outcome open.
         """
-        self._pack, self._outcome, self._seed, self._ends_at, self._card = pack, outcome, seed, ends_at, card
+        self._pack, self._outcome, self._seed, self._given = given.pack, given.outcome, seed, given
+        pack = given.pack
         self._settings = pack.settings
         self._mesh = training.one_device()
         self._chunk = self._settings["chunk"]
         self._steps: dict[tuple, Callable] = {}
         self._embedders: dict[str, tuple[Callable, Callable]] = {}
-        self._started: dict[str, Any] = {}
         is_labelled_Q = np.zeros(len(pack.questions), bool)
         is_labelled_Q[pack["labelled"]] = True
         self._asked_Q = np.flatnonzero(~is_labelled_Q)
@@ -91,59 +88,34 @@ class Curves:
             pack.candidate_rows(candidate_N, lengths["document_length"])[0],
         )
 
-    def attempt(self, name: str) -> None:
-        """An arm, unless it is done; where it fails, that is noted, and nothing is raised."""
-        key, values = f"{name}-s{self._seed}", self._outcome.values
-        if values["runs"].get(key, {}).get("status") == DONE:
-            return
-        if self._ends_at - time.monotonic() < 15:
-            _tell(f"{key}: no time is left for it")
-            return
+    def run(self, name: str) -> Iterator[dict[str, Any]]:
+        """An arm, from its beginning to its end; again in smaller chunks where the memory is too small."""
         while True:
             try:
-                self.run(name)
+                yield from self._run(ARMS[name])
                 return
             except jax.errors.JaxRuntimeError as error:
-                traceback.print_exc()
-                reason = f"{type(error).__name__}: {first_line(error)}"
-                if "RESOURCE_EXHAUSTED" in str(error) and self._chunk > 64:
-                    self._chunk //= 2
-                    self._steps.clear()
-                    _tell(f"{key}: the device has not enough memory; again in chunks of {self._chunk}")
-                    continue
-            except Exception as error:  # whatever it is, the other arms go on
-                traceback.print_exc()
-                reason = f"{type(error).__name__}: {first_line(error)}"
-            break
-        _tell(f"{key}: {reason}")
-        values["runs"][key]["status"] = "failed"
-        values["failures"][key] = reason
-        self._outcome.save()
+                if "RESOURCE_EXHAUSTED" not in str(error) or self._chunk <= 64:
+                    raise
+                self._chunk //= 2
+                self._steps.clear()
+                _tell(f"{name}: the device has not enough memory; again in chunks of {self._chunk}")
 
-    def run(self, name: str) -> None:
-        """An arm, from its beginning to its end; everything that it finds is saved at once."""
-        arm, key = ARMS[name], f"{name}-s{self._seed}"
-        values = self._outcome.values
-        run = {"label": arm.label, "seed": self._seed, "card": self._card, "status": "cut off", "points": []}
-        run["tasks"] = list(arm.tasks)
-        values["runs"].pop(key, None)
-        values["runs"][key] = run  # the last one is what a process that dies was at
-        values |= {"questions": len(self._asked_Q), "candidates": len(self._pack["candidate_paragraph"])}
-        self._outcome.save()
+    def _run(self, arm: Arm) -> Iterator[dict[str, Any]]:
+        run: dict[str, Any] = {"label": arm.label, "seed": self._seed, "tasks": list(arm.tasks), "points": []}
+        self._outcome.values |= {"questions": len(self._asked_Q), "candidates": len(self._pack["candidate_paragraph"])}
+        yield run
         params = None
         if arm.tasks:
             self._plan()
-            params = self._pretrain(name, run)
+            params = yield from self._pretrain(arm, run)
         if arm.tasks != ("mlm",) and not run["points"]:
             run["points"].append({"step": 0, **self._evaluate(arm, self._start(arm, None).params)})
-            self._outcome.save()
-        run["tuned"] = self._fine_tune(arm, params)
-        run["status"] = DONE
-        values["failures"].pop(key, None)
-        self._outcome.save()
+            yield run
+        yield {"tuned": self._fine_tune(arm, params)}
 
     def _plan(self) -> None:
-        """How many steps all arms have: as many as fit into the time, by what the device did in the evaluation."""
+        """How many steps all arms have: as many as the first of them have time for, by what the evaluation took."""
         values = self._outcome.values
         if "steps" in values:
             return
@@ -155,20 +127,20 @@ class Curves:
         # Twice forward, and the backward pass is worth two. Encoding waits for the host too, which a step does not.
         step = 3.2 * places * self._encoding / encoded + 0.02
         _tell(f"evaluation: encoding {self._encoding:.2f} s, search {self._searching:.2f} s")
-        evaluations = 3 * _QUARTERS + len(ARMS)
-        left = self._ends_at - time.monotonic() - _COMPILING - evaluations * (self._encoding + self._searching)
+        evaluations = _QUARTERS * len(self._settings["first"])
+        left = self._given.left() - _COMPILING - evaluations * (self._encoding + self._searching)
         steps = int(left / self._work() / step) // 20 * 20
         values["steps"] = values["last"] = min(settings["steps"], max(2 * _QUARTERS, steps))
         _tell(f"plan: {values['steps']} steps of about {step:.2f} s each")
         self._outcome.save()
 
     def _work(self) -> float:
-        """That of a step of every arm, in steps of two towers."""
-        return sum(_SHARES.get(name, 0.0) for name in self._settings["arms"])
+        """That of a step of the arms that come first, in steps of two towers."""
+        return sum(_SHARES.get(name, 0.0) for name in self._settings["first"])
 
-    def _pretrain(self, name: str, run: dict[str, Any]) -> Any:
-        """The parameters of the arm's model after its steps."""
-        arm, values, settings = ARMS[name], self._outcome.values, self._settings
+    def _pretrain(self, arm: Arm, run: dict[str, Any]) -> Generator[dict[str, Any], None, Any]:
+        """The parameters of the arm's model after its steps; yields the run at every quarter."""
+        name, values, settings = arm.label, self._outcome.values, self._settings
         is_mlm = arm.tasks == ("mlm",)
         config = self._config(arm, is_mlm)
         lengths = config.data.query_length, config.data.document_length
@@ -179,7 +151,8 @@ class Curves:
             source = Pairs(self._pack, {task: settings["rates"][task] for task in arm.tasks}, self._seed, *lengths)
         parts, size = config.train.accumulation, config.train.batch_size
         step, state = self._step(config), self._state(config)
-        last, is_first = values["last"], not any(other["points"] for other in values["runs"].values() if other["tasks"])
+        last = values["last"]
+        is_first = not any(other.get("points") for other in values["runs"].values() if other.get("tasks"))
         marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
         metrics: list[Any] = []
         began, waited, counted = time.perf_counter(), 0.0, 0
@@ -214,15 +187,15 @@ class Curves:
                 waited += time.perf_counter() - pause
                 run["points"].append(point)
                 _tell(f"{name}: {_shown(point)}")
-                self._outcome.save()
+                yield run
                 if number // parts >= last:
                     break
         return state.params
 
     def _shorten(self, seconds: float, last: int) -> int:
         """Fewer steps for all arms, where they turn out to be too slow. The learning rate stays as it was planned."""
-        evaluation = self._encoding + self._searching
-        left = self._ends_at - time.monotonic() - 0.6 * _COMPILING - 3 * _QUARTERS * evaluation
+        evaluation, evaluations = self._encoding + self._searching, _QUARTERS * len(self._settings["first"])
+        left = self._given.left() - 0.6 * _COMPILING - evaluations * evaluation
         fitting = int(left / self._work() / seconds) // _QUARTERS * _QUARTERS
         fewer = max(2 * _QUARTERS, min(last, fitting))
         _tell(f"plan: a step takes {seconds:.3f} s, so {fewer} steps of {last} are made")
@@ -325,12 +298,16 @@ class Curves:
         return {f"R@{k}": float((rank_Q < k).mean()) for k in DEPTHS}
 
 
-def next_seed(outcome: Outcome, arms: Sequence[str]) -> int:
-    """The first seed of which an arm is not done."""
-    runs, seed = outcome.values["runs"], 0
+def attempts(given: Given) -> Iterator[Attempt]:
+    """The arms of the first seed of which one is not done."""
+    arms = given.pack.settings["arms"]
+    outcome = given.open({name: given.pack.facts[name] for name in ("version", "counts", "settings")})
+    seed, runs = 0, outcome.values["runs"]
     while all(runs.get(f"{name}-s{seed}", {}).get("status") == DONE for name in arms):
         seed += 1
-    return seed
+    curves = Curves(given, seed)
+    for name in arms:
+        yield Attempt(f"{name}-s{seed}", lambda name=name: curves.run(name))
 
 
 def _embedded(embed: Callable, rows_BL: np.ndarray, size: int) -> np.ndarray:
@@ -371,26 +348,3 @@ def _shown(point: Mapping[str, Any]) -> str:
 
 def _tell(what: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs the arms of the next seed, as far as the time goes."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--skip", default="", help="arms that a process has died of in this call")
-    parser.add_argument("--card", default="", help="the accelerator; none on a CPU")
-    given = parser.parse_args(arguments)
-    ends_at = time.monotonic() + given.seconds
-    pack = Pack(given.data)
-    outcome = Outcome(given.out, "curves", {name: pack.facts[name] for name in ("version", "counts", "settings")})
-    _tell(f"curves: {pack.facts['counts']}")
-    curves = Curves(pack, outcome, next_seed(outcome, pack.settings["arms"]), ends_at, given.card or "CPU")
-    for name in pack.settings["arms"]:
-        if name not in given.skip.split(","):
-            curves.attempt(name)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

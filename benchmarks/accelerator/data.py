@@ -15,8 +15,9 @@ import numpy as np
 from retrieval.errors import UserError
 from retrieval.runtime.filler import FILLER
 
-VERSION = 1
+VERSION = 2
 FACTS, ARRAYS, VOCABULARY = "pack.json", "arrays.npz", "vocab.txt"
+PACKAGES = "packages"  # that a bare machine lacks, of Python alone
 TASKS = ("ict", "bfs", "wlp")
 TEXTS = ("passages", "leads", "titles", "paragraphs", "questions")
 TITLE = 24  # tokens of a title, at most

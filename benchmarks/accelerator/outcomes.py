@@ -1,8 +1,9 @@
 """What the works of a day on an accelerator have found: a JSON file for each, and a page of all of them."""
 
 import json
+import statistics
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from retrieval import files
 from retrieval.errors import UserError
 
 DEPTHS = (1, 5, 10, 50, 100)
-DONE = "done"
+DONE, CUT_OFF, FAILED = "done", "cut off", "failed"  # of an attempt
+_CALLS = "calls.json"
 
 
 class Outcome:
@@ -56,13 +58,21 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read ({error}): move it away, and its work begins again") from error
 
 
+def note(folder: Path, line: str) -> None:
+    """Says a line, and keeps it for the page."""
+    print(f"== {line}", flush=True)
+    path = folder / _CALLS
+    lines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    files.write_json(path, [*lines, line])
+
+
 def write_page(folder: Path) -> None:
     """`results.md`, of all that is there."""
     lines = ["# A day on an accelerator", ""]
-    for work, of_work in (("curves", _curves), ("base-step", _base_step)):
-        if (path := folder / f"{work}.json").exists():
-            lines += [*of_work(read(path)), ""]
-    if (path := folder / "calls.json").exists():
+    for path in sorted(path for path in folder.glob("*.json") if path.name != _CALLS):
+        values = read(path)
+        lines += [*(_curves(values) if path.stem == "curves" else _table(path.stem, values)), *_unfinished(values), ""]
+    if (path := folder / _CALLS).exists():
         lines += ["## Calls", "", *(f"- {line}" for line in json.loads(path.read_text(encoding="utf-8"))), ""]
     files.write_text(folder / "results.md", "\n".join(lines))
 
@@ -70,7 +80,8 @@ def write_page(folder: Path) -> None:
 def _curves(values: Mapping[str, Any]) -> Iterator[str]:
     settings = values["settings"]["settings"]
     sizes, tuning = settings["model"], settings["fine_tuning"]
-    runs = dict(sorted(values["runs"].items(), key=lambda item: (item[1]["seed"], item[0])))
+    runs = {key: run for key, run in values["runs"].items() if "seed" in run}
+    runs = dict(sorted(runs.items(), key=lambda item: (item[1]["seed"], item[0])))
     yield "## Curves of pre-training"
     yield ""
     yield (
@@ -84,9 +95,32 @@ def _curves(values: Mapping[str, Any]) -> Iterator[str]:
         header = ["pre-training", "seed", "steps", *(f"R@{k}" for k in DEPTHS)]
         header += ["examples/s", "tokens/s", "loss", "card"]
         yield from markdown(header, (row for run in runs.values() for row in _rows(run, tuned)))
-    yield from ["", *(f"- {key}: {why}" for key, why in values["failures"].items())]
-    unfinished = [f"- {key}: {run['status']}" for key, run in runs.items() if run["status"] != DONE]
-    yield from unfinished
+    if len({run["seed"] for run in runs.values()}) > 1:
+        yield from ["", "### Mean of the seeds, and their range", ""]
+        header = ["pre-training", "labels", "seeds", *(f"R@{k}" for k in DEPTHS)]
+        yield from markdown(header, (row for tuned in (False, True) for row in _merged(runs.values(), tuned)))
+
+
+def _merged(runs: Iterable[Mapping[str, Any]], tuned: bool) -> Iterator[list[str]]:
+    """What the seeds of each arm have found in the end."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        point = run.get("tuned", {}) if tuned else (run.get("points") or [{}])[-1]
+        if run["status"] == DONE and "R@1" in point:
+            found.setdefault(run["label"], []).append(point)
+    for label, points in found.items():
+        cells = []
+        for k in DEPTHS:
+            values = [100 * point[f"R@{k}"] for point in points]
+            cells.append(f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        yield [label, "with" if tuned else "without", str(len(points)), *cells]
+
+
+def _unfinished(values: Mapping[str, Any]) -> Iterator[str]:
+    """What failed, and what was cut off."""
+    lines = [f"- {key}: {why}" for key, why in values["failures"].items()]
+    lines += [f"- {key}: {CUT_OFF}" for key, run in values["runs"].items() if run["status"] == CUT_OFF]
+    yield from ["", *lines] if lines else []
 
 
 def _rows(run: Mapping[str, Any], tuned: bool) -> Iterator[list[str]]:
@@ -97,16 +131,28 @@ def _rows(run: Mapping[str, Any], tuned: bool) -> Iterator[list[str]]:
         yield [run["label"], str(run["seed"]), f"{point['step']:,}", *found, *speed, loss, run["card"]]
 
 
-def _base_step(values: Mapping[str, Any]) -> Iterator[str]:
-    settings = values["settings"]["settings"]["step"]
-    yield f"## A step of {settings['model']}, {settings['batch']} pairs"
-    yield ""
-    names = ("tokens/s", "TFLOP/s", "peak MB of the device")
+def _table(work: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers of a work, an attempt a row."""
+    runs = {key: run for key, run in values["runs"].items() if run["status"] != FAILED}
+    names = list(dict.fromkeys(name for run in runs.values() for name in run if name != "status"))
+    yield from [f"## {work.replace('_', ' ').capitalize()}", ""]
+    settings = ", ".join(f"{name} {value}" for name, value in values["settings"].items())
+    yield from [f"{settings}." if settings else "", ""]
+    peak = values.get("peak")
+    header = ["", *names, *(["of the card's peak"] if peak else [])]
     rows = []
-    for key, run in values["runs"].items():
-        best = max(run["turns"], key=lambda turn: turn.get("tokens/s", turn.get("TFLOP/s", 0)))
-        cells = [f"{best[name]:,.0f}" if name in best else "" for name in names]
-        share = f"{best['TFLOP/s'] * 1e12 / run['peak']:.1%}" if run.get("peak") and "TFLOP/s" in best else ""
-        rows.append([key, *cells, share, str(len(run["turns"]))])
-    yield from markdown(["system", *names, "of the card's peak", "turns"], rows)
-    yield from ["", *(f"- {key}: {why}" for key, why in values["failures"].items())]
+    for key, run in runs.items():
+        cells = [_cell(run.get(name, "")) for name in names]
+        share = f"{run['TFLOP/s'] * 1e12 / peak:.1%}" if peak and "TFLOP/s" in run else ""
+        rows.append([key, *cells, *([share] if peak else [])])
+    yield from markdown(header, rows)
+
+
+def _cell(value: Any) -> str:
+    return (
+        f"{value:,.0f}"
+        if isinstance(value, float) and value >= 100
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )

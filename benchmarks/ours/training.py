@@ -12,7 +12,7 @@ from retrieval.training import sharding
 
 
 class TrainStep:
-    """Trains on a batch, and returns when that is done."""
+    """Trains on a batch, and returns its metrics when that is done."""
 
     def __init__(self, config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh):
         model = abstract_model(config, vocab_size)
@@ -24,13 +24,13 @@ class TrainStep:
             config, vocab_size, train_state.abstract_state(config, model, mesh)
         )
 
-    def __call__(self, rows: Mapping) -> None:
+    def __call__(self, rows: Mapping) -> Mapping[str, jax.Array]:
         """Raises `MissingError` where the memory of the device is too small."""
         try:
             batch = jax.device_put(dict(rows), sharding.batch_sharding(self._mesh))
             with jax.set_mesh(self._mesh):
                 self._state, metrics = self._step(self._state, batch)
-                jax.block_until_ready(metrics)
+                return jax.block_until_ready(metrics)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -79,7 +79,7 @@ def gcloud():
         os.unlink(path(group))
         if os.path.exists(path("tpu-vm")) and not os.path.exists(path("slice-stays")):
             os.unlink(path("tpu-vm"))
-    if verb == "scp":
+    if verb == "scp" and "--recurse" not in ARGV:
         for host in hosts():
             copy(ARGV[4], os.path.join(host, ARGV[5].split(":")[1]))
     return code

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conftest import REPOSITORY
 
-SCRIPTS = ["common.sh", "environment.sh", "worker.sh", "tpu_vm.sh", "gke.sh", "slurm.sh"]
+SCRIPTS = ["common.sh", "environment.sh", "worker.sh", "tpu_vm.sh", "tpu_day.sh", "gke.sh", "slurm.sh"]
 
 # Arguments of the scripts, and of the runs that they start.
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
