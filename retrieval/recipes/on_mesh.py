@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, shardings_of
-from retrieval.runtime import dispatch
+from retrieval.runtime import dispatch, programs
 from retrieval.runtime.filler import FILLER
 from retrieval.training import sharding
 
@@ -25,6 +25,7 @@ class OnMesh:
 
     def __init__(self, config: ConfigDict, model: nnx.Module, sep_id: int, mesh: jax.sharding.Mesh):
         """Args are the config that says where parameters lie, and a model of these sizes, which may be abstract."""
+        programs.keep()
         self.mesh = mesh
         self._config, self._bound, self._sep_id = config, bind(model), sep_id
 
