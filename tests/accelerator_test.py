@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from support.tiny import make_config
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import data, devices, encoding, outcomes, pack, restart, search, served, step, work
+from benchmarks.accelerator import curves, data, devices, encoding, outcomes, pack, restart, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
 from retrieval.data.sets import reqa
@@ -76,8 +76,8 @@ class InThisProcess:
     """A system as `contest.Process` runs it, without a process."""
 
     def __init__(self, system, python, environment):
-        if not system.module.endswith("accelerator.step"):
-            raise MissingError(f"{system.module} is not here")
+        if system.name != "ours":
+            raise MissingError(f"{system.name} is not here")
         self.turn = step.prepare(system.settings)
 
     def close(self):
@@ -109,6 +109,15 @@ def test_pairs_are_those_of_the_tasks(packed):
     assert np.array_equal(one, again)
 
 
+def test_curves_of_all_arms_have_their_points(packed, tmp_path):
+    found = performed(curves, packed, tmp_path)
+    assert found["failures"] == {} and found["last"] == TOY["steps"]
+    assert [point["step"] for point in found["runs"]["bow-s0"]["points"]] == [2, 4, 6, 8]
+    assert all("R@10" in run["tuned"] and run["status"] == "done" for run in found["runs"].values())
+    again = performed(curves, packed, tmp_path, skip=[f"{name}-s1" for name in TOY["arms"]])  # the next seed is next
+    assert again["runs"] == found["runs"]
+
+
 @pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(step.STEPS), marks=pytest.mark.long)])
 def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
     monkeypatch.setattr(step, "Process", InThisProcess)
@@ -120,7 +129,7 @@ def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
     peers = [f"{each.peer}: {name}" for name, each in step.STEPS.items() if each.peer]
     assert [name for name in found["failures"] if name in peers] == peers  # they are not here, and said to be missing
     page = (tmp_path / "results.md").read_text()
-    assert "| ours: Qwen3-0.6B, LoRA |" in page and "- PyLate: late interaction, L12 H768: benchmarks.peers" in page
+    assert "| ours: Qwen3-0.6B, LoRA |" in page and "- PyLate: late interaction, L12 H768: PyLate is not here" in page
 
 
 def test_a_step_takes_what_fits_into_the_memory(packed, tmp_path, monkeypatch):

@@ -18,17 +18,23 @@ _KNOWN: Mapping[str, Callable[..., Any]] = {"algorithms": tuple, "tqdm": lambda 
 
 
 class _Named(type):
-    """The type of a class of a package that is not there, or of what looks like one; it has any attribute."""
+    """The type of a class of a package that is not there, or of what looks like one."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _KNOWN.get(name) or _Named(name, (Exception,), {"__init__": _refuse})
+        return _named(name)
 
 
 class _Absent(ModuleType):
     __path__: list[str] = []
-    __getattr__ = _Named.__getattr__
+
+    def __getattr__(self, name: str) -> Any:
+        return _named(name)
+
+
+def _named(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _KNOWN.get(name) or _Named(name, (Exception,), {"__init__": _refuse})
 
 
 def _refuse(self: object, *_: Any, **__: Any) -> None:

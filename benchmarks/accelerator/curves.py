@@ -21,7 +21,7 @@ from benchmarks.accelerator.data import Batch, Labelled, Masked, Pairs, ranks
 from benchmarks.accelerator.outcomes import DEPTHS, DONE
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.ours import training
-from retrieval.data.examples.masking import MASKED, share
+from retrieval.data.examples.masking import PERCENT, share
 from retrieval.errors import UserError
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.on_mesh import OnMesh
@@ -145,8 +145,8 @@ class Curves:
         config = self._config(arm, is_mlm)
         lengths = config.data.query_length, config.data.document_length
         if is_mlm:
-            places = max(1, share(lengths[1] - 2, MASKED))
-            source: Any = Masked(self._pack, self._seed, lengths[1], places, MASKED)
+            places = max(1, share(lengths[1] - 2, PERCENT))
+            source: Any = Masked(self._pack, self._seed, lengths[1], places, PERCENT)
         else:
             source = Pairs(self._pack, {task: settings["rates"][task] for task in arm.tasks}, self._seed, *lengths)
         parts, size = config.train.accumulation, config.train.batch_size

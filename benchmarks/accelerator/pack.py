@@ -37,10 +37,10 @@ SETTINGS = {
     "arms": ["none", "ict", "all", "bow", "mlm"],
     "first": ["none", "ict", "all"],  # which the time of a visit is planned for; the others have as many steps
     "batch": 8192,
-    "chunk": 1024,
-    "steps": 600,  # at most
+    "chunk": 2048,
+    "steps": 2000,  # at most
     "fine_tuning": {"steps": 100, "batch_size": 256, "learning_rate": 5e-4, "share": 0.05},
-    "learning_rate": 1e-3,
+    "learning_rate": 2e-3,
     "rates": {"ict": 50.2, "bfs": 17.5, "wlp": 24.9},  # Chang et al. 2020, Table 1
     "data": {"query_length": 32, "document_length": 128},
     "model": {
@@ -54,7 +54,7 @@ SETTINGS = {
         "unroll": 1,  # compiles in less time than it costs in so few steps
         "products": "dtype",
         "pooling": "mean",
-        "tied": False,
+        "tied": True,  # which learns in fewer steps
         "normalize": True,
         "dropout": 0.0,
     },

@@ -20,13 +20,14 @@ from benchmarks.accelerator.data import TASKS, VOCABULARY, Pairs
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.contest import Process, System
 from benchmarks.ours import products, train_step
+from benchmarks.peers import train_step as peers
 from benchmarks.worker import DEVICE, PROCESSOR, MissingError, Turn, serve
 from retrieval.methods.late_interaction.marks import COUNTED, OTHER
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.recipe import recipe_of
 
 TURNS = 3  # after one that is not counted
-_OURS, _PEERS = "benchmarks.accelerator.step", "benchmarks.peers.train_step"
+_SYSTEM = "benchmarks.accelerator.step"  # what a bare machine can run, whichever system it is
 _BERT = dict(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1, attention_dropout=0.0)
 _QWEN = dict(
     family="qwen3", switches=("kv_heads=8", "head_size=128"), num_layers=28, hidden_size=1024, num_heads=16,
@@ -91,7 +92,7 @@ def attempts(given: Given) -> Iterator[Attempt]:
             if step.peer:
                 yield Attempt(theirs, lambda step=step: _theirs(given, step, sizes, Path(folder)))
             if name == "L12 H768":
-                most = System("products of matrices", _OURS, dict(size=8192, products=50))
+                most = System("products of matrices", _SYSTEM, dict(size=8192, products=50))
                 yield Attempt(most.name, lambda most=most: turns(most))
 
 
@@ -109,7 +110,7 @@ def turns(system: System) -> Iterator[dict[str, Any]]:
         numbers: dict[str, Any] = {"seconds until warm": round(time.monotonic() - began, 1)}
         for number in range(TURNS):
             turn = process.turn()
-            turn.pop(DEVICE, None), turn.pop(PROCESSOR, None)
+            turn = {name: value for name, value in turn.items() if name not in (DEVICE, PROCESSOR)}
             if all(turn[name] >= numbers.get(name, 0) for name in ("tokens/s", "TFLOP/s") if name in turn):
                 numbers |= turn
             yield numbers | {"turns": number + 1}
@@ -179,7 +180,7 @@ def _ours(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) -> I
     for remat in step.remats:
         config.model.remat = remat
         try:
-            for numbers in turns(System("ours", _OURS, settings | dict(config=json.loads(config.to_json())))):
+            for numbers in turns(System("ours", _SYSTEM, settings | dict(config=json.loads(config.to_json())))):
                 yield numbers | {"remat": remat}
             return
         except MissingError as error:
@@ -199,7 +200,7 @@ def _theirs(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) ->
         from retrieval.models.transformer_config import TransformerConfig
 
         settings["encoder"] = written_config(TransformerConfig(**encoder_sizes(config, step.vocab_size)))
-    yield from turns(System(step.peer, _PEERS, settings))
+    yield from turns(System(step.peer, _SYSTEM, settings))
 
 
 def _fit(config: ConfigDict, side: str, share: float, rows: Sequence[pairs.Rows]) -> bool:
@@ -211,8 +212,10 @@ def _fit(config: ConfigDict, side: str, share: float, rows: Sequence[pairs.Rows]
 
 
 def prepare(settings: Mapping[str, Any]) -> Turn:
-    """A system of ours, as a bare machine can run it: products, or a train step."""
-    return (products if "products" in settings else train_step).prepare(settings)
+    """Products, or a train step of ours or of a peer."""
+    if "products" in settings:
+        return products.prepare(settings)
+    return (peers.prepare if "vocabulary" in settings else train_step.prepare)(settings)
 
 
 if __name__ == "__main__":
