@@ -59,7 +59,7 @@ def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
 def test_the_documentation_has_every_study():
     named = {Path(re.search(r"studies/(\w+)\.py", command)[1]).stem for command in COMMANDS}
     of_tasks = {"pretraining_curves", "pretraining_tasks"}
-    assert named == of_tasks | {"embedding", "proqa", "quadruplet", "repbert", "seed_encoder"}
+    assert named == of_tasks | {"embedding", "late_interaction", "proqa", "quadruplet", "repbert", "seed_encoder"}
 
 
 def test_what_repberts_report_shows_is_measured():

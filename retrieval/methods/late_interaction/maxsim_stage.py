@@ -140,7 +140,7 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
     seconds, bytes_each = time.perf_counter() - began, opened.documents.bytes / len(opened.documents)
     notes: dict[str, Any] = {costs.BYTES: round(bytes_each + 4 * muvera.size, 1)}
     if whole_QK is not None:
-        notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], found_QK), 4) for k in (1, 10)}
+        notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], found_QK), 4) for k in (1, 10, 100)}
     return Ranking(f"muvera-{size}+{SYSTEM}@{config.late.depth}", scores_QK, rows_QK, seconds, notes=notes)
 
 
