@@ -1,0 +1,23 @@
+# The program with the versions that are tested, each with its hash, and without root:
+#   docker build --tag=retrieval .                                          trains, on TPUs and on gs://
+#   docker build --tag=retrieval-serve --build-arg=EXTRAS=serve,gs .        searches and serves, without TensorFlow
+FROM python:3.11-slim-bookworm AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+ARG EXTRAS=train,serve,gs,tpu
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir pip==26.3 setuptools==84.2.1
+WORKDIR /source
+COPY . .
+RUN /venv/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/wheels .
+# A wheel with its hash is asked for, so pip wants the hash of everything; constraints have them.
+RUN wheel=$(echo /wheels/*.whl) && hash=$(sha256sum "$wheel" | cut -d ' ' -f 1) \
+    && /venv/bin/pip install --no-cache-dir -c requirements.lock -c launch/serve.lock -c launch/image.lock \
+    "retrieval-jax[$EXTRAS] @ file://$wheel#sha256=$hash"
+
+FROM python:3.11-slim-bookworm
+RUN useradd --uid=10001 --create-home app
+COPY --from=build /venv /venv
+USER 10001
+WORKDIR /home/app
+# Large buffers stay with the process, as launch/environment.sh says.
+ENV PATH=/venv/bin:$PATH GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+ENTRYPOINT ["python", "-m", "retrieval.main"]
