@@ -10,6 +10,7 @@ import pytest
 from conftest import REPOSITORY
 from support.toy_store import URL
 
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import artefacts, lease
 from retrieval.runtime.lease import Lease
@@ -52,8 +53,8 @@ def test_of_two_runs_that_take_over_one_does(bucket, monkeypatch):
     Lease(Store(URL))
     wait, second = Lease._wait, []
 
-    def take_meanwhile(self, name):
-        wait(self, name)
+    def take_meanwhile(self):
+        wait(self)
         monkeypatch.setattr(Lease, "_wait", wait)
         second.append(Lease(Store(URL)))
 
@@ -93,8 +94,7 @@ def test_a_run_whose_lease_is_taken_ends(bucket, tmp_path):
     with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
         process.stdout.readline()
         for _ in range(100):  # it may be about to write its own
-            for name in filter(lease.is_lock, Store(URL).names()):
-                Store(URL).delete(name)
+            Store(URL).write(files.LOCK, b"another run")
             if process.poll() is not None:
                 break
             time.sleep(0.1)

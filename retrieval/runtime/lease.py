@@ -1,13 +1,12 @@
 """One run at a time writes to a folder on a store: an object says which, and is renewed as long as that run lives.
 
-The object has a number, and a store makes one only if it is not there. Of two that take over at once from a run that
-died, one makes the next number. The old run finds its own gone.
+The store numbers what it has been given, and puts an object in the place of another only if that is still the one that
+was seen. So of two that take over at once from a run that died one does, and the dead run finds its own gone.
 """
 
 import contextlib
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -26,16 +25,9 @@ _VALID, _RENEWED_AFTER = 60.0, 15.0
 # Seconds between two looks at the object of another run.
 _A_MOMENT = 2.0
 
-_NAME = re.compile(rf"{re.escape(LOCK)}-(\d+)")
-
 
 class TakenError(UserError):
     """Another run writes to the folder by now."""
-
-
-def is_lock(name: str) -> bool:
-    """Whether this is the name of such an object."""
-    return bool(_NAME.fullmatch(name))
 
 
 class Lease:
@@ -47,17 +39,12 @@ class Lease:
         Raises:
           UserError: another run has it, and is alive.
         """
-        self._store = store
-        before = sorted(filter(is_lock, store.names()))
-        number = 1 + int(before[-1].rpartition("-")[2]) if before else 1
-        if before:
-            self._wait(before[-1])
-        self._name = f"{LOCK}-{number:06d}"
-        if not store.create(self._name, self._content()):
-            self._refuse(self._name)
-        self._renewed = time.monotonic()
-        for name in before:
-            store.delete(name)
+        self._store, self._writing = store, threading.Lock()
+        self._tag = store.tag(LOCK)
+        if self._tag:
+            self._wait()
+        if not self._write():
+            self._refuse()
 
     def renew(self) -> None:
         """Makes it valid from now on.
@@ -66,10 +53,9 @@ class Lease:
           TakenError: another run has taken it.
           UserError: the store does not answer.
         """
-        if self._store.read(self._name) is None:
-            raise TakenError(f"{self._store.url}: another run has taken it over; this one ends")
-        self._store.write(self._name, self._content())
-        self._renewed = time.monotonic()
+        with self._writing:
+            if not self._write():
+                raise TakenError(f"{self._store.url}: another run has taken it over; this one ends")
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -83,19 +69,31 @@ class Lease:
             ended.set()
             thread.join()
             with contextlib.suppress(UserError):  # it runs out by itself
-                self._store.delete(self._name)
+                self.renew()  # another's is not deleted
+                self._store.delete(LOCK)
 
-    def _wait(self, name: str) -> None:
-        """Returns when the run of an object has given it back, or has not renewed it for too long."""
-        first, end = self._store.read(name), time.monotonic() + _VALID
+    def _write(self) -> bool:
+        """Whether the object is this run's from now on."""
+        began, content = time.monotonic(), f"process {os.getpid()} on {socket.gethostname()}, {time.time()}".encode()
+        written = self._store.replace(LOCK, content, self._tag)
+        if not written and (tag := self._store.tag(LOCK)) and self._store.read(LOCK) == content:
+            written = tag  # its answer was lost, and the client asked again
+        if written:
+            self._tag, self._renewed = written, began
+        return bool(written)
+
+    def _wait(self) -> None:
+        """Returns when the run of the object has given it back, or has not renewed it for too long."""
+        end = time.monotonic() + _VALID
         _log.info("%s: another run has written to it; waiting for at most %.0f s", self._store.url, _VALID)
-        while time.monotonic() < end and (now := self._store.read(name)):
-            if now != first:
-                self._refuse(name)
+        while self._tag and time.monotonic() < end:
             time.sleep(_A_MOMENT)
+            if (now := self._store.tag(LOCK)) not in (None, self._tag):
+                self._refuse()
+            self._tag = now
 
-    def _refuse(self, name: str) -> None:
-        who = (self._store.read(name) or b"").decode(errors="replace").partition(",")[0]
+    def _refuse(self) -> None:
+        who = (self._store.read(LOCK) or b"").decode(errors="replace").partition(",")[0]
         remedy = "wait for it, end it, or use another --workdir"
         raise UserError(f"{self._store.url}: another run writes to it ({who}); {remedy}")
 
@@ -106,6 +104,3 @@ class Lease:
             except UserError as error:
                 if isinstance(error, TakenError) or time.monotonic() > self._renewed + _VALID:
                     ending.end(2, f"error: {error}")
-
-    def _content(self) -> bytes:
-        return f"process {os.getpid()} on {socket.gethostname()}, {time.time()}".encode()

@@ -4,7 +4,9 @@ An object is there when it has been closed, whole; there are no folders and no r
 """
 
 import contextlib
+import errno
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -92,14 +94,47 @@ class Store:
         with self._telling("written", name):
             self._system.pipe_file(f"{self._root}/{name}", content)
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Makes an object unless it is there, which the store decides: of several who ask, one gets True."""
+    def tag(self, name: str) -> str | None:
+        """What tells an object from others that had its name before; None where there is none."""
+        with self._telling("read", name), contextlib.suppress(FileNotFoundError):
+            info = self._system.info(f"{self._root}/{name}")
+            return str(info.get("generation") or info["ETag"])
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> str | None:
+        """Makes an object where the one of a tag is, or none; the store decides: of several who ask, one succeeds.
+
+        Returns:
+          The tag of what is there now; None where something else was there.
+        """
         with self._telling("written", name):
             try:
-                self._system.pipe_file(f"{self._root}/{name}", content, mode="create")
-            except FileExistsError:
-                return False
-            return True
+                if self.scheme == "gs":
+                    return self._upload_on_gs(name, content, tag)
+                expected = {"IfMatch": tag} if tag else {"mode": "create"}
+                return self._system.pipe_file(f"{self._root}/{name}", content, **expected)["ETag"]
+            except OSError as error:
+                # Of s3fs a tag that is not there any more is an invalid argument.
+                gone = tag and (isinstance(error, FileNotFoundError) or error.errno == errno.EINVAL)
+                if gone or isinstance(error, FileExistsError):
+                    return None
+                raise
+
+    def _upload_on_gs(self, name: str, content: bytes, tag: str | None) -> str:
+        """As `replace`, by the generation, which gcsfs asks for only where there is no object."""
+        bucket, _, folder = self._root.partition("/")
+        described = json.dumps({"name": f"{folder}/{name}".lstrip("/")}).encode()
+        parts = (b"application/json\r\n\r\n" + described, b"application/octet-stream\r\n\r\n" + content)
+        made = self._system.call(
+            "POST",
+            self._system.base.replace("/storage/", "/upload/storage/") + "b/{}/o",
+            bucket,
+            uploadType="multipart",
+            ifGenerationMatch=tag or "0",
+            headers={"Content-Type": 'multipart/related; boundary="part"'},
+            data=b"".join(b"--part\r\nContent-Type: " + part + b"\r\n" for part in parts) + b"--part--",
+            json_out=True,
+        )
+        return made["generation"]
 
     def upload(self, name: str, path: Path) -> None:
         """As `write`, with what a file holds."""
@@ -122,8 +157,9 @@ class Store:
         try:
             yield
         except Exception as error:
+            why = "no such bucket or object" if isinstance(error, FileNotFoundError) else first_line(error)
             raise UserError(
-                f"{self.url}{name and '/'}{name}: cannot be {what} ({first_line(error)}); see that the bucket is there "
+                f"{self.url}{name and '/'}{name}: cannot be {what} ({why}); see that the bucket is there "
                 "and may be read and written to from here; the same command goes on from what is finished"
             ) from error
 

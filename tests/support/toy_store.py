@@ -4,6 +4,7 @@ An object is there when it is closed, there is no renaming, and an operation can
 writes the files themselves, so of arrays nothing is noted and nothing fails.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -128,14 +129,17 @@ class ToyFileSystem(fsspec.AbstractFileSystem):
         bucket().begin("read", name)
         return bucket().path(name).read_bytes()
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", IfMatch: str = "", **_: Any) -> dict:
         name = self._strip_protocol(path)
         bucket().begin("write", name)
+        if IfMatch and self.info(path)["ETag"] != IfMatch:
+            raise OSError(errno.EINVAL, "a precondition failed")
         if mode == "create":
             with bucket().path(name).open("xb") as file:
                 file.write(value)
         else:
             _replace(name, value)
+        return {"ETag": hashlib.md5(value).hexdigest()}
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
         name = self._strip_protocol(path)
