@@ -15,6 +15,7 @@ import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.lease import Lease, is_lock
+from retrieval.runtime.lease import Lease
 from retrieval.runtime.store import Store, all_of, is_url
 
 CONFIG, RECORDS, CHECKPOINTS, REFRESHED = "config.json", "stages", "checkpoints", "refreshed"
@@ -116,6 +117,7 @@ class Artefacts:
         self.lease: Lease | None = None
         self.changed: set[str] = set()
         self._known: dict[str, tuple[int, int]] = {}  # size and time of files that the store has as they are here
+        self._giving = threading.RLock()  # what is older must not come later
         _stores[self.folder] = self.store
 
     def refresh(self) -> None:
@@ -156,13 +158,25 @@ class Artefacts:
         Raises:
           UserError: something cannot be written, or another run has taken over.
         """
-        if self.lease:
-            self.lease.renew()
-        tops = [top for top in tops if top != CHECKPOINTS]
-        looks, stored = self.looks(tops), self.names(tops)
-        for names in _apart(stored - looks.keys())[::-1]:
-            all_of(self.store.delete, names)
-        self.give({*self.unknown(looks), *(looks.keys() - stored)})
+        with self._giving:
+            if self.lease:
+                self.lease.renew()
+            tops = [top for top in tops if top != CHECKPOINTS]
+            looks, stored = self.looks(tops), self.names(tops)
+            for names in _apart(stored - looks.keys())[::-1]:
+                all_of(self.store.delete, names)
+            self.give({*self.unknown(looks), *(looks.keys() - stored)})
+
+    def give_changed(self, top: str) -> None:
+        """As `put`, but deletes nothing.
+
+        Raises:
+          UserError: as `put`.
+        """
+        with self._giving:
+            if self.lease:
+                self.lease.renew()
+            self.give(self.unknown(self.looks([top])))
 
     def unknown(self, looks: Mapping[str, tuple[int, int]]) -> list[str]:
         """Those of some files that are not known to be the same on the store."""
@@ -197,7 +211,7 @@ class Artefacts:
 
     def names(self, tops: Iterable[str]) -> set[str]:
         """What the store has of these; of checkpoints the manifests."""
-        names = {name for top in tops for name in self.store.sums(top) if not is_lock(name)}
+        names = {name for top in tops for name in self.store.sums(top) if name != files.LOCK}
         return {n for n in names if not _is_below(n, [CHECKPOINTS]) or n.endswith(f"/{files.MANIFEST}")}
 
     def looks(self, tops: Iterable[str]) -> dict[str, tuple[int, int]]:

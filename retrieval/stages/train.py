@@ -23,7 +23,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.source_batches import make_batches
 from retrieval.recipes.source_objective import BySource
-from retrieval.runtime import artefacts, ending, hosts, platforms
+from retrieval.runtime import artefacts, ending, following, hosts, platforms
 from retrieval.stages import (
     data_warnings,
     metric_writers,
@@ -67,6 +67,8 @@ def train(run: Run) -> dict[str, Any]:
     trained = f", {(size - fixed) / 1e6:.2f} million of them trained" if fixed else ""
     _log.info("model: %.1f million parameters%s on %d devices", size / 1e6, trained, mesh.size)
     platforms.tell_of_bits(jax.default_backend())
+    if run.copy:
+        platforms.keep_programs(f"{run.copy.url}/cache/xla")
     drop_damaged(artefacts.checkpoints(run.folder))
     with _bad_batches_put(run):
         checkpointer = train_state.open_checkpoints(run.folder, config, before=lambda: run.put("metrics"))
@@ -91,7 +93,8 @@ def train(run: Run) -> dict[str, Any]:
             writer = metric_writers.Writer(run.folder / "metrics", begins)
             sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
             before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
-            with ending.watch() as stops_at:
+            metrics = following.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
+            with metrics, ending.watch() as stops_at:
                 count = functools.partial(train_state.useful_flops, config, len(vocabulary), like, step=step_fn)
                 if isinstance(batches, SourceBatches):
                     flops = mean_flops(count, abstract_batches(config, mesh), batches.shares.tolist())
