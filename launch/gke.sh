@@ -20,6 +20,8 @@ launch/gke.sh ACTION --cluster=CLUSTER --name=NAME [options] [-- arguments of re
   --image=IMAGE         that has the code in its working directory, and its packages with jax[tpu]
   --base-image=IMAGE    without --image: the last commit is copied on it and installed at every start (python:3.11)
   --retries=N           how often the workload is started again (10)
+  --grace=SECONDS       from TERM to the end of the program (12, for spot machines: they give a pod 15, whatever is asked,
+                        unless their node pool was given more, at most 120; machines on demand give what is asked)
   --dry-run             only print the commands
 END
 }
@@ -27,7 +29,7 @@ END
 actions="run status delete"
 declare -A options=(
   [cluster]='' [name]='' [project]='' [zone]='' [type]='' [slices]=1 [image]='' [base-image]=python:3.11
-  [retries]=10 [dry-run]=no
+  [retries]=10 [grace]=12 [dry-run]=no
 )
 
 workload() {
@@ -48,8 +50,8 @@ run() {
   fi
   # exec, so that the SIGTERM of a preemption reaches the program and not a shell in front of it.
   workload create "--workload=${options[name]}" "--tpu-type=${options[type]}" "--num-slices=${options[slices]}" \
-    "--max-restarts=${options[retries]}" --restart-on-exit-codes=75 --termination-grace-period-seconds=120 \
-    "${image[@]}" "--command=${install}exec env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(quoted "$python" -m retrieval.main "${training[@]}" --multihost)"
+    "--max-restarts=${options[retries]}" --restart-on-exit-codes=75 "--termination-grace-period-seconds=$((options[grace] + 3))" \
+    "${image[@]}" "--command=${install}exec env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(quoted "$python" -m retrieval.main "${training[@]}" --multihost "--grace=${options[grace]}")"
 }
 
 # xpk copies a folder; that of the repository has .venv and runs/ in it.
@@ -67,6 +69,7 @@ check_name cluster
 check_name name
 check_number slices 1
 check_number retries 0
+check_number grace 1
 if [ "$action" = run ]; then
   require type
   check_slices

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from retrieval import LOCK, __version__, cli
 from retrieval.errors import UserError
-from retrieval.runtime import artefacts, hosts
+from retrieval.runtime import artefacts, following, hosts, signals
 from retrieval.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
@@ -34,6 +34,9 @@ _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a
 _UPDATE = flags.DEFINE_string(
     "update", "", "For --stage=update: the file or folder with all documents as they are now."
 )
+_GRACE = flags.DEFINE_float(
+    "grace", signals.GRACE, "Seconds from SIGTERM to the end; 12 on spot machines of GKE, which give 15.", lower_bound=1
+)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 
@@ -44,6 +47,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = cli.WORKDIR.value
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
+    signals.set_grace(_GRACE.value)
     if _MULTIHOST.value:
         hosts.connect()
     if not is_url(workdir):
@@ -53,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
         copy = artefacts.copy_of(workdir)
         _run(workdir, copy.folder, copy)
         return
-    with artefacts.opened(workdir) as copy:
+    with artefacts.opened(workdir) as copy, following.logged(copy):
         _run(workdir, copy.folder, copy)
 
 

@@ -228,7 +228,7 @@ def test_a_workload_on_gke(work):
     assert argv[:-1] == [
         *["xpk", "workload", "create", "--cluster=c", "--project=p", "--zone=z", "--workload=run-1"],
         *["--tpu-type=v5litepod-16", "--num-slices=2", "--max-restarts=3", "--restart-on-exit-codes=75"],
-        *["--termination-grace-period-seconds=120", "--base-docker-image=python:3.11", f"--script-dir={tree}"],
+        *["--termination-grace-period-seconds=15", "--base-docker-image=python:3.11", f"--script-dir={tree}"],
     ]
     assert sorted(p.name for p in Path(tree, "launch").iterdir()) == sorted(SCRIPTS)
 
@@ -247,7 +247,7 @@ def test_the_command_of_a_workload_installs_and_runs(work):
     assert work.run_on(tree, command) == 1 and not work.calls("main")
     shutil.rmtree(tree / ".venv")
     assert work.run_on(tree, command) == 75
-    assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]]
+    assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost", "--grace=12"]]
     assert "jax[tpu]==0.9.7" in work.argv("pip")[-1]
 
 

@@ -17,6 +17,8 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
 from retrieval.runtime import artefacts
 
+_MOUNTS = Path("/proc/mounts")
+
 
 def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] = ()) -> None:
     """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
@@ -95,12 +97,30 @@ def _check_folders(run: WorkDirectory, is_read: bool) -> None:
     if not place.is_dir():
         raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
     if not is_read:
+        _refuse_mounted_bucket(place, run.folder)
         _check_writable(place, run.folder)
     check_kept_config(run.folder, "--workdir")
     if run.config.base:
         check_kept_config(artefacts.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
+
+
+def _refuse_mounted_bucket(place: Path, folder: Path) -> None:
+    """Files of a mounted bucket come one by one, and no folder gets its name at once: half of one would count."""
+    mounts = [line.split()[:3] for line in _MOUNTS.read_text(encoding="utf-8").splitlines()] if _MOUNTS.exists() else []
+    above = {
+        at.replace("\\040", " "): (bucket, kind)
+        for bucket, at, kind in mounts
+        if place.resolve().is_relative_to(at.replace("\\040", " "))
+    }
+    at = max(above, key=len, default="")
+    if at and above[at][1] == "fuse.gcsfuse":
+        inside = folder.resolve().relative_to(at)
+        raise UserError(
+            f"--workdir={folder}: gcsfuse has mounted a bucket at {at}, good for data that is read, but unable to "
+            f"rename a folder at once: write to the bucket itself, --workdir=gs://{above[at][0]}/{inside}"
+        )
 
 
 def _check_writable(place: Path, folder: Path) -> None:

@@ -18,8 +18,8 @@ EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
 INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there"
 STATUS: dict[int, int] = {signal.SIGTERM: EXIT_CODE, signal.SIGHUP: EXIT_CODE, signal.SIGINT: 130}
 
-# Seconds from a signal to the end of the process, whatever it does: cloud machines are gone after 30.
-_GRACE = 25
+# Seconds from a signal to the end of the process, whatever it does: most cloud machines are gone after 30.
+GRACE = 25.0
 
 # Seconds until the handler is called again.
 _AGAIN = 0.2
@@ -32,12 +32,13 @@ class PreemptedError(KeyboardInterrupt):
     """
 
 
+_grace = GRACE
 _received: int | None = None  # the signal that ends this process
 _leaving = False
 
 
 def heed(preempted: Callable[[], None]) -> None:
-    """From now on a signal raises an exception in the main thread, and `_GRACE` seconds later the process is gone.
+    """From now on a signal raises an exception in the main thread, and `grace()` seconds later the process is gone.
 
     That is `PreemptedError`, or `KeyboardInterrupt` for SIGINT, of which a second one ends the process at once. What is
     written is whole at every moment. So a process that is in a long computation then may as well end there.
@@ -54,6 +55,17 @@ def heed(preempted: Callable[[], None]) -> None:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` and a shell's `&` have it
             signal.signal(number, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STATUS)
+
+
+def grace() -> float:
+    """Seconds from a signal to the end of the process."""
+    return _grace
+
+
+def set_grace(seconds: float) -> None:
+    """Takes the place of `GRACE`."""
+    global _grace
+    _grace = seconds
 
 
 def hold() -> None:
@@ -93,7 +105,7 @@ def _count_down(reads: int, preempted: Callable[[], None]) -> None:
         pass
     if number != signal.SIGINT:
         preempted()
-    end = time.monotonic() + _GRACE
+    end = time.monotonic() + _grace
     while time.monotonic() < end:
         time.sleep(_AGAIN)
         if select.select([reads], [], [], 0)[0] and signal.SIGINT in os.read(reads, 1 << 10):

@@ -25,7 +25,7 @@ _HEADER = 16 << 10  # bytes of a request before its body
 _IDLE = 20  # seconds from a connection, or from the answer before, until a request is there up to its body
 _SWITCH = 0.0005  # seconds after which a thread gives way to another: the connections' must not wait for searches
 _NOTICE = 3  # seconds from SIGTERM, on which nobody is told any more that the server is ready, until it stops to listen
-_DRAIN = 20  # seconds for answers that are under way; the program itself ends 25 after SIGTERM
+_LEFT = 2  # seconds between the last answer and the end of the process
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -73,7 +73,7 @@ def run(
         date_header=False,
         h11_max_incomplete_event_size=_HEADER,
         timeout_keep_alive=_IDLE,
-        timeout_graceful_shutdown=_DRAIN,
+        timeout_graceful_shutdown=max(1, round(signals.grace() - _NOTICE - _LEFT)),
     )
     _Server(config, ending).run(sockets=[listening])
 
