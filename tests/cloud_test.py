@@ -31,7 +31,9 @@ def test_a_bucket_that_gcsfuse_has_mounted_is_no_work_directory(inputs, tmp_path
 def test_a_server_ends_its_answers_before_the_machine_does(monkeypatch):
     pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
     waits = []
-    monkeypatch.setattr(server, "_Server", lambda config, *_: waits.append(config.timeout_graceful_shutdown) or Stopped())
+    monkeypatch.setattr(
+        server, "_Server", lambda config, *_: waits.append(config.timeout_graceful_shutdown) or Stopped()
+    )
     try:
         for seconds in (signals.GRACE, 12):
             signals.set_grace(seconds)
