@@ -10,7 +10,7 @@ from support import tiny
 
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.runtime import artefacts, following, platforms, signals
+from retrieval.runtime import artefacts, following, programs, signals
 from retrieval.serving import server
 
 pytest_plugins = ["support.machines_of_a_store"]
@@ -31,9 +31,12 @@ def test_a_bucket_that_gcsfuse_has_mounted_is_no_work_directory(inputs, tmp_path
 def test_a_server_ends_its_answers_before_the_machine_does(monkeypatch):
     pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
     waits = []
-    monkeypatch.setattr(
-        server, "_Server", lambda config, *_: waits.append(config.timeout_graceful_shutdown) or Stopped()
-    )
+
+    def made(config, *_):
+        waits.append(config.timeout_graceful_shutdown)
+        return Stopped()
+
+    monkeypatch.setattr(server, "_Server", made)
     try:
         for seconds in (signals.GRACE, 12):
             signals.set_grace(seconds)
@@ -55,9 +58,9 @@ def test_compiled_programs_are_kept_where_no_variable_says_where(tmp_path, monke
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     try:
-        platforms.keep_programs(str(tmp_path / "unused"))  # the tests have named another place
+        programs.keep_at(str(tmp_path / "unused"))  # the tests have named another place
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-        platforms.keep_programs(str(tmp_path / "programs"))
+        programs.keep_at(str(tmp_path / "programs"))
         jax.jit(lambda x: x * 3 + 1).lower(jax.ShapeDtypeStruct((7,), "float32")).compile()
         assert list((tmp_path / "programs").iterdir()) and not (tmp_path / "unused").exists()
     finally:

@@ -24,19 +24,6 @@ def tell_of_bits(platform: str) -> None:
         )
 
 
-def keep_programs(place: str) -> None:
-    """Keeps what is compiled from now on for other hosts and later starts, where no variable says where to.
-
-    Those of CPUs are not kept: they may be of no use on another one.
-    """
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and jax.default_backend() != "cpu":
-        compilation_cache.reset_cache()  # else JAX has decided by now that there is none
-        compilation_cache.set_cache_dir(place)
-
-
 def explained(error: BaseException) -> str | None:
     """What to tell people about an error that JAX raised because it cannot start a platform. None for others."""
     trace = error.__traceback__

@@ -5,9 +5,10 @@ import importlib.util
 import os
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 _MOST = 8 << 30  # bytes: from there on what was not used for longest goes
-_DIRECTORY = "jax_compilation_cache_dir"
+_DIRECTORY, _MOST_FIELD = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
 
 
 @functools.cache
@@ -21,4 +22,12 @@ def keep() -> None:
         return
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     jax.config.update(_DIRECTORY, os.path.join(cache, "retrieval", "programs"))
-    jax.config.update("jax_compilation_cache_max_size", _MOST)
+    jax.config.update(_MOST_FIELD, _MOST)
+
+
+def keep_at(place: str) -> None:
+    """As `keep`, from now on at the address of a folder on a store, where other hosts and later machines find them."""
+    if _DIRECTORY.upper() not in os.environ and jax.default_backend() != "cpu":
+        compilation_cache.reset_cache()  # JAX may have opened another one
+        jax.config.update(_DIRECTORY, place)
+        jax.config.update(_MOST_FIELD, -1)  # what is deleted would take locks
