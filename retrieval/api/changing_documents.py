@@ -205,6 +205,18 @@ def fetch(run: Run) -> None:
         holder.copy.get([generations.FOLDER])
 
 
+def fetch_newer(run: Run) -> None:
+    """As `fetch`, where the store has another generation than is here.
+
+    Raises:
+      UserError: the store does not answer.
+    """
+    holder = run.holder("index")
+    there = holder.copy.store.read(f"{generations.FOLDER}/{generations.CURRENT}") if holder.copy else None
+    if there and there.decode() != generations.current(holder.folder / generations.FOLDER):
+        fetch(run)
+
+
 def state_of(run: Run, generation: int | None = None) -> State | None:
     """What a run with embeddings searches, where its documents have changed; None where they have not.
 

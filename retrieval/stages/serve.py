@@ -1,5 +1,6 @@
 """The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -7,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval import extras, files
-from retrieval.api import answering
+from retrieval.api import answering, changing_documents
 from retrieval.api.answering import Answerer
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
+from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -138,6 +140,8 @@ def open_current(run: Run) -> "Current":
 
     def version() -> str | None:
         outputs, is_whole = made()
+        with contextlib.suppress(UserError):  # a store that does not answer is asked again at the next look
+            changing_documents.fetch_newer(run)
         return f"{outputs} {generations.current(segments)}" if is_whole else None
 
     current = Current(open_service, version)
