@@ -190,6 +190,16 @@ def test_another_model_is_refused_when_it_searches(run):
         changing_documents.of_run(run, retrieval.load(run.folder).towers).opened()
 
 
+def test_fewer_dimensions_are_refused_before_anything_changes(run):
+    retrieval.load(run.folder).index(kind="bm25").add([NEW])
+    shorter = retrieval.load(run.folder, truncate_dim=4)
+    index = shorter.index(kind="bm25")
+    assert index.search("yak mountains")[0].id == "yak:0"
+    for call in (lambda: index.add([NEW | {"id": "elk"}]), lambda: shorter.index(kind="exact")):
+        with pytest.raises(UserError, match=r"embeddings with dim 8, and the model and config\.encode have 4"):
+            call()
+
+
 def test_documents_in_memory_come_and_go(trained):
     model = retrieval.load(trained.folder)
     first = [{"id": "b", "text": "the red fox sleeps"}, {"id": "a", "text": "an owl sees at night"}]

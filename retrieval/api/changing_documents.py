@@ -43,7 +43,7 @@ from retrieval.segments.live_rows import LiveRows
 from retrieval.segments.segment import Recipe, Segment
 from retrieval.segments.state import Changes, State
 from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, open_collection
+from retrieval.stages.collection import CORPUS, Collection, open_collection
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,8 @@ class ChangingDocuments:
         return Opened(rows, searchers, state.generation)
 
     def _dense(self, rows: LiveRows, kind: IndexKind, options: Options) -> Search:
-        assert self._towers, "without towers there is no such kind"
+        if not self._towers:
+            raise UserError(self._refusal)
         index = indexes.finished(rows.dense(kind, options), options, lambda: rows.vectors, rows.owner_V)
         return self._towers.over(index)
 
@@ -162,6 +163,7 @@ def of_run(
       writes: whether this process may change them where the work directory is on a store.
     """
     holder, collection = run.holder("index"), open_collection(run, CORPUS)
+    towers, unfit = _fitting(towers, collection)
     of_words = indexes.kinds_of_words_of(collection, holder.config.index.words)
     every = [*of_words, *([indexes.dense_kind_there(collection)] if towers else [])]
     all_kinds = {kind.name: indexes.options_of(kind, holder.config) for kind in every}
@@ -181,9 +183,10 @@ def of_run(
         refusal = f"{run.place}: its index is that of its base, {holder.place}: change the documents there"
     elif not run.prepares:
         refusal = f"{run.place}: its passages are those of labelled examples, and only those of a corpus change"
-    elif others or (collection.has_embeddings() and not towers):
-        what = f"by a model of the kind '{others[0].name}'" if others else "by towers that this model has not"
-        refusal = f"{run.place}: the documents cannot change, for they are also searched {what}"
+    elif others:
+        refusal = f"{run.place}: the documents cannot change, for the run has them for '{others[0].name}' as well"
+    elif unfit:
+        refusal = unfit
     elif run.copy and not writes:
         refusal = f"{run.place}: of a work directory on a store --stage=update changes the documents"
     return ChangingDocuments(
@@ -296,6 +299,19 @@ def first_segment(
     places = {id: place for place, id in enumerate(dict.fromkeys(documents))}
     document_N = np.fromiter(map(places.__getitem__, documents), np.int32, len(documents))
     return segment.of_passages(list(places), document_N, passages, vectors, owner_W, recipe)
+
+
+def _fitting(towers: TowerEncoder | None, collection: Collection) -> tuple[TowerEncoder | None, str]:
+    """The towers where they are those of a collection's embeddings; else why they are not, '' without embeddings."""
+    if not collection.has_embeddings():
+        return None, ""
+    if not towers:
+        return None, f"{collection.embedded}: there are embeddings, and this model makes none: load that of the run"
+    try:
+        towers.check_embeddings(collection)
+    except UserError as error:
+        return None, str(error)
+    return towers, ""
 
 
 def _generations(run: Run, has_towers: bool, recipe: Recipe) -> Generations:

@@ -312,9 +312,9 @@ class Model:
         downloads.bring(run, [_READS_THE_INDEXES])
         runner.check_read(run, _READS_THE_INDEXES)
         collection = open_collection(run, CORPUS)
-        options, towers = {}, self._given if isinstance(self._given, TowerEncoder) else None
-        if self._given:
-            options = {each.name: {**indexes.options_of(each, self._given.config), **given} for each in kinds}
+        towers = self._given if isinstance(self._given, TowerEncoder) else None
+        config = self._given.config if self._given else run.config
+        options = {each.name: {**indexes.options_of(each, config), **given} for each in kinds}
         changing = changing_documents.of_run(run, towers, options)
         if now := changing.opened():
             return DocumentIndex(now, changing, weight, self._merged)
