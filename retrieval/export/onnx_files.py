@@ -5,6 +5,7 @@ onnx/config.json    inputs and outputs, lengths, prefixes, and the tokenizer tha
 onnx/check.npz      token ids of eight texts and the embeddings that JAX gives them on a CPU
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def write(trained: TrainedTowers, folder: Path) -> None:
 def _converted(tower: TowerFunction) -> Any:
     """A model of ONNX, whose inputs are int64 as tokenizers give them."""
     onnx, to_onnx = _packages()
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every inner value without a shape
     given = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), "int32")] * len(INPUTS)
     with traced_for("cpu"):
         # Traced before: jax2onnx puts functions of its own in the place of jax.numpy's, which lack some of the options.
