@@ -73,7 +73,7 @@ def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path):
     names = ("query", "document") if name == "untied" else ("model", "model")
     query_model, document_model = (session(folder, each) for each in names)
     rows = [row for (row,) in candidate_windows(run.config, vocabulary, DOCUMENTS)]
-    assert {len(row) for row in rows} >= {40} and min(map(len, rows)) < 6
+    assert {len(row) for row in rows} >= {40} and min(map(len, rows)) < 9
     for batch in (1, 5, len(rows)):
         theirs_NE = embed(document_model, rows, batch)
         assert np.abs(theirs_NE - documents_NE).max() < 1e-5
