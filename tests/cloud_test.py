@@ -72,6 +72,8 @@ def test_the_log_of_each_start_is_on_the_store(bucket, machine):
     with pytest.raises(UserError), artefacts.opened("s3://bucket/run") as copy, following.logged(copy):
         logging.getLogger("retrieval").warning("a page was dropped")
         raise UserError("the corpus has no page")
+    with artefacts.opened("s3://bucket/run"):  # a folder with logs alone is a new one
+        pass
     (name,) = [name for name in bucket.names() if "/logs/" in name]
     said = bucket.path(name).read_text()
     assert "a page was dropped\n" in said and "UserError: the corpus has no page\n" in said

@@ -65,7 +65,7 @@ def check_run(run: WorkDirectory) -> None:
     """
     if not (run.folder / CONFIG).exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name in (files.LOCK,) or files.is_temporary(item) for item in items):
+        if not all(item.name in (files.LOCK, artefacts.LOGS) or files.is_temporary(item) for item in items):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )

@@ -27,6 +27,7 @@ from retrieval.runtime.lease import Lease
 from retrieval.runtime.store import Store, all_of, is_url
 
 CONFIG, RECORDS, CHECKPOINTS, REFRESHED = "config.json", "stages", "checkpoints", "refreshed"
+LOGS = "logs"  # there before all else, and maybe alone
 
 # In paths of what `files.atomic` is writing.
 _UNFINISHED = re.compile(r"(^|/)\.tmp-")
@@ -89,7 +90,7 @@ def opened(url: str) -> Iterator["Artefacts"]:
             files.lock(own.folder)
             own.lease = Lease(own.store)
             stack.enter_context(own.lease.kept())
-            there = own.names([""])
+            there = {name for name in own.names([""]) if not _is_below(name, [LOGS])}
             if there and CONFIG not in there:
                 raise UserError(f"{own.url} is not empty and not a work directory (no {CONFIG}): use another --workdir")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from retrieval import terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.artefacts import Artefacts
+from retrieval.runtime.artefacts import LOGS, Artefacts
 
 _EVERY = 20.0  # seconds
 
@@ -46,7 +46,7 @@ def followed(copy: Artefacts | None, top: str) -> Iterator[None]:
 @contextlib.contextmanager
 def logged(copy: Artefacts) -> Iterator[None]:
     """In the block the log is followed too: `logs/host-NUMBER-TIME.log`, of each host and each of its starts."""
-    name = f"logs/host-{hosts.number()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.log"
+    name = f"{LOGS}/host-{hosts.number()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.log"
     (copy.folder / name).parent.mkdir(exist_ok=True)
     handler = logging.FileHandler(copy.folder / name, encoding="utf-8")
     handler.setFormatter(terminal.Formatter("%(asctime)s %(message)s"))
