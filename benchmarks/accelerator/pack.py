@@ -54,7 +54,7 @@ SETTINGS = {
         "unroll": 1,  # compiles in less time than it costs in so few steps
         "products": "dtype",
         "pooling": "mean",
-        "tied": True,  # which learns in fewer steps
+        "tied": True,  # half of the parameters, each trained by both sides
         "normalize": True,
         "dropout": 0.0,
     },
