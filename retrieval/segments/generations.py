@@ -132,7 +132,7 @@ class Generations:
         folder, name = self.folder / _GENERATIONS, f"{state.generation:06d}"
         for each, dead in zip(state.segments, state.dead):
             with files.atomic(folder / f"{name}-{each.name}.npy") as temporary, temporary.open("wb") as file:
-                np.save(file, dead)
+                np.save(file, dead, allow_pickle=False)
         listed = {each.name: each.seal for each in state.segments}
         dead = files.checksums(folder, [folder / f"{name}-{each}.npy" for each in listed])
         value = {"parent": state.generation - 1, "made_with": dict(self._made_with()), "segments": listed, "dead": dead}

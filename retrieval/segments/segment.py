@@ -117,7 +117,7 @@ def save(segment: Segment, folder: Path, recipe: Recipe) -> Segment:
     beir.write_candidates(folder / _PASSAGES, segment.passages)
     rows = {name: list(getattr(segment, name)) for name in ("documents", "hashes", "ids")}
     files.write_text(folder / _ROWS, json.dumps(rows | {"document": segment.document_N.tolist()}))
-    np.save(folder / _OWNERS, segment.owner_W)
+    np.save(folder / _OWNERS, segment.owner_W, allow_pickle=False)
     for name, counts in segment.counts.items():
         counts.save(folder, name)
     if segment.vectors is not None:
