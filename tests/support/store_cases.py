@@ -123,6 +123,34 @@ def test_a_growing_file_can_be_followed(bucket, tmp_path, monkeypatch):
                 time.sleep(0.05)
 
 
+def test_compiled_programs_are_kept_on_the_store(bucket, monkeypatch):
+    """Those of an accelerator, which a CPU plays here: it can read them back itself."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    from retrieval.runtime import programs
+
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    asked = {"jax_enable_compilation_cache": True, "jax_persistent_cache_min_compile_time_secs": 0.0}
+    fields = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", *asked)
+    before = {name: getattr(jax.config, name) for name in fields}
+    hits = []
+    jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hits" in event else None)
+    try:
+        Store(bucket.url)  # sets what the clients need
+        programs.keep_at(f"{bucket.url}/cache/xla")
+        for name, value in asked.items():
+            jax.config.update(name, value)
+        for _ in range(2):
+            jax.clear_caches()
+            np.testing.assert_array_equal(jax.jit(lambda x: x * 2 + 1)(np.arange(3)), [1, 3, 5])
+    finally:
+        compilation_cache.reset_cache()
+        for name, value in before.items():
+            jax.config.update(name, value)
+    assert any(name.startswith("cache/xla/jit_") for name in bucket.names()) and hits
+
+
 @contextlib.contextmanager
 def runs(inputs, scratch, workdir, hosts=2, stages=STAGES, devices=4, **changes):
     """The processes of a run, with a disk each."""
