@@ -28,6 +28,7 @@ def test_the_tests_are_there():
         for name in re.findall(r"`(test_\w+)`", row):
             assert any(f"def {name}(" in source for source in sources), name
     for protection in mutations.read():
-        assert (REPOSITORY / "retrieval" / protection["file"]).is_file(), protection["fault"]
+        source = (REPOSITORY / "retrieval" / protection["file"]).read_text(encoding="utf-8")
+        assert source.count(protection["code"]) == 1, protection["fault"]
         file, _, name = protection["test"].partition("::")
         assert f"def {name}(" in (REPOSITORY / "tests" / file).read_text(encoding="utf-8"), name
