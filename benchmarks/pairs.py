@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retrieval import files
 from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.marks import Rules
+
+if TYPE_CHECKING:  # peers read pairs too, in an environment that lacks what it imports
+    from retrieval.methods.late_interaction.marks import Rules
 
 Rows = Mapping[str, np.ndarray]
 
@@ -39,7 +42,7 @@ def packed(rows: Rows, packing: Packing) -> Rows:
     return {name: np.concatenate([lane[name] for lane, _ in lanes]) for name in lanes[0][0]}
 
 
-def marked(path: Path, rules: Rules) -> Path:
+def marked(path: Path, rules: "Rules") -> Path:
     """The pairs of a file for late interaction, beside it: queries are filled up, and marks say what counts."""
     made = path.with_suffix(".marked.npz")
     with np.load(path, allow_pickle=False) as columns, files.atomic(made) as temporary:
