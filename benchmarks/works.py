@@ -84,13 +84,15 @@ def train_late(run: Run, sizes: Sizes) -> Work:
     config["model"] |= dict(embed_dim=128, normalize=False)
     rules = Rules.of(run.config.model, run.load_vocabulary())
     path = pairs.marked(write_pairs(run, 512), rules)
-    return _of_recipe(run, "late_interaction", config | dict(recipe="late_interaction"), path, "PyLate")
+    return _of_recipe(
+        run, "late_interaction", config | dict(recipe="late_interaction"), path, "PyLate", 4, document=0.5
+    )
 
 
 def train_splade(run: Run, sizes: Sizes) -> Work:
     """The train step of SPLADE."""
     config = _config(run, "L6 H384", batch_size=32, temperature=1.0)
-    return _of_recipe(run, "SPLADE", config | dict(recipe="splade"), write_pairs(run, 512), _TORCH)
+    return _of_recipe(run, "SPLADE", config | dict(recipe="splade"), write_pairs(run, 512), _TORCH, 1)
 
 
 def large_batch(run: Run, sizes: Sizes) -> Work:
@@ -316,13 +318,31 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
     return Work(f"train step, {model}, batch {batch}", systems, targets)
 
 
-def _of_recipe(run: Run, name: str, config: Mapping[str, Any], path: Path, peer: str) -> Work:
-    """Ours with a text a row, beside a peer in float32."""
-    given = dict(pairs=str(path), batch=config["train"]["batch_size"], batches=4, config=config)
-    ours = System("ours", _OUR_STEP, given | dict(vocab_size=_vocab_size(run)))
-    theirs = System(peer, _PEER_STEP, given | dict(vocabulary=_vocabulary(run), dtype="float32", chunk=0))
+def _of_recipe(run: Run, name: str, config: dict[str, Any], path: Path, peer: str, batches: int, **pack: float) -> Work:
+    """Ours, which keeps everything for the backward pass or products alone; a peer in float32.
+
+    Args:
+      pack: shares to pack from, as `_pack` has them; without any there is a text a row.
+    """
+    given = dict(pairs=str(path), batch=config["train"]["batch_size"], batches=batches)
+    configs = {
+        says: json.loads(json.dumps(config | dict(model=config["model"] | dict(remat=remat))))
+        for remat, says in (("none", "ours"), ("dots", "ours, products kept"))
+    }
+    if pack:
+        configs["ours, packed"] = json.loads(json.dumps(configs["ours"]))
+        _pack(configs["ours, packed"], given, 1, **pack)
+    systems = [
+        System(says, _OUR_STEP, given | dict(config=changed, vocab_size=_vocab_size(run)))
+        for says, changed in configs.items()
+    ]
+    theirs = given | dict(config=config, vocabulary=_vocabulary(run), dtype="float32", chunk=0)
     targets = Target("tokens/s", peer, 1.2), Target("peak MB", peer, 1.0, at_most=True)
-    return Work(f"train step of {name}, L6 H384, batch {given['batch']}", (ours, theirs), targets)
+    return Work(
+        f"train step of {name}, L6 H384, batch {given['batch']}",
+        (*systems, System(peer, _PEER_STEP, theirs)),
+        targets,
+    )
 
 
 def _on_accelerator(
