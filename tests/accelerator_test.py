@@ -2,42 +2,25 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
-from support.tiny import make_config
+from support import packed_data
+from support.packed_data import TOY, given_of, performed
 
 from benchmarks.accelerator import __main__ as command
 from benchmarks.accelerator import curves, data, devices, encoding, outcomes, pack, restart, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
-from retrieval.data.sets import reqa
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime.filler import FILLER
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""
-
-
-TOY = pack.SETTINGS | {
-    "arms": ["none", "mlm", "bow"],
-    "first": ["none", "bow"],
-    "batch": 64,
-    "chunk": 32,
-    "steps": 8,
-    "fine_tuning": {"steps": 3, "batch_size": 8, "learning_rate": 5e-4, "share": 0.4},
-    "data": {"query_length": 16, "document_length": 48},
-    "model": pack.SETTINGS["model"]
-    | dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dtype="float32", unroll=1),
-    "bow": {"hidden_size": 8, "mlp_size": 8},
-    "encode": 16,
-}
 
 
 BARE = REPOSITORY / "tests" / "support" / "bare_machine"
@@ -47,22 +30,7 @@ QUICK = ("late interaction, L12 H768", "Qwen3-0.6B, LoRA")  # whose steps differ
 @pytest.fixture(scope="module")
 def packed(prepared, inputs, tmp_path_factory):
     """The packed data of the toy corpus."""
-    folder = tmp_path_factory.mktemp("packed") / "data"
-    pack.write(Run(make_config(), prepared, folder), reqa.read_squad([inputs / "squad.json"]), folder, TOY)
-    return folder
-
-
-def given_of(packed, out, name, card=""):
-    """What a work gets that has time."""
-    return work.Given(packed, out, name, time.monotonic() + 600, card)
-
-
-def performed(module, packed, out, card="", skip=()):
-    """What a work has found, in this process."""
-    name = module.__name__.rpartition(".")[2]
-    given = given_of(packed, out, name, card)
-    work.perform(given, module.attempts(given), skip)
-    return outcomes.read(out / f"{name}.json")
+    return packed_data.write(prepared, inputs, tmp_path_factory.mktemp("packed") / "data")
 
 
 def call(*arguments, path=""):

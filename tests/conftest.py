@@ -42,8 +42,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
-        *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes", "on_mesh", "packing", "plan"),
-        *("pod", "pod_search", "pod_store", "refresh", "scann", "sharding", "source_runs", "tasks"),
+        *("accelerator_devices", "artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
+        *("on_mesh", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
+        *("source_runs", "tasks"),
         *("optimizers", "training_time", "vector_codes"),
     )
 )

@@ -76,7 +76,7 @@ def test_a_searchs_memory_does_not_grow_with_candidates(small_tiles):
         index = ExactIndex(np.ones((candidates, 4), np.float32), batch_size=64, mesh=mesh_of(2))
         with jax.set_mesh(index._layout.mesh):
             batches = np.zeros((2, 64, 4), np.float32)
-            search = exact._search_batches.lower(batches, index._embeddings, 1000, index._layout, 2)
+            search = exact.search_batches.lower(batches, index._embeddings, 1000, index._layout, 2)
         return search.compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(64_000) < 1.5 * temporaries(8_000) < 64_000 * 64 * 4 / 2
@@ -115,7 +115,7 @@ def test_after_a_search_of_each_size_none_compiles(monkeypatch):
     monkeypatch.setattr(exact, "_FEW", (1, 2))
     monkeypatch.setattr(exact, "_QUERIES", 4)
     index = ExactIndex(np.ones((40, 3), np.float32), batch_size=4)
-    programs = exact._search_batches._cache_size
+    programs = exact.search_batches._cache_size
     before = programs()
     for count in exact.sizes_up_to(4):
         index.search(np.ones((count, 3), np.float32), 2)

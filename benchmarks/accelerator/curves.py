@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,10 +18,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.accelerator.data import Batch, Labelled, Masked, Pairs, ranks
+from benchmarks.accelerator.data import SLOTS, Batch, Labelled, Masked, Pack, Pairs, ranks
 from benchmarks.accelerator.outcomes import DEPTHS, DONE
 from benchmarks.accelerator.work import Attempt, Given
-from benchmarks.ours import training
 from retrieval.data.examples.masking import PERCENT, share
 from retrieval.errors import UserError
 from retrieval.recipes import initial_parameters, train_state
@@ -64,7 +64,7 @@ ARMS = {
 
 
 class Curves:
-    """The arms of a seed, which share compiled programs and parameters to start from."""
+    """The arms of a seed, which share compiled programs and parameters to start from, on all devices."""
 
     def __init__(self, given: Given, seed: int):
         """Args:
@@ -73,8 +73,8 @@ class Curves:
         self._pack, self._outcome, self._seed, self._given = given.pack, given.outcome, seed, given
         pack = given.pack
         self._settings = pack.settings
-        self._mesh = training.one_device()
         self._chunk = self._settings["chunk"]
+        self._mesh = sharding.make_mesh(devices=taking_part(self._settings, jax.devices()))
         self._steps: dict[tuple, Callable] = {}
         self._embedders: dict[str, tuple[Callable, Callable]] = {}
         is_labelled_Q = np.zeros(len(pack.questions), bool)
@@ -103,6 +103,7 @@ class Curves:
 
     def _run(self, arm: Arm) -> Iterator[dict[str, Any]]:
         run: dict[str, Any] = {"label": arm.label, "seed": self._seed, "tasks": list(arm.tasks), "points": []}
+        run["devices"] = self._mesh.size
         self._outcome.values |= {"questions": len(self._asked_Q), "candidates": len(self._pack["candidate_paragraph"])}
         yield run
         params = None
@@ -221,27 +222,7 @@ class Curves:
         return point
 
     def _config(self, arm: Arm, is_mlm: bool) -> ConfigDict:
-        settings = self._settings
-        config = ConfigDict(self._pack.facts["config"])
-        steps, batch = self._outcome.values.get("steps", 1), settings["batch"]
-        config.recipe, config.seed = "mlm" if is_mlm else "two_tower", self._seed
-        config.data.update(settings["data"], lanes=1, negatives=0)
-        config.data.pack.update(query=0.0, document=0.0)
-        config.model.update(settings["model"])
-        if arm.encoder == "bow_mlp":
-            config.model.update(encoder="bow_mlp", **settings["bow"])
-        parts = max(1, batch // self._chunk) if is_mlm else 1
-        config.train.update(
-            steps=steps * parts,
-            batch_size=batch // parts,
-            chunk_size=0 if is_mlm else self._chunk,
-            accumulation=parts,
-            learning_rate=settings["learning_rate"],
-            temperature=0.05,
-            log_q=True,
-            loss="in_batch_softmax",
-        )
-        return config
+        return config_of(self._pack, arm, is_mlm, self._chunk, self._outcome.values.get("steps", 1), self._seed)
 
     def _step(self, config: ConfigDict) -> Callable:
         """The train step of a config, compiled once for all arms that have the same."""
@@ -296,6 +277,36 @@ class Curves:
         rank_Q = ranks(index.search(query_QE, max(DEPTHS))[1], self._gold_QN)
         self._searching = time.perf_counter() - encoded
         return {f"R@{k}": float((rank_Q < k).mean()) for k in DEPTHS}
+
+
+def taking_part(settings: Mapping[str, Any], devices: Sequence[sharding.Device]) -> Sequence[sharding.Device]:
+    """As many of the devices as divide the rows of all batches; several examples share one."""
+    rows = [size // SLOTS for size in (settings["chunk"], settings["fine_tuning"]["batch_size"])]
+    return devices[: math.gcd(len(devices), *rows)]
+
+
+def config_of(pack: Pack, arm: Arm, is_mlm: bool, chunk: int, steps: int = 1, seed: int = 0) -> ConfigDict:
+    """The config of an arm's towers, or of the masked language model before them."""
+    settings, config = pack.settings, ConfigDict(pack.facts["config"])
+    batch = settings["batch"]
+    config.recipe, config.seed = "mlm" if is_mlm else "two_tower", seed
+    config.data.update(settings["data"], lanes=1, negatives=0)
+    config.data.pack.update(query=0.0, document=0.0)
+    config.model.update(settings["model"])
+    if arm.encoder == "bow_mlp":
+        config.model.update(encoder="bow_mlp", **settings["bow"])
+    parts = max(1, batch // chunk) if is_mlm else 1
+    config.train.update(
+        steps=steps * parts,
+        batch_size=batch // parts,
+        chunk_size=0 if is_mlm else chunk,
+        accumulation=parts,
+        learning_rate=settings["learning_rate"],
+        temperature=0.05,
+        log_q=True,
+        loss="in_batch_softmax",
+    )
+    return config
 
 
 def attempts(given: Given) -> Iterator[Attempt]:

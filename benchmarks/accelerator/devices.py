@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from benchmarks import pairs
 from benchmarks.accelerator import step
@@ -36,11 +37,7 @@ def attempts(given: Given) -> Iterator[Attempt]:
 
 
 def _step(given: Given, devices: int, fsdp: int) -> Iterator[dict[str, Any]]:
-    sizes = step.TOY_SIZES if given.is_toy else step.SIZES
-    config = step.config_of(given, step.STEPS[_MODEL], sizes)
-    config.train.batch_size *= devices
-    config.mesh.fsdp = fsdp
-    config.model.update(dropout=0.0, unroll=1)
+    config = config_of(given, devices, fsdp)
     mesh = sharding.make_mesh(fsdp, jax.devices()[:devices])
     with tempfile.TemporaryDirectory() as folder:
         path = step.write_pairs(given, config, _BATCHES, Path(folder))
@@ -56,3 +53,12 @@ def _step(given: Given, devices: int, fsdp: int) -> Iterator[dict[str, Any]]:
     if devices > 1:
         alone = TrainStep(config, given.pack.vocab_size, sharding.make_mesh(1, jax.devices()[:1]))
         yield {"loss on one device": float(alone(batches[0])["loss"])}
+
+
+def config_of(given: Given, devices: int, fsdp: int) -> ConfigDict:
+    """The config of a step on so many devices, of which `fsdp` share parameters."""
+    config = step.config_of(given, step.STEPS[_MODEL], step.TOY_SIZES if given.is_toy else step.SIZES)
+    config.train.batch_size *= devices
+    config.mesh.fsdp = fsdp
+    config.model.update(dropout=0.0, unroll=1)
+    return config

@@ -26,14 +26,14 @@ from retrieval.training import sharding
 SIZES = dict(documents=32_768, document_length=288, batch_tokens=262_144)
 TOY_SIZES = dict(documents=32, document_length=48, batch_tokens=512)
 _TURNS = 2
-_MODELS = ("L12 H768", "ModernBERT-base")
+MODELS = ("L12 H768", "ModernBERT-base")
 
 
 def attempts(given: Given) -> Iterator[Attempt]:
     """Every model: as the stage `encode` does it, and in packed rows, which it does not."""
     sizes = TOY_SIZES if given.is_toy else SIZES
     given.open(sizes).values["peak"] = given.chip and given.chip.peak_flops
-    for name in _MODELS:
+    for name in MODELS:
         yield Attempt(f"{name}, a text a row", lambda name=name: _by_length(given, name, sizes))
         yield Attempt(f"{name}, packed rows", lambda name=name: _packed(given, name))
 

@@ -128,7 +128,9 @@ def _rows(run: Mapping[str, Any], tuned: bool) -> Iterator[list[str]]:
         found = [f"{100 * point[f'R@{k}']:.2f}" if f"R@{k}" in point else "" for k in DEPTHS]
         speed = [f"{point[name]:,.0f}" if name in point else "" for name in ("examples/s", "tokens/s")]
         loss = f"{point['loss']:.3f}" if "loss" in point else ""
-        yield [run["label"], str(run["seed"]), f"{point['step']:,}", *found, *speed, loss, run["card"]]
+        count = run.get("devices", 1)  # of the first visit it is not noted: one
+        card = run["card"] if count == 1 else f"{count} x {run['card']}"
+        yield [run["label"], str(run["seed"]), f"{point['step']:,}", *found, *speed, loss, card]
 
 
 def _table(work: str, values: Mapping[str, Any]) -> Iterator[str]:

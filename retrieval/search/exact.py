@@ -43,7 +43,7 @@ _PIECE = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layout:
+class Layout:
     """How the rows of all candidates, and rows of padding behind them, lie on the devices; and what is in them.
 
     Each compiles a program. How many of the rows are candidates it does not say: so an index that grows a little
@@ -56,7 +56,7 @@ class _Layout:
     packing: Packing | None = None
 
     @classmethod
-    def of(cls, candidates: int, mesh: jax.sharding.Mesh, packing: Packing | None = None) -> "_Layout":
+    def of(cls, candidates: int, mesh: jax.sharding.Mesh, packing: Packing | None = None) -> "Layout":
         """The tile depends on the number of candidates and the kind of device alone.
 
         The last bits of a product depend on its shape, so with tiles of one shape the scores are the same on any mesh.
@@ -149,7 +149,7 @@ class ExactIndex:
         self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = _Layout.of(self._candidates, mesh, self._form.packing(bits) if self._form else None)
+        self._layout = Layout.of(self._candidates, mesh, self._form.packing(bits) if self._form else None)
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ class ExactIndex:
             padded_BE = np.pad(part_BE, ((0, batches * batch_size - size), (0, 0)))
             queries_GBE = padded_BE.reshape(batches, batch_size, -1)
             with jax.set_mesh(self._layout.mesh), dispatch.alone():  # the caller's mesh may be another one
-                best = _search_batches(queries_GBE, self._embeddings, self._candidates, self._layout, depth)
+                best = search_batches(queries_GBE, self._embeddings, self._candidates, self._layout, depth)
                 scores_BK, rows_BK = jax.device_get(best)
             scores_QK[start : start + size, :depth] = scores_BK[:size]
             rows_QK[start : start + size, :depth] = rows_BK[:size]
@@ -258,7 +258,7 @@ def _filled(share_PS: jax.Array, piece_NS: jax.Array, first: jax.Array) -> jax.A
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "k"))
-def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, candidates: jax.Array, layout: _Layout, k: int):
+def search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, candidates: jax.Array, layout: Layout, k: int):
     """The best `k` of the best of every share: scores and rows, [G * B, K], on every device."""
     axes = layout.mesh.axis_names
     search_shares = jax.shard_map(
@@ -271,7 +271,7 @@ def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, candidates
     return _best(scores_QX, rows_QX, k)
 
 
-def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, candidates: jax.Array, layout: _Layout, k: int):
+def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, candidates: jax.Array, layout: Layout, k: int):
     """The best `k` rows of this device, or all of them where it has fewer; padding may be among them, at -inf."""
     tiles_TRE = embeddings_PE.reshape(layout.tiles, layout.rows, -1)
     first_row = jax.lax.axis_index(layout.mesh.axis_names) * layout.share
@@ -294,7 +294,7 @@ def _search_tile(
     first_row: jax.Array,
     best: tuple[jax.Array, jax.Array],
     candidates: jax.Array,
-    layout: _Layout,
+    layout: Layout,
 ):
     """The best K of `best`, which come from the rows before, and of a tile: scores and rows, [B, K].
 
