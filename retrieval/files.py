@@ -227,6 +227,15 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+def state(path: Path) -> tuple[int, ...]:
+    """What changes with a file; () where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def describe(path: Path, known: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
     """The SHA-256 of a file, or of every file of a folder, and what tells whether it has to be read again.
 

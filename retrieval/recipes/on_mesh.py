@@ -39,8 +39,8 @@ class OnMesh:
         everywhere = sharding.replicated(self.mesh)
 
         @jax.jit
-        def run(params: Any, *arrays: Any) -> Any:
-            said = function(self._bound(gather(params)), *arrays)
+        def run(params: Any, ids: jax.Array, types: jax.Array, *further: Any) -> Any:
+            said = function(self._bound(gather(params)), Text.from_ids(ids, types), *further)
             return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), said)
 
         def of(params: Any) -> Callable[..., Any]:
@@ -52,9 +52,9 @@ class OnMesh:
 
     def _call(self, run: Callable, params: Any, ids_BL: np.ndarray, *further: np.ndarray) -> Any:
         arrays = (ids_BL, token_types(ids_BL, self._sep_id), *further)
-        ids, types, *others = (sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays)
+        placed = [sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays]
         with jax.set_mesh(self.mesh), dispatch.alone():
-            return jax.tree.map(np.asarray, run(params, Text.from_ids(ids, types), *others))
+            return jax.tree.map(np.asarray, run(params, *placed))
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:

@@ -7,7 +7,6 @@ on another model, its base.
 """
 
 import functools
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,12 +124,11 @@ def check_sums(folder: Path) -> None:
     """
     path = folder / SUMS
     if path.is_file():
-        looks = (os.stat(each) for each in sorted(folder.rglob("*")) if each.exists())
-        _check_sums(folder, tuple((look.st_ino, look.st_size, look.st_mtime_ns) for look in looks))
+        _check_sums(folder, tuple(map(files.state, sorted(folder.rglob("*")))))
 
 
 @functools.lru_cache(maxsize=64)  # a run asks many times
-def _check_sums(folder: Path, looks: tuple) -> None:
+def _check_sums(folder: Path, states: tuple) -> None:
     remedy = f"copy it again; or, if you changed it on purpose, delete {folder / SUMS}"
     files.verify_manifest(folder, remedy, name=SUMS)
 

@@ -33,11 +33,17 @@ class SparseIndex:
         Returns:
           scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
         """
-        queries: Any = queries_QV
+        queries = self._alike(queries_QV)
         scores_QK, rows_QK = no_results(queries.shape[0], k)
         for query, (scores, rows) in enumerate(self._results(queries, k)):
             scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
         return scores_QK, rows_QK
+
+    def _alike(self, queries: Any) -> Any:
+        """The queries with indices of the weights' type: where types differ, SciPy copies those of all weights."""
+        kind = self.weights.indices.dtype
+        arrays = queries.data, queries.indices.astype(kind, copy=False), queries.indptr.astype(kind, copy=False)
+        return scipy.sparse.csr_array(arrays, shape=queries.shape)
 
     def _results(self, queries: Any, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """`_best` of all queries, in batches and threads; of a few queries in this thread.

@@ -2,11 +2,11 @@
 
 import hmac
 import logging
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from retrieval import files
 from retrieval.errors import UserError
 
 _KEY = re.compile(r"[\x21-\x7e]+")
@@ -21,7 +21,7 @@ class Keys:
         UserError: the file cannot be read, has no key, or a line that is none.
         """
         self._path = path
-        self._state, self._keys = _state(path), read(path)
+        self._state, self._keys = files.state(path), read(path)
         if not self._keys:
             raise UserError(f"config.serve.keys_file={path}: no key in it; write one a line")
 
@@ -33,7 +33,7 @@ class Keys:
         return any(same)  # all were compared: the time does not say which fits
 
     def _refresh(self) -> None:
-        if (state := _state(self._path)) == self._state:
+        if (state := files.state(self._path)) == self._state:
             return
         self._state = state
         try:
@@ -62,12 +62,3 @@ def read(path: Path) -> tuple[bytes, ...]:
 def _given(name: bytes, value: bytes) -> bytes:
     kind, _, key = value.strip().partition(b" ")
     return value.strip() if name == b"x-api-key" else key.strip() if kind.lower() == b"bearer" else b""
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """What changes with the file; () where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino

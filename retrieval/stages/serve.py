@@ -114,13 +114,19 @@ def open_current(run: Run) -> "Current":
     fields = run.config.serve
 
     segments = run.holder("index").folder / generations.FOLDER
+    looked_at: dict[tuple, tuple[str, bool]] = {}  # by the states of the records
     newest: dict[str, tuple[OwnSearch, PairScorer | None, Answerer | None]] = {}  # by what it was made from
 
     def made() -> tuple[str, bool]:
-        """What is read, and whether all of it is whole."""
-        read = [records.read_record(where, other.stage) for other, where in records.needs(run, "serve")]
-        outputs = files.fingerprint([record and record.get("outputs") for record in read])
-        return outputs, all(record["done"] for record in read if record)
+        """What is read, and whether all of it is whole; records are read where their files have changed."""
+        needs = [(where, other.stage) for other, where in records.needs(run, "serve")]
+        states = tuple(files.state(where.record(stage)) for where, stage in needs)
+        if states not in looked_at:
+            read = [records.read_record(where, stage) for where, stage in needs]
+            outputs = files.fingerprint([record and record.get("outputs") for record in read])
+            looked_at.clear()
+            looked_at[states] = outputs, all(record["done"] for record in read if record)
+        return looked_at[states]
 
     def open_service() -> Service:
         outputs, _ = made()
