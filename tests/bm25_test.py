@@ -212,3 +212,16 @@ def test_the_build_holds_few_bytes_a_word(monkeypatch):
     assert peak < 16 * entries and in_parts.indices.dtype == np.int32
     for name in ("data", "indices", "indptr"):
         np.testing.assert_array_equal(getattr(in_parts, name), getattr(whole, name))
+
+
+def test_a_query_copies_no_weights(tmp_path):
+    """SciPy copies the indices of both factors where they have two types: of all passages, for each query."""
+    many = [f"every passage has these seven words beside number{i}" for i in range(5000)]
+    Bm25Index.build(iter(many), document="text").save(tmp_path / "index")
+    for index in (Bm25Index.build(iter(many), document="text"), Bm25Index.load(tmp_path / "index")):
+        index.search(["number17"], 10)
+        tracemalloc.start()
+        rows = index.search(["number17"], 10)[1]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert rows[0, 0] == 17 and peak < index._index.weights.indices.nbytes

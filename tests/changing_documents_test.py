@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import time
 
@@ -224,6 +225,23 @@ def test_many_changes_are_merged_behind_them(trained):
             break
         time.sleep(0.01)
     assert index.generation == 10 and sorted(ids(index.search("owl fox", 20))) == [str(number) for number in range(10)]
+
+
+def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):
+    """One of a corpus is long, and requests wait while it is parsed; a record that has changed is read."""
+    read, read_record = [], records.read_record
+
+    def counted(where, stage):
+        read.append(stage)
+        return read_record(where, stage)
+
+    monkeypatch.setattr(serve, "_LOOK", 1000.0)
+    current = serve.open_current(run)
+    monkeypatch.setattr(records, "read_record", counted)
+    assert not current.refresh() and "prepare" not in read
+    os.utime(run.record("prepare"))
+    assert not current.refresh() and "prepare" in read
+    current.close()
 
 
 def test_the_server_changes_documents_where_it_may(run, monkeypatch):

@@ -245,10 +245,10 @@ def own_passages(run: Run, collection: Collection) -> RowTexts:
 def address_of(run: Run) -> Callable[[Candidate], str]:
     """Gives the address of a passage of a run: that of its document."""
     prepared = run.holder("prepare").config
-    base = run.config.documents.base_url or prepared.documents.base_url
+    base, are_cut = run.config.documents.base_url or prepared.documents.base_url, run.prepares
 
     def of(passage: Candidate) -> str:
-        id = document_of(passage.id) if run.prepares else passage.id
+        id = document_of(passage.id) if are_cut else passage.id
         return urls.of_document(base, passage.url, id, passage.title)
 
     return of
