@@ -23,6 +23,7 @@ def test_devices_share_the_batches_of_the_curves(packed, tmp_path, monkeypatch):
     assert "| 2 x CPU |" in (tmp_path / "results.md").read_text()
 
 
+@pytest.mark.long
 def test_devices_share_rows_and_parameters(packed, tmp_path):
     found = performed(devices, packed, tmp_path)
     assert found["failures"] == {}

@@ -51,7 +51,7 @@ def folder(family, tmp_path_factory):
     return MAKERS[family](tmp_path_factory.mktemp("models") / NAMES[family])
 
 
-@pytest.fixture(scope="module", params=[0, 2])
+@pytest.fixture(scope="module", params=[0, pytest.param(2, marks=pytest.mark.long)])
 def trained(request, folder, tmp_path_factory):
     """The run of one command line, of all parameters or of adapters; all of its stages and the export are done."""
     place = tmp_path_factory.mktemp("runs")

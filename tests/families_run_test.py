@@ -190,6 +190,7 @@ def test_the_papers_pre_training_runs_from_random_weights(pretrained):
     assert {"dense", "bm25"} <= {system for system, _, _ in values(pretrained.folder)}
 
 
+@pytest.mark.long
 def test_it_goes_on_from_a_folder(pretrained, inputs, tmp_path):
     """Which is the one tower of both, with its projection."""
     folder = pretrained.folder / "export"

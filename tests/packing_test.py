@@ -201,7 +201,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("family", OTHERS)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.long) if name == "gemma3_text" else name for name in OTHERS]
+)
 def test_texts_of_a_row_stay_apart_in_every_family(family):
     changes = {"model.family": family, "model.pooling": "mean", "model.num_layers": 3, **OTHERS[family]}
     batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))

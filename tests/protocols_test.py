@@ -435,6 +435,7 @@ def serve(port):
     server.run(application, listening, application.engine.measures.closed, application.engine.end)
 
 
+@pytest.mark.long
 def test_sigterm_is_told_before_no_connection_is_taken():
     ours, theirs = children.FORK_SERVER.Pipe()
     child = children.FORK_SERVER.Process(target=serve, args=(theirs,))

@@ -104,6 +104,7 @@ def write_set(folder, parts):
     return folder
 
 
+@pytest.mark.long
 def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
     pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n}"]} for n in range(60)]
     for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
@@ -170,6 +171,7 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
     assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
+@pytest.mark.long
 def test_a_set_is_trained_on_by_its_own_files(model, tmp_path, caplog):
     """The dev question 5 is of the test too, 10 of train is validated on: the test keeps them all."""
     folder = write_set(tmp_path / "own", {"train": range(10, 60), "dev": range(5, 11), "test": range(6), "old": [1]})

@@ -292,10 +292,10 @@ def test_threads_that_search_see_one_generation_each(tmp_path):
             if len(numbers) != 1:
                 wrong.append(numbers)
 
-    threads = [threading.Thread(target=search) for _ in range(8)]
+    threads = [threading.Thread(target=search) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(1, 51):
+    for number in range(1, 26):
         current[0], _ = changing.put({f"d{n}": [Candidate(f"d{n}:0", "", f"owl n{number}")] for n in range(5)})
         if changing.merge():
             current[0] = changing.read()

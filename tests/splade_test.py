@@ -129,6 +129,7 @@ def test_json_vectors_of_other_systems(tmp_path):
     assert second["vector"] == {} and (tmp_path / "elastic-queries.jsonl").exists()
 
 
+@pytest.mark.long
 def test_a_run_is_as_good_on_eight_devices_as_on_one(inputs, tmp_path, request):
     """The same terms of every passage, weights to a thousandth, the same quality. The last test: one device stays."""
     changes = {

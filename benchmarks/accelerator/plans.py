@@ -64,7 +64,7 @@ def attempts(given: Given, all_devices: Devices) -> Iterator[Attempt]:
 
 
 def _curve(given: Given, arm: curves.Arm, all_devices: Devices) -> Iterator[dict[str, Any]]:
-    """The step of an arm, and what its towers are evaluated with."""
+    """The step of an arm."""
     pack, chunk = given.pack, given.pack.settings["chunk"]
     config = curves.config_of(pack, arm, arm.tasks == ("mlm",), chunk)
     yield from _step(config, pack.vocab_size, curves.taking_part(pack.settings, all_devices))
@@ -125,7 +125,7 @@ def _embedded(given: Given, name: str, shape: tuple[int, int], side: str, one: D
 
 
 def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool = False) -> Iterator[dict[str, Any]]:
-    """A program of exact search: 8 batches of 512 queries, or as many queries as are served at once."""
+    """A program of exact search: of 512 queries, as a call of many takes them, or of those that are served at once."""
     of = served if is_served else search
     sizes = of.TOY_SIZES if given.is_toy else of.SIZES
     E = (
@@ -140,9 +140,9 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
         form = form.calibrated(ranges_of(rows_NE))
     layout = exact.Layout.of(sizes["rows"], mesh, form.packing(False) if precision != FLOAT32 else None)
     stored_NS = form.encode(rows_NE)[0] if precision != FLOAT32 else rows_NE
-    batches, size = (1, sizes["batch"]) if is_served else (4, sizes["queries"] // 4)
+    size = sizes["batch"] if is_served else min(512, sizes["queries"])
     arrays = (
-        _at(jax.ShapeDtypeStruct((batches, size, E), jnp.float32), NamedSharding(mesh, P())),
+        _at(jax.ShapeDtypeStruct((1, size, E), jnp.float32), NamedSharding(mesh, P())),
         _at(
             jax.ShapeDtypeStruct((mesh.size * layout.share, stored_NS.shape[1]), stored_NS.dtype),
             NamedSharding(mesh, P(mesh.axis_names)),
@@ -153,7 +153,7 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
         exact.search_batches,
         arrays,
         mesh,
-        {"rows": sizes["rows"], "queries": batches * size},
+        {"rows": sizes["rows"], "queries": size},
         layout=layout,
         k=sizes["k"],
     )
