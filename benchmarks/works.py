@@ -85,7 +85,7 @@ def train_late(run: Run, sizes: Sizes) -> Work:
     rules = Rules.of(run.config.model, run.load_vocabulary())
     path = pairs.marked(write_pairs(run, 512), rules)
     return _of_recipe(
-        run, "late_interaction", config | dict(recipe="late_interaction"), path, "PyLate", 4, document=0.5
+        run, "late_interaction", config | dict(recipe="late_interaction"), path, "PyLate", 2, document=0.5
     )
 
 
