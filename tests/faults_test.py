@@ -142,8 +142,7 @@ def assert_same_outcome(folder, other):
             assert (folder / position.relative_to(other)).read_bytes() == position.read_bytes()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["pre-training", "fine-tuning"])
+@pytest.mark.parametrize("kind", ["pre-training", pytest.param("fine-tuning", marks=pytest.mark.long)])
 def test_a_killed_run_ends_as_a_whole_one(kind, tmp_path, request):
     """Killed in training, which its corpus and sets come before; the long tests kill it everywhere."""
     command, whole = map(request.getfixturevalue, FIXTURES[kind])
