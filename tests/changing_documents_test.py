@@ -1,10 +1,12 @@
 """The documents of a run change: by the stage `update`, in Python, and asked of its server."""
 
 import dataclasses
+import gc
 import json
 import os
 import shutil
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -242,6 +244,36 @@ def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):
     os.utime(run.record("prepare"))
     assert not current.refresh() and "prepare" in read
     current.close()
+
+
+def test_a_server_looks_through_no_loaded_module_for_garbage(run, monkeypatch):
+    """That takes 0.3 s, in which nobody is answered. What it serves goes without it, once there is a newer."""
+    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+    from retrieval.serving import server
+
+    frozen = []
+    monkeypatch.setattr(server, "run", lambda *_: frozen.append((gc.get_freeze_count(), len(gc.get_objects()))))
+    try:
+        serve.serve(run)
+    finally:
+        gc.unfreeze()
+    ((kept, others),) = frozen
+    assert kept > 100_000 and others < kept / 10
+
+    current = serve.open_current(run)
+    searched = current.service.search.__self__
+    parts = [weakref.ref(part) for part in (searched, searched.texts, searched.model)]
+    gc.disable()
+    try:
+        current.close()
+        del current, searched
+        for _ in range(500):  # a look may be under way
+            if not any(part() for part in parts):
+                break
+            time.sleep(0.01)
+        assert not any(part() for part in parts)
+    finally:
+        gc.enable()
 
 
 def test_the_server_changes_documents_where_it_may(run, monkeypatch):
