@@ -31,6 +31,7 @@ def _no_number(text: str) -> float:
 
 # What `json.loads` and `json.JSONDecoder` take.
 NUMBERS: dict[str, Any] = {"parse_int": _integer, "parse_float": _decimal, "parse_constant": _no_number}
+_DECODER = json.JSONDecoder(**NUMBERS)  # `json.loads` would make one for every line
 ERRORS = (ValueError, RecursionError, BadNumberError)  # what these may then raise
 
 
@@ -44,6 +45,6 @@ def parse(text: str | bytes, at: str, needed: str = "one object a line is needed
       UserError: it is no JSON, or has a number that is none.
     """
     try:
-        return json.loads(text, **NUMBERS)
+        return _DECODER.decode(text) if isinstance(text, str) else json.loads(text, **NUMBERS)
     except ERRORS as error:
         raise UserError(f"{at}: not valid JSON ({error}); {needed}") from error

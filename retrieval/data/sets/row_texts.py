@@ -58,7 +58,8 @@ class RowTexts(Sequence[Candidate]):
         return next((self._with_url(candidate) for candidate in found if candidate), None)
 
     def _with_url(self, candidate: Candidate) -> Candidate:
-        return dataclasses.replace(candidate, url=self._url_of(candidate))
+        url = self._url_of(candidate)
+        return candidate if url == candidate.url else dataclasses.replace(candidate, url=url)
 
 
 class _File:
