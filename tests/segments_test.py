@@ -128,6 +128,18 @@ def test_in_memory_it_is_the_same():
         check(state, expected)
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_one_merges_while_others_leave_it_to_that_one(tmp_path, is_kept):
+    first = some()
+    in_memory = Documents(InMemory(), RECIPE, lambda: segment.make(first, RECIPE))
+    changing = documents(tmp_path, first) if is_kept else in_memory
+    for number in range(9):
+        state, _ = changing.put({f"new{number}": first["d0"]})
+    with changing._place.merging() as is_alone:
+        assert is_alone and not changing.merge()
+    assert changing.merge() and changing.read().generation == state.generation + 1
+
+
 def test_what_has_not_changed_is_not_embedded_again():
     seen, first = [], some()
 

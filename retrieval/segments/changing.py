@@ -48,7 +48,7 @@ class InMemory:
 
     def __init__(self) -> None:
         self._state: State | None = None
-        self._lock = threading.Lock()
+        self._lock, self._merging = threading.Lock(), threading.Lock()
 
     def read(self) -> State | None:
         return self._state
@@ -58,8 +58,14 @@ class InMemory:
         with self._lock:
             yield
 
-    def merging(self) -> AbstractContextManager[bool]:
-        return contextlib.nullcontext(True)
+    @contextlib.contextmanager
+    def merging(self):
+        is_alone = self._merging.acquire(blocking=False)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                self._merging.release()
 
     def keep(self, made: Segment) -> Segment:
         return made
