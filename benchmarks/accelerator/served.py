@@ -4,6 +4,7 @@ Queries go through the server's own batches: embedded on the device, compared th
 are left out, which a bare machine has not; benchmarks/README.md has what they take.
 """
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +89,8 @@ def _search(given: Given, sizes: Mapping[str, Any]) -> Callable[[list[list[int]]
         for length in range(16, _length(given) + 1, 16):
             search([[0] * length] * count)
         count *= 2
+    gc.collect()
+    gc.freeze()  # as the server does: a look through all modules is a pause
     return search
 
 
