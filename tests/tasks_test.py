@@ -159,7 +159,7 @@ def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_pa
     assert whole[0]["document"].shape == (4, 2, 80) and whole[0]["document_id"].shape == (16, 1)
     ids, plain = (
         np.concatenate([batch["document_id"][:, 0] for batch in some])
-        for some in (whole, take(batches(corpus, name), 12))
+        for some in (whole, take(batches(corpus, name, lanes=4), 12))
     )
     assert (ids != plain).any() and len(set(ids) & set(plain)) > 0.8 * len(set(plain))
     before = batches(corpus, name, **kwargs)
