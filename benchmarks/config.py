@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from configs import ict_bfs_wlp
 
 MODELS = {
+    "L2 H128": dict(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512),
     "L4 H256": dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024),
     "L6 H384": dict(num_layers=6, hidden_size=384, num_heads=12, mlp_size=1536),
     "L12 H768": dict(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072),

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import markdown, spread
-from benchmarks.worker import DEVICE, PROCESSOR, MissingError
+from benchmarks.measure import markdown, number, spread
+from benchmarks.worker import PROCESSOR, MissingError
 from retrieval.errors import UserError
 
 _Rounds = Sequence[Mapping[str, float]]
@@ -24,12 +24,9 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 _ENVIRONMENT = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "HF_HUB_OFFLINE": "1",
+    "JAX_PLATFORMS": "cpu",
     "PYTHONWARNINGS": "ignore",
 }
-
-# The share of a GPU's memory that JAX takes: by itself three quarters, while torch may have all. It reads either name,
-# and refuses both at a time.
-_MEMORY, _OLD_MEMORY = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +60,12 @@ class Work:
     Attributes:
       systems: those that a target is against are the others, all the rest are ours.
       warm: turns of a process that are not counted, before the one that is; 0 for measures of a process's whole life.
-      accelerator: whether it is one's work. Where there is none, or too little of its memory, ours may be missing too.
     """
 
     title: str
     systems: Sequence[System]
     targets: Sequence[Target]
     warm: int = 1
-    accelerator: bool = False
 
     def ours(self) -> list[str]:
         """The names of our systems, the settings among which the best counts."""
@@ -96,7 +91,7 @@ class Process:
             raise
 
     def turn(self) -> dict[str, Any]:
-        """Measures once: the numbers, and under `DEVICE` the accelerator, where the system names one."""
+        """Measures once."""
         with contextlib.suppress(BrokenPipeError):  # it has ended: there will be no answer
             print(file=self._process.stdin, flush=True)
         return self._answer()
@@ -128,48 +123,30 @@ def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
 
     Returns:
       The spread of every measure of every system, the ratio of our best system to each that a target names (the spread
-      of the ratios within rounds), the systems that were left out, with the reason, and the accelerator that was
-      measured, which the title names too ('' for a CPU).
+      of the ratios within rounds), and the systems that were left out, with the reason.
 
     Raises:
       UserError: a system of ours is missing, or any system fails.
     """
     missing: dict[str, str] = {}
     rows: dict[str, list[dict[str, float]]] = {}
-    devices: set[str] = set()
     with tempfile.TemporaryDirectory() as cache:
         # What was compiled in an earlier round is not part of a start: there nothing is kept.
         environment = _ENVIRONMENT | ({"JAX_COMPILATION_CACHE_DIR": cache} if work.warm else {})
-        if not work.accelerator:
-            environment["JAX_PLATFORMS"] = "cpu"
-        elif not (os.environ.get(_MEMORY) or os.environ.get(_OLD_MEMORY)):
-            environment[_MEMORY] = "0.95"
         for _ in range(rounds):
             for system in work.systems:
                 if system.name not in missing:
                     try:
                         row = _turn(system, work.warm, peer_python, environment)
                     except MissingError as error:
-                        if not (system.is_peer or work.accelerator):
+                        if not system.is_peer:
                             raise UserError(f"'{system.name}' cannot run: {error}") from error
                         missing[system.name] = str(error)
                         rows.pop(system.name, None)
                     else:
-                        devices.add(row.pop(DEVICE, ""))
                         rows.setdefault(system.name, []).append(row)
     measured = {name: {key: spread([row[key] for row in taken]) for key in taken[0]} for name, taken in rows.items()}
-    device = " and ".join(sorted(devices - {""}))
-    title = f"{work.title}, {device}" if device else work.title
-    ratios = list(_ratios(work, rows))
-    return {"title": title, "device": device, "systems": measured, "ratios": ratios, "missing": missing}
-
-
-def check_python(path: str) -> None:
-    """Raises `UserError` where the interpreter of the peers cannot run."""
-    try:
-        subprocess.run([path, "-c", ""], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UserError(f"--peer_python={path}: not a Python that runs ({error}); benchmarks/README.md") from error
+    return {"title": work.title, "systems": measured, "ratios": list(_ratios(work, rows)), "missing": missing}
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -184,7 +161,7 @@ def details(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return markdown(
         ["work", "system", "measure", "median", "lowest", "highest"],
         (
-            [result["title"], system, measure, *map(_number, values.values())]
+            [result["title"], system, measure, *map(number, values.values())]
             for result in results
             for system, measures in result["systems"].items()
             for measure, values in measures.items()
@@ -238,7 +215,7 @@ def _lines(result: Mapping[str, Any]) -> Iterator[list[str]]:
             row["ours"],
             row["against"],
             row["measure"],
-            *map(_number, row["values"]),
+            *map(number, row["values"]),
             f"**{ratio[0]}**",
             *ratio[1:],
             goal,
@@ -246,7 +223,3 @@ def _lines(result: Mapping[str, Any]) -> Iterator[list[str]]:
         ]
     for name, reason in result["missing"].items():
         yield [result["title"], "", name, f"left out: {reason}", *[""] * 7]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -137,13 +137,8 @@ def _call(function: Callable[[], Any], seconds: float) -> int:
 
 
 def _settings(config: ConfigDict) -> dict[str, Any]:
-    return {
-        "rows": config.train.batch_size,
-        "lanes": config.data.lanes,
-        "query_length": config.data.query_length,
-        "document_length": config.data.document_length,
-        "cores": len(os.sched_getaffinity(0)),
-    }
+    sizes = {name: config.data[name] for name in ("lanes", "query_length", "document_length")}
+    return {"rows": config.train.batch_size, **sizes, "cores": len(os.sched_getaffinity(0))}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.config import MODELS
 from benchmarks.contest import System, Target, Work
 from retrieval import files
 from retrieval.errors import UserError
@@ -17,12 +18,6 @@ _PEER = "sentence-transformers, Trainer"
 _BATCH = 64
 _TEST = "test"
 
-SIZES = {
-    "L2 H128": dict(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512),
-    "L4 H256": dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024),
-    "L12 H768": dict(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072),
-}
-
 
 def speed(folder: Path, beir: Path, vocabulary: str, size: str, steps: int) -> Work:
     """Pairs a second of a whole training run, after a first quarter of its steps, in which programs are compiled.
@@ -30,7 +25,7 @@ def speed(folder: Path, beir: Path, vocabulary: str, size: str, steps: int) -> W
     Args:
       folder: of the benchmarks, for the pairs.
       beir: a set with judgements to train on and to test with.
-      size: in `SIZES`.
+      size: in `MODELS`.
 
     Raises:
       UserError: the set has no judgements to train on.
@@ -58,7 +53,7 @@ def _systems(given: Mapping[str, Any]) -> tuple[System, System]:
 
 def _given(folder: Path, beir: Path, vocabulary: str, size: str, steps: int) -> dict[str, Any]:
     """What both sides get."""
-    model = dict(SIZES[size], embed_dim=SIZES[size]["hidden_size"], dropout=0.0, attention_dropout=0.0)
+    model = dict(MODELS[size], embed_dim=MODELS[size]["hidden_size"], dropout=0.0, attention_dropout=0.0)
     train = dict(batch_size=_BATCH, learning_rate=5e-4, warmup_ratio=0.067, temperature=0.05)
     config = dict(model=model, train=train, data=dict(query_length=32, document_length=128))
     pairs = write_pairs(folder, beir)

@@ -22,3 +22,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table whose first column is text and whose others are numbers."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return [f"| {' | '.join(header)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"

@@ -67,18 +67,14 @@ def _memory(pid: int) -> tuple[int, int]:
 
 def main(command: Sequence[str]) -> int:
     """Runs a command, prints its time and its peaks, and returns its exit status."""
-    usage = "python -m benchmarks.memory COMMAND ..."
-    if not command:
-        print(f"error: a command is missing: {usage}", file=sys.stderr)
-        return 2
-    if command[0] in ("-h", "--help"):
+    if not command or command[0] in ("-h", "--help"):
         print(__doc__)
-        return 0
+        return 0 if command else 2
     began = time.perf_counter()
     try:
         process = subprocess.Popen(command)
     except OSError as error:
-        print(f"error: {command[0]}: {error.strerror}; a program is needed: {usage}", file=sys.stderr)
+        print(f"error: {command[0]}: {error.strerror}; a program is needed", file=sys.stderr)
         return 2
     peaks = watch(process)
     megabytes = ", ".join(f"{name} {kilobytes / 1024:,.0f} MiB" for name, kilobytes in peaks._asdict().items())

@@ -1,5 +1,6 @@
 """Pairs of a prepared corpus in a file, so that systems which share no process train on the same ones."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
 
 if TYPE_CHECKING:  # peers read pairs too, in an environment that lacks what it imports
+    from ml_collections import ConfigDict
+
     from retrieval.methods.late_interaction.marks import Rules
 
 Rows = Mapping[str, np.ndarray]
@@ -53,9 +56,18 @@ def marked(path: Path, rules: "Rules") -> Path:
     return made
 
 
-def fit(batches: Sequence[Rows], packing: Packing) -> bool:
-    """Whether the pairs of every lane fit into its rows."""
-    return all(packing.pack(lane) for rows in batches for lane in _lanes(rows, packing))
+def smallest_share(config: "ConfigDict", batches: Sequence[Rows], side: str, least: float) -> float | None:
+    """The smallest share of a side's rows, from `least` on by 0.02, into which the pairs of every lane fit."""
+    from retrieval.recipes.recipe import recipe_of
+
+    changed = config.copy_and_resolve_references()
+    for share in (round(least + 0.02 * i, 2) for i in range(int((1 - least) / 0.02) + 1)):
+        changed.data.pack.update(query=share, document=share)
+        packing = recipe_of(changed).packing()
+        alone = dataclasses.replace(packing, texts={side: packing.texts[side]})
+        if all(alone.pack(lane) for rows in batches for lane in _lanes(rows, alone)):
+            return share
+    return None
 
 
 def tokens(rows: Rows) -> int:

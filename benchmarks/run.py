@@ -9,6 +9,7 @@ tables, and writes them and the numbers into WORKDIR/benchmarks. benchmarks/READ
 
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,12 @@ _FILES = flags.DEFINE_integer("files", Sizes.files, "Files of articles to tokeni
 _BEIR = flags.DEFINE_string("beir", None, f"The folder of a BEIR set, for {', '.join(LABELLED)}.")
 _STEPS = flags.DEFINE_integer("steps", Sizes.steps, "Steps of 'learning'.", lower_bound=4)
 _SEEDS = flags.DEFINE_integer("seeds", Sizes.seeds, "Seeds of 'learning'.", lower_bound=1)
-_RESUME = flags.DEFINE_integer("resume", Sizes.resume, "The step to start again from.", lower_bound=1)
 
 
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    jax.config.update("jax_platforms", "cpu")  # an accelerator is for the systems that are measured
+    jax.config.update("jax_platforms", "cpu")
     cli.refuse_arguments(argv)
     names = _WORKS.value or [name for name in WORKS if _BEIR.value or name not in LABELLED]
     for name in names:
@@ -56,7 +56,6 @@ def main(argv: Sequence[str]) -> None:
         _CHUNK.value,
         _DOCUMENTS.value,
         _FILES.value,
-        _RESUME.value,
         Path(_BEIR.value) if _BEIR.value else None,
         _STEPS.value,
         _SEEDS.value,
@@ -71,20 +70,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """`results.json` and `results.md`; works of earlier calls that are not among these results are kept.
-
-    What was measured on an accelerator has its name in the key: another one does not take its place.
-    """
+    """`results.json` and `results.md`; works of earlier calls that are not among these results are kept."""
     path = folder / "results.json"
     before = files.read_json(path) if path.exists() else {}
-    merged = before | {
-        f"{result['name']}, {result['device']}" if result["device"] else result["name"]: {
-            "machine": machine(),
-            "turns": _TURNS.value,
-            **result,
-        }
-        for result in results
-    }
+    merged = before | {result["name"]: {"machine": machine(), "turns": _TURNS.value, **result} for result in results}
     files.write_json(path, merged)
     values = list(merged.values())
     files.write_text(folder / "results.md", "\n".join([*contest.table(values), "", *contest.details(values), ""]))
@@ -105,7 +94,10 @@ def _peer_python() -> str | None:
             "--peer_python is missing: an interpreter that has benchmarks/peers.txt (see benchmarks/README.md); "
             "--alone measures our own systems only"
         )
-    contest.check_python(_PEER_PYTHON.value)
+    try:
+        subprocess.run([_PEER_PYTHON.value, "-c", ""], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(f"--peer_python={_PEER_PYTHON.value}: not a Python that runs ({error})") from error
     return _PEER_PYTHON.value
 
 

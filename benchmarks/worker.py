@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 PROCESSOR = "processor seconds"
-DEVICE = "device"  # in the answer of a turn: not a number, but the name of the accelerator; '' for a CPU
 
-Turn = Callable[[], Mapping[str, float | str]]
+Turn = Callable[[], Mapping[str, float]]
 
 
 class MissingError(Exception):

@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 from benchmarks import config as benchmark
 from benchmarks import labelled, pairs
 from benchmarks.contest import System, Target, Work
-from benchmarks.ours import resume, training
+from benchmarks.ours import training
 from retrieval import files
-from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.marks import Rules
 from retrieval.models.encoder_folder import written_config
@@ -24,13 +23,10 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.recipe import recipe_of
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
 _BASE = "L12 H768"
-_NO_DROPOUT = {"attention_dropout": 0.0}
-_LANE = 128  # pairs that are packed together where a step takes the batch as a whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +38,6 @@ class Sizes:
       chunk: of these, pairs that both sides take at a time.
       documents: to encode.
       files: of articles, to cut.
-      resume: the step to start again from.
       beir: the folder of a BEIR set to fine-tune on, with judgements to train on and to test with.
       steps: of fine-tuning that is judged.
       seeds: of the same.
@@ -52,30 +47,9 @@ class Sizes:
     chunk: int = 32
     documents: int = 1024
     files: int = 16
-    resume: int = 100_000
     beir: Path | None = None
     steps: int = 390
     seeds: int = 10
-
-
-def train_small(run: Run, sizes: Sizes) -> Work:
-    """The train step, L4 H256."""
-    return _train(run, "L4 H256", batch=64, batches=2, pack=dict(query=0.56, document=0.62))
-
-
-def train_base(run: Run, sizes: Sizes) -> Work:
-    """The train step, L12 H768."""
-    return _train(run, _BASE, batch=16, batches=1, pack=dict(query=0.6, document=0.7))
-
-
-def train_modernbert(run: Run, sizes: Sizes) -> Work:
-    """The train step of a small ModernBERT."""
-    return _train(run, "ModernBERT L6 H256", batch=64, batches=1, pack=dict(query=0.56, document=0.62))
-
-
-def train_qwen3(run: Run, sizes: Sizes) -> Work:
-    """The train step of a small Qwen3."""
-    return _train(run, "Qwen3 L4 H256", batch=64, batches=1, pack=dict(query=0.56, document=0.62))
 
 
 def train_late(run: Run, sizes: Sizes) -> Work:
@@ -114,22 +88,6 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     )
 
 
-def accelerator(run: Run, sizes: Sizes) -> Work:
-    """The train step in bfloat16 on one accelerator, L12 H768."""
-    return _on_accelerator(run, 1024, ("none", "dots", "full"), 0, {"bfloat16": 0, "cached loss": 128}, {})
-
-
-def accelerator_fused(run: Run, sizes: Sizes) -> Work:
-    """The same without dropout on attention, so that ours too has the chip's kernel."""
-    return _on_accelerator(run, 1024, ("none", "dots"), 0, {"bfloat16": 0, "cached loss": 128}, _NO_DROPOUT)
-
-
-def accelerator_large(run: Run, sizes: Sizes) -> Work:
-    """The same with gradient caching."""
-    chunk = min(256, sizes.large)
-    return _on_accelerator(run, sizes.large, ("none", "dots"), chunk, {"cached loss": chunk}, _NO_DROPOUT)
-
-
 def loss(run: Run, sizes: Sizes) -> Work:
     """The in-batch loss alone, memory and time."""
     given = dict(batch=sizes.large, dimensions=512)
@@ -140,36 +98,15 @@ def loss(run: Run, sizes: Sizes) -> Work:
 
 def encode(run: Run, sizes: Sizes) -> Work:
     """A corpus to embeddings, L4 H256."""
-    given = _documents(run, "L4 H256", sizes.documents)
+    passages = [str(path) for path in sorted(run.corpus.glob("passages-*.jsonl"))]
+    given = dict(passages=passages, documents=sizes.documents, vocabulary=_vocabulary(run))
+    given["config"] = _config(run, "L4 H256")
     peers = [
         System(f"{_TORCH}, {backend}", "benchmarks.peers.encode", given | dict(backend=backend, rows=32))
         for backend in ("torch", "onnx")
     ]
     targets = [Target("documents/s", peer.name, 1.5) for peer in peers]
     return Work("encode, L4 H256", [System("ours", "benchmarks.ours.encode", given), *peers], targets)
-
-
-def accelerator_encode(run: Run, sizes: Sizes) -> Work:
-    """The same in bfloat16 on one accelerator, L12 H768."""
-    given = _documents(run, _BASE, 8 * sizes.documents) | dict(accelerator=True)
-    given["config"]["model"]["dtype"] = "bfloat16"
-    given["config"]["encode"]["batch_tokens"] = 65536
-    peer = System(f"{_TORCH}, bfloat16", "benchmarks.peers.encode", given | dict(backend="torch", rows=256))
-    ours = System("ours", "benchmarks.ours.encode", given)
-    return Work(
-        f"encode on an accelerator, {_BASE}", (ours, peer), [Target("documents/s", peer.name, 1.0)], accelerator=True
-    )
-
-
-def writing(run: Run, sizes: Sizes) -> Work:
-    """Queries of passages by an encoder-decoder, greedily, by beam search and at random."""
-    model = dict(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512)
-    given = dict(model=model, layers=2, vocab_size=_vocab_size(run), sources=64, source_tokens=128, tokens=31)
-    given |= dict(beams=4, texts=5, top_k=10)
-    peer = System("transformers, BART", "benchmarks.peers.writing", given)
-    ours = System("ours", "benchmarks.ours.writing", given)
-    targets = [Target(f"sources/s, {way}", peer.name, 1.0) for way in ("greedy", "beams", "sampled")]
-    return Work("writing queries, L2 + 2 H128", (ours, peer), targets)
 
 
 def prepare(run: Run, sizes: Sizes) -> Work:
@@ -183,97 +120,21 @@ def prepare(run: Run, sizes: Sizes) -> Work:
     return Work("prepare: tokenise and cut", (ours, peer), (Target("MB/s", peer.name, 5.0),))
 
 
-def sampling(run: Run, sizes: Sizes) -> Work:
-    """Pairs from the shards to the device, against the train step that eats them, L4 H256."""
-    config = _config(run, "L4 H256")
-    given = dict(pairs=str(write_pairs(run, 512)), batch=64, batches=1, config=config, vocab_size=_vocab_size(run))
-    trainer = System("the train step", _OUR_STEP, given)
-    source = System("the input", "benchmarks.ours.sampling", dict(config=config, folder=str(run.folder), seconds=4))
-    return Work("sampling of pairs, L4 H256", (source, trainer), (Target("pairs/s", trainer.name, 10.0),))
-
-
-def exact(run: Run, sizes: Sizes) -> Work:
-    """Exact search among many short embeddings."""
-    return _search(1_000_000, 128)
-
-
-def exact_long(run: Run, sizes: Sizes) -> Work:
-    """Exact search among fewer long embeddings."""
-    return _search(200_000, 512)
-
-
-def start(run: Run, sizes: Sizes) -> Work:
-    """The start of training, at once and after a far checkpoint."""
-    systems = []
-    for step in (sizes.resume, 0):
-        config = ConfigDict(_config(run, "L4 H256", batch_size=4, steps=step + 1))
-        config.base, config.stages = str(run.folder), ("train",)
-        made_of = _fingerprint(run, ("data", "model", "train", "seed"), config)
-        folder = _folder(run) / f"start-{step}-{made_of}"
-        given = dict(config=json.loads(config.to_json()), folder=str(folder), step=step)
-        resume.travel(given["config"], folder, step)
-        systems.append(System(f"step {step:,}", "benchmarks.ours.resume", given))
-    targets = (Target("seconds", systems[1].name, 1.1, at_most=True),)
-    return Work("from the start of a process to a step", systems, targets, warm=0)
-
-
-def protection(run: Run, sizes: Sizes) -> Work:
-    """What guards a run, of the time of ten steps and a checkpoint, L4 H256."""
-    given = dict(pairs=str(write_pairs(run, 512)), batch=32, batches=10, config=_config(run, "L4 H256", batch_size=32))
-    given["vocab_size"] = _vocab_size(run)
-    systems = [
-        System(name, "benchmarks.ours.protection", given | dict(protected=name == "guarded"))
-        for name in ("guarded", "bare")
-    ]
-    targets = [Target(measure, "bare", 1.02, at_most=True) for measure in ("seconds of the steps", "seconds")]
-    return Work("ten steps and a checkpoint", systems, targets)
-
-
-def fine_tune(run: Run, sizes: Sizes) -> Work:
-    """Fine-tuning on labelled texts, a tiny model."""
-    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L2 H128", steps=160)
-
-
-def fine_tune_small(run: Run, sizes: Sizes) -> Work:
-    """The same, a small one."""
-    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L4 H256", steps=60)
-
-
-def fine_tune_base(run: Run, sizes: Sizes) -> Work:
-    """The same, one of BERT's size."""
-    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L12 H768", steps=8)
-
-
-def learning(run: Run, sizes: Sizes) -> Work:
-    """What fine-tuning on labelled texts has taught."""
-    return labelled.learning(_folder(run), _beir(sizes), _vocabulary(run), sizes.steps, sizes.seeds)
-
-
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
-    "train-small": train_small,
-    "train-base": train_base,
-    "train-modernbert": train_modernbert,
-    "train-qwen3": train_qwen3,
+    "train-small": lambda run, _: _train(run, "L4 H256", 64, 2, dict(query=0.56, document=0.62)),
+    "train-base": lambda run, _: _train(run, _BASE, 16, 1, dict(query=0.6, document=0.7)),
+    "train-modernbert": lambda run, _: _train(run, "ModernBERT L6 H256", 64, 1, dict(query=0.56, document=0.62)),
+    "train-qwen3": lambda run, _: _train(run, "Qwen3 L4 H256", 64, 1, dict(query=0.56, document=0.62)),
     "train-late": train_late,
     "train-splade": train_splade,
     "large-batch": large_batch,
-    "accelerator": accelerator,
-    "accelerator-fused": accelerator_fused,
-    "accelerator-large": accelerator_large,
-    "accelerator-encode": accelerator_encode,
     "loss": loss,
     "encode": encode,
-    "writing": writing,
     "prepare": prepare,
-    "sampling": sampling,
-    "exact": exact,
-    "exact-long": exact_long,
-    "start": start,
-    "protection": protection,
-    "fine-tune": fine_tune,
-    "fine-tune-small": fine_tune_small,
-    "fine-tune-base": fine_tune_base,
-    "learning": learning,
+    "fine-tune": lambda run, sizes: labelled.speed(*_labelled(run, sizes), "L2 H128", steps=160),
+    "fine-tune-small": lambda run, sizes: labelled.speed(*_labelled(run, sizes), "L4 H256", steps=60),
+    "fine-tune-base": lambda run, sizes: labelled.speed(*_labelled(run, sizes), _BASE, steps=8),
+    "learning": lambda run, sizes: labelled.learning(*_labelled(run, sizes), sizes.steps, sizes.seeds),
 }
 
 LABELLED = ("fine-tune", "fine-tune-small", "fine-tune-base", "learning")  # those of --beir
@@ -345,33 +206,6 @@ def _of_recipe(run: Run, name: str, config: dict[str, Any], path: Path, peer: st
     )
 
 
-def _on_accelerator(
-    run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Mapping[str, int], changes: Mapping[str, Any]
-) -> Work:
-    """Ours packed, with everything kept for the backward pass and with less, as the memory of the device has room.
-
-    Args:
-      peers: the name of each, and the pairs that it takes at a time; 0 for all.
-      changes: of the model, on both sides.
-    """
-    given = _step(run, batch)
-    config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
-    config["model"] |= changes
-    theirs = given | dict(config=_config(run, _BASE), vocabulary=_vocabulary(run), dtype="bfloat16")
-    theirs["config"]["model"] |= changes
-    peers_of = [System(f"{_TORCH}, {name}", _PEER_STEP, theirs | dict(chunk=chunk)) for name, chunk in peers.items()]
-    _pack(config, given, batch // (chunk_size or _LANE), query=0.4, document=0.4)
-    systems = []
-    for remat in remats:
-        model = config["model"] | dict(dtype="bfloat16", remat=remat, unroll=config["model"]["num_layers"])
-        ours = given | dict(config=config | dict(model=model), vocab_size=_vocab_size(run))
-        systems.append(System(f"ours, packed, remat {remat}", _OUR_STEP, ours))
-    peak = System("products of matrices", "benchmarks.ours.products", dict(size=8192, products=50))
-    targets = [Target("tokens/s", peer.name, 1.3) for peer in peers_of] + [Target("TFLOP/s", peak.name, 0.5)]
-    title = f"train step on an accelerator, {_BASE}, batch {batch}{', no dropout on attention' if changes else ''}"
-    return Work(title, (*systems, *peers_of, peak), targets, accelerator=True)
-
-
 def _pack(config: dict[str, Any], given: Mapping[str, Any], lanes: int, **lowest: float) -> None:
     """Packs a batch in lanes: in the smallest shares from these on, by 0.02, for which all pairs of every lane fit.
 
@@ -385,43 +219,16 @@ def _pack(config: dict[str, Any], given: Mapping[str, Any], lanes: int, **lowest
     config["data"]["lanes"] = lanes
     batches = list(pairs.batches(Path(given["pairs"]), given["batch"], given["batches"]))
     for side, least in lowest.items():
-        shares = (round(least + 0.02 * i, 2) for i in range(int((1 - least) / 0.02) + 1))
-        share = next((share for share in shares if pairs.fit(batches, _packing(config, side, share))), None)
+        share = pairs.smallest_share(ConfigDict(config), batches, side, least)
         if share is None:
             raise UserError(f"the pairs of a lane do not fit: raise config.data.pack.{side}_row, the tokens of a row")
         config["data"]["pack"][side] = share
 
 
-def _packing(config: Mapping[str, Any], side: str, share: float) -> Packing:
-    """How one side is packed; what fits there does not depend on the other."""
-    changed = ConfigDict(config)
-    changed.data.pack.update(query=share, document=share)
-    packing = recipe_of(changed).packing()
-    return dataclasses.replace(packing, texts={side: packing.texts[side]})
-
-
-def _documents(run: Run, model: str, documents: int) -> dict[str, Any]:
-    passages = [str(path) for path in sorted(run.corpus.glob("passages-*.jsonl"))]
-    return dict(passages=passages, documents=documents, vocabulary=_vocabulary(run), config=_config(run, model))
-
-
-def _beir(sizes: Sizes) -> Path:
+def _labelled(run: Run, sizes: Sizes) -> tuple[Path, Path, str]:
     if sizes.beir is None:
         raise UserError("--beir is missing: the folder of a set to fine-tune on, such as --beir=DATA/nfcorpus")
-    return sizes.beir
-
-
-def _step(run: Run, batch: int) -> dict[str, Any]:
-    return dict(pairs=str(write_pairs(run, batch)), batch=batch, batches=1, accelerator=True)
-
-
-def _search(rows: int, dimensions: int) -> Work:
-    given = dict(rows=rows, dimensions=dimensions, queries=2000, k=100)
-    ours, peer = (
-        System("ours", "benchmarks.ours.exact", given),
-        System("FAISS IndexFlatIP", "benchmarks.peers.exact", given),
-    )
-    return Work(f"exact top-100, {rows:,} x {dimensions}", (ours, peer), (Target("queries/s", peer.name, 1.0),))
+    return _folder(run), sizes.beir, _vocabulary(run)
 
 
 def _config(run: Run, model: str, **train: Any) -> dict[str, Any]:

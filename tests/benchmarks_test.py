@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
-from benchmarks import contest, rehearsal
+from benchmarks import contest
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import loss
 from benchmarks.peers import fine_tune as peer
@@ -80,15 +80,6 @@ def test_a_system_that_breaks_ends_all_with_one_message(system):
     with pytest.raises(UserError, match="'peer' ended with status 1; what it said is above"):
         contest.hold(Work("made up", systems, ()), 2, sys.executable)
     assert system.turns() == ["ours", "ours", "peer"]
-
-
-def test_a_stage_is_killed_once_and_resumed(tmp_path):
-    program = "import pathlib, sys, time; mark = pathlib.Path(sys.argv[1])\nif not mark.exists(): "
-    program += "mark.touch(); time.sleep(60)"
-    found = rehearsal.rehearse([sys.executable, "-c", program, str(tmp_path / "mark")], 1)
-    assert 1 <= found["killed"] < 30 and found["resumed"] < 30 and found["peak_mib"] > 0
-    with pytest.raises(UserError, match="ended with status 3"):
-        rehearsal.rehearse([sys.executable, "-c", "raise SystemExit(3)"], 0)
 
 
 def test_the_plain_loss_is_ours():

@@ -154,7 +154,6 @@ class Curves:
         step, state = self._step(config), self._state(config)
         last = values["last"]
         is_first = not any(other.get("points") for other in values["runs"].values() if other.get("tasks"))
-        marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
         metrics: list[Any] = []
         began, waited, counted = time.perf_counter(), 0.0, 0
         with contextlib.closing(_drawn(source.batch, size, parts * last)) as batches:
@@ -173,7 +172,7 @@ class Curves:
                 if counted == 5 and is_first:
                     jax.block_until_ready(said)
                     last = self._shorten((time.perf_counter() - began) / 5, last)
-                    marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
+                marks = {max(1, last * quarter // _QUARTERS) for quarter in range(1, _QUARTERS + 1)}
                 if number % parts or number // parts not in marks:
                     continue
                 jax.block_until_ready(said)

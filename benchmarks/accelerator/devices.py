@@ -57,7 +57,7 @@ def _step(given: Given, devices: int, fsdp: int) -> Iterator[dict[str, Any]]:
 
 def config_of(given: Given, devices: int, fsdp: int) -> ConfigDict:
     """The config of a step on so many devices, of which `fsdp` share parameters."""
-    config = step.config_of(given, step.STEPS[_MODEL], step.TOY_SIZES if given.is_toy else step.SIZES)
+    config = step.config_of(given, step.STEPS[_MODEL])
     config.train.batch_size *= devices
     config.mesh.fsdp = fsdp
     config.model.update(dropout=0.0, unroll=1)

@@ -40,7 +40,7 @@ def attempts(given: Given) -> Iterator[Attempt]:
 
 def _towers(given: Given, name: str) -> tuple[ConfigDict, Any]:
     of_step = step.STEPS[name]
-    config = step.config_of(given, of_step, step.TOY_SIZES if given.is_toy else step.SIZES)
+    config = step.config_of(given, of_step)
     config.model.unroll = 1
     return config, build_towers(config, of_step.vocab_size or given.pack.vocab_size)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import markdown
+from benchmarks.measure import markdown, number
 from retrieval import files
 from retrieval.errors import UserError
 
@@ -151,10 +151,4 @@ def _table(work: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
-    return (
-        f"{value:,.0f}"
-        if isinstance(value, float) and value >= 100
-        else f"{value:.4g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return number(value) if isinstance(value, float) else str(value)

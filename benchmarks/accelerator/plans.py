@@ -44,10 +44,10 @@ def attempts(given: Given, all_devices: Devices) -> Iterator[Attempt]:
     for precision in (FLOAT32, "int8"):
         yield Attempt(f"search: exact, {precision}", lambda precision=precision: _exact(given, precision, all_devices))
     yield Attempt("search: MaxSim of a block", lambda: _maxsim(given, one))
-    yield Attempt("served: queries", lambda: _served(given, one))
+    yield Attempt("served: queries", lambda: _embedded(given, "L12 H768", "queries", one))
     yield Attempt("served: candidates", lambda: _exact(given, FLOAT32, all_devices, is_served=True))
     for name in encoding.MODELS:
-        yield Attempt(f"encoding: {name}", lambda name=name: _encoded(given, name, one))
+        yield Attempt(f"encoding: {name}", lambda name=name: _embedded(given, name, "documents", one))
     for key, arm in curves.ARMS.items():
         if arm.tasks and key != "ict":  # whose program is that of all three tasks
             yield Attempt(f"curves: {arm.label}", lambda arm=arm: _curve(given, arm, all_devices))
@@ -72,8 +72,7 @@ def _curve(given: Given, arm: curves.Arm, all_devices: Devices) -> Iterator[dict
 
 def _of_step(given: Given, of_step: step.Step, one: Devices) -> Iterator[dict[str, Any]]:
     """A step of true size, with the first setting of `remat` that fits."""
-    sizes = step.TOY_SIZES if given.is_toy else step.SIZES
-    config = step.config_of(given, of_step, sizes)
+    config = step.config_of(given, of_step)
     for remat in of_step.remats:
         config.model.remat = remat
         for numbers in _step(config, of_step.vocab_size or given.pack.vocab_size, one):
@@ -93,22 +92,16 @@ def _step(config: ConfigDict, vocab_size: int, used: Devices) -> Iterator[dict[s
     yield numbers | _seconds(planned.least, planned.step, used) | {"compiled in, s": time.monotonic() - began}
 
 
-def _encoded(given: Given, name: str, one: Devices) -> Iterator[dict[str, Any]]:
-    """A batch of the longest documents."""
-    sizes = encoding.TOY_SIZES if given.is_toy else encoding.SIZES
-    length = sizes["document_length"]
-    yield from _embedded(given, name, (sizes["batch_tokens"] // length, length), "documents", one)
-
-
-def _served(given: Given, one: Devices) -> Iterator[dict[str, Any]]:
-    """A full batch of the longest queries."""
-    sizes, length = served.TOY_SIZES if given.is_toy else served.SIZES, given.pack.settings["data"]["query_length"]
-    yield from _embedded(given, "L12 H768", (sizes["batch"], length), "queries", one)
-
-
-def _embedded(given: Given, name: str, shape: tuple[int, int], side: str, one: Devices) -> Iterator[dict[str, Any]]:
+def _embedded(given: Given, name: str, side: str, one: Devices) -> Iterator[dict[str, Any]]:
+    """A full batch of the longest queries that are served, or of the longest documents that are encoded."""
+    if side == "queries":
+        sizes, length = served.TOY_SIZES if given.is_toy else served.SIZES, given.pack.settings["data"]["query_length"]
+        shape = sizes["batch"], length
+    else:
+        sizes = encoding.TOY_SIZES if given.is_toy else encoding.SIZES
+        shape = sizes["batch_tokens"] // sizes["document_length"], sizes["document_length"]
     of_step = step.STEPS[name]
-    config = step.config_of(given, of_step, step.TOY_SIZES if given.is_toy else step.SIZES)
+    config = step.config_of(given, of_step)
     config.model.update(unroll=1, attention="plain")
     model, mesh = abstract_model(config, of_step.vocab_size or given.pack.vocab_size), sharding.make_mesh(devices=one)
     params = parameters_of(model)
@@ -128,11 +121,7 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
     """A program of exact search: of 512 queries, as a call of many takes them, or of those that are served at once."""
     of = served if is_served else search
     sizes = of.TOY_SIZES if given.is_toy else of.SIZES
-    E = (
-        sizes["dimensions"]
-        if not is_served
-        else step.config_of(given, step.STEPS["L12 H768"], step.SIZES).model.embed_dim
-    )
+    E = step.config_of(given, step.STEPS["L12 H768"]).model.embed_dim if is_served else sizes["dimensions"]
     mesh = jax.make_mesh((len(all_devices),), ("rows",), devices=all_devices)
     form = Form(precision, E)
     rows_NE = np.random.default_rng(0).standard_normal((64, E), np.float32)

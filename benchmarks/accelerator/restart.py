@@ -92,8 +92,7 @@ def train(data: Path, folder: Path, is_toy: bool) -> None:
     from retrieval.training import loop, sharding
 
     given = Given(data, folder, "", 0.0, "" if is_toy else "a card")
-    sizes, mesh = step.TOY_SIZES if is_toy else step.SIZES, training.one_device()
-    config = step.config_of(given, step.STEPS[_MODEL], sizes)
+    mesh, config = training.one_device(), step.config_of(given, step.STEPS[_MODEL])
     config.model.unroll, config.train.steps = 1, _STEPS
     config.loop.update(validate_every=0, keep_checkpoints=2)
     rates = {task: given.pack.settings["rates"][task] for task in TASKS}

@@ -71,8 +71,7 @@ def _ask(given: Given, sizes: Mapping[str, Any], pause: float, opened: list[Batc
 
 def _search(given: Given, sizes: Mapping[str, Any]) -> Callable[[list[list[int]]], list[np.ndarray]]:
     """From the token ids of some queries to the rows of the best candidates; all that is needed is compiled."""
-    of_step = step.STEPS["L12 H768"]
-    config = step.config_of(given, of_step, step.TOY_SIZES if given.is_toy else step.SIZES)
+    config = step.config_of(given, step.STEPS["L12 H768"])
     config.model.unroll = 1
     towers = build_towers(config, given.pack.vocab_size)
     on_mesh = OnMesh(config, towers, given.pack.special("sep"), training.one_device())

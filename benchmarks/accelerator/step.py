@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -19,12 +20,12 @@ from benchmarks import pairs
 from benchmarks.accelerator.data import TASKS, VOCABULARY, Pairs
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.contest import Process, System
-from benchmarks.ours import products, train_step
+from benchmarks.measure import timed
+from benchmarks.ours import train_step, training
 from benchmarks.peers import train_step as peers
-from benchmarks.worker import DEVICE, PROCESSOR, MissingError, Turn, serve
+from benchmarks.worker import PROCESSOR, MissingError, Turn, serve
 from retrieval.methods.late_interaction.marks import COUNTED, OTHER
 from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.recipe import recipe_of
 
 TURNS = 3  # after one that is not counted
 _SYSTEM = "benchmarks.accelerator.step"  # what a bare machine can run, whichever system it is
@@ -110,14 +111,15 @@ def turns(system: System) -> Iterator[dict[str, Any]]:
         numbers: dict[str, Any] = {"seconds until warm": round(time.monotonic() - began, 1)}
         for number in range(TURNS):
             turn = process.turn()
-            turn = {name: value for name, value in turn.items() if name not in (DEVICE, PROCESSOR)}
+            turn = {name: value for name, value in turn.items() if name != PROCESSOR}
             if all(turn[name] >= numbers.get(name, 0) for name in ("tokens/s", "TFLOP/s") if name in turn):
                 numbers |= turn
             yield numbers | {"turns": number + 1}
 
 
-def config_of(given: Given, step: Step, sizes: Mapping[str, Any]) -> ConfigDict:
+def config_of(given: Given, step: Step) -> ConfigDict:
     """The config of a step, with a text a row."""
+    sizes = TOY_SIZES if given.is_toy else SIZES
     config = ConfigDict(given.pack.facts["config"])
     size = max(2, int(sizes["batch"] * step.batch))
     config.recipe, config.seed = step.recipe, 0
@@ -162,15 +164,13 @@ def in_rows(config: ConfigDict, path: Path, lane: int, batches: int) -> ConfigDi
     config.data.lanes = max(1, size // lane)
     config.data.pack.update(query_row=128, document_row=max(384, config.data.document_length))
     rows = list(pairs.batches(path, size, batches))
-    config.data.pack.update(query=1.0, document=1.0)
     for side in ("document", "query"):
-        shares = [round(float(share), 2) for share in np.arange(0.26, 1.01, 0.02)]
-        config.data.pack[side] = next((share for share in shares if _fit(config, side, share, rows)), 1.0)
+        config.data.pack[side] = pairs.smallest_share(config, rows, side, 0.26) or 1.0
     return config
 
 
 def _ours(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    config, batches = config_of(given, step, sizes), sizes["batches"]
+    config, batches = config_of(given, step), sizes["batches"]
     path = write_pairs(given, config, batches, folder)
     if step.recipe == "two_tower":
         config = in_rows(config, path, sizes["lane"], batches)
@@ -190,7 +190,7 @@ def _ours(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) -> I
 
 
 def _theirs(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    config, batches = config_of(given, step, sizes), sizes["batches"]
+    config, batches = config_of(given, step), sizes["batches"]
     path = write_pairs(given, config, batches, folder)
     settings: dict[str, Any] = dict(pairs=str(path), batch=config.train.batch_size, batches=batches, chunk=0)
     settings |= dict(accelerator=not given.is_toy, vocabulary=str(given.pack.folder / VOCABULARY))
@@ -203,18 +203,25 @@ def _theirs(given: Given, step: Step, sizes: Mapping[str, Any], folder: Path) ->
     yield from turns(System(step.peer, _SYSTEM, settings))
 
 
-def _fit(config: ConfigDict, side: str, share: float, rows: Sequence[pairs.Rows]) -> bool:
-    """Whether all pairs of every lane fit, with this share of a side's rows."""
-    changed = config.copy_and_resolve_references()
-    changed.data.pack[side] = share
-    packing = recipe_of(changed).packing()
-    return packing is not None and pairs.fit(rows, packing)
+def _products(settings: Mapping[str, Any]) -> Turn:
+    """Products of large square matrices in bfloat16, one after the other: what the device reaches at best."""
+    training.check_accelerator()
+    size, products = settings["size"], settings["products"]
+
+    @jax.jit
+    def chain(x_NN: jax.Array, w_NN: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, products, lambda _, x_NN: x_NN @ w_NN, x_NN)
+
+    # Orthogonal on average: the numbers neither grow nor vanish.
+    x_NN, w_NN = (jax.random.normal(jax.random.key(seed), (size, size), "bfloat16") / size**0.5 for seed in (0, 1))
+    operations = 2 * products * size**3
+    return lambda: {"TFLOP/s": operations / timed(lambda: jax.block_until_ready(chain(x_NN, w_NN)))[1] / 1e12}
 
 
 def prepare(settings: Mapping[str, Any]) -> Turn:
     """Products, or a train step of ours or of a peer."""
     if "products" in settings:
-        return products.prepare(settings)
+        return _products(settings)
     return (peers.prepare if "vocabulary" in settings else train_step.prepare)(settings)
 
 

@@ -12,7 +12,7 @@ from benchmarks.measure import timed
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, vocabulary, passages (.jsonl files), documents; accelerator where it is one's work."""
+    """Settings: config, vocabulary, passages (.jsonl files), documents."""
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
@@ -22,8 +22,6 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.recipes.towers import Embedder, build_towers, candidate_windows
     from retrieval.search import encoding
 
-    if settings.get("accelerator"):
-        training.check_accelerator()
     config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
     mesh = training.one_device()
     params = parameters_of(build_towers(config, len(vocabulary)))
@@ -46,7 +44,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
                 multiple=mesh.size,
             )
 
-    return lambda: {"documents/s": len(items) / timed(work)[1], worker.DEVICE: training.accelerator()}
+    return lambda: {"documents/s": len(items) / timed(work)[1]}
 
 
 if __name__ == "__main__":

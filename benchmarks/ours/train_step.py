@@ -37,7 +37,6 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return numbers | {
             "TFLOP/s": operations / seconds / 1e12,
             "peak MB of the device": training.peak_device_mb(),
-            worker.DEVICE: training.accelerator(),
         }
 
     return turn

@@ -16,13 +16,10 @@ class TrainStep:
 
     def __init__(self, config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh):
         model = abstract_model(config, vocab_size)
-        self._config = config
-        self._vocab_size = vocab_size
-        self._mesh = mesh
+        self._config, self._vocab_size, self._mesh = config, vocab_size, mesh
         self._step = train_state.make_step(config, model)
-        self._state = initial_parameters.initial_state(
-            config, vocab_size, train_state.abstract_state(config, model, mesh)
-        )
+        like = train_state.abstract_state(config, model, mesh)
+        self._state = initial_parameters.initial_state(config, vocab_size, like)
 
     def __call__(self, rows: Mapping) -> Mapping[str, jax.Array]:
         """Raises `MissingError` where the memory of the device is too small."""
@@ -48,12 +45,6 @@ def one_device() -> jax.sharding.Mesh:
     return sharding.make_mesh(devices=jax.devices()[:1])
 
 
-def accelerator() -> str:
-    """The kind of the first device, such as 'NVIDIA H100 80GB HBM3'; '' where it is a CPU."""
-    device = jax.devices()[0]
-    return "" if device.platform == "cpu" else device.device_kind
-
-
 def peak_device_mb() -> float:
     """The highest memory of the first accelerator since the process began; 0 where it does not say, such as a CPU."""
     return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
@@ -61,8 +52,7 @@ def peak_device_mb() -> float:
 
 def check_accelerator() -> None:
     """Raises `MissingError` where there are CPUs alone."""
-    if not accelerator():
+    if jax.devices()[0].platform == "cpu":
         raise worker.MissingError(
-            f'JAX sees no accelerator: pip install "jax[cuda12]=={jax.__version__}" (or cuda13, or tpu) brings what it '
-            "needs, see benchmarks/README.md"
+            f'JAX sees no accelerator: pip install "jax[cuda12]=={jax.__version__}", or cuda13, or tpu'
         )

@@ -73,7 +73,6 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             "tokens/s": sum(map(pairs.tokens, batches)) / seconds,
             "peak MB": worker.peak_mb(),
             "peak MB of the device": torch.cuda.max_memory_allocated() / 1e6 if on_gpu else 0,
-            worker.DEVICE: torch.cuda.get_device_name() if on_gpu else "",
         }
 
     return turn
