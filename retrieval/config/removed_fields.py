@@ -21,6 +21,8 @@ REMOVED: dict[str, str] = {
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
     "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
+    "train.spread_out": "The regulariser that spread embeddings is gone; leave it out.",
+    "train.spread_out_mean": "The regulariser that spread embeddings is gone; leave it out.",
     "weigh.square_root": "Frequencies are weights times config.weigh.scale; leave it out.",
 }
 

@@ -562,12 +562,6 @@ declare(
         one_of("negatives", ("all", "hard")),
         "in_batch_softmax: whom train.hardness weighs: all documents that are negatives, or a query's own hard ones",
     ),
-    spread_out=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "of two towers: weight of what a batch's mean squared cosine, on each side, is above 1 / its dimensions",
-    ),
-    spread_out_mean=Field(0.0, NOT_NEGATIVE, "of two towers: weight of the square of a batch's mean cosine"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     retrieved=Field(
         0,

@@ -28,11 +28,9 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Loss
-from retrieval.training.spread_out import spread_out
 
 _LOG_Q = "train.log_q"
 _SCALE = "model.learned_scale"
-_SPREAD, _SPREAD_MEAN = "train.spread_out", "train.spread_out_mean"
 
 
 class TwoTowerRecipe(PairRecipe):
@@ -42,7 +40,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
-    options = (*PairRecipe.options, _SPREAD, _SPREAD_MEAN, _SCALE, matryoshka.SIZES, matryoshka.WEIGHTS)
+    options = (*PairRecipe.options, _SCALE, matryoshka.SIZES, matryoshka.WEIGHTS)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -98,7 +96,6 @@ class TwoTowerRecipe(PairRecipe):
         """The loss that the config names, of the embeddings of a batch."""
         loss, chunk_size = self._of_embeddings(), self.config.train.chunk_size
         of_cosines = self.loss is not None and self.loss.of_cosines
-        weights = self.config.train.spread_out, self.config.train.spread_out_mean
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
@@ -112,9 +109,6 @@ class TwoTowerRecipe(PairRecipe):
             scale = {} if model.scale is None else {"scale": model.scale}
             loss_B, metrics = loss(query_BE, document_BKE, {**batch, **scale})
             metrics |= {name: jnp.zeros_like(loss_B) + value for name, value in scale.items()}
-            if any(weights):
-                spread = spread_out((query_BE, document_BKE[:, 0]), *weights)
-                loss_B, metrics = loss_B + spread, metrics | {"spread_out": jnp.zeros_like(loss_B) + spread}
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch

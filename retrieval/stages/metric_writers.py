@@ -19,8 +19,6 @@ _SHOWN = {
     "masked_ids": ".2f",
     "masked_margin": ".2f",
     "masked_guide": ".2f",
-    "recall@1 of bits": ".3f",
-    "spread_out": ".4f",
     "scale": ".3f",
     "accuracy": ".3f",
     "mlm": ".3f",
