@@ -104,9 +104,9 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
     for name in filter(None, names):
         if name not in given:
             raise unknown_name(f"prompt of {folder}", name, given)
-    texts = [
-        given[name] if name else next(filter(None, map(given.get, known)), "") for name, known in zip(names, usual)
-    ]
+    # One that is there counts, be it empty.
+    chosen = [name or next(filter(given.__contains__, known), "") for name, known in zip(names, usual)]
+    texts = [given.get(name, "") for name in chosen]
     if not all(map(fields.PREFIX.fits, texts)):
         raise UserError(
             f"{folder / SETTINGS}: one of its prompts is not {fields.PREFIX.needed}; mend it, or export it again"
@@ -117,6 +117,8 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
             f"{folder / SETTINGS}: default_prompt_name is {default!r}, of neither queries nor documents: call that "
             f"prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
         )
+    if any(texts):
+        _log.info("%s: before queries %r, before documents %r", folder, *texts)
     if others := [name for name, text in given.items() if text and text not in texts]:
         _log.info(
             "%s: its prompts %s stand before no text unless named: prompt_name, query_prompt, document_prompt",
