@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from support.modules import spread
 from support.tiny_pairs import CONFIG, pairs, scores
 
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import (
     CrossEncoder,
@@ -18,8 +18,8 @@ from retrieval.methods.reranker.model import (
     load_cross_encoder,
     write_cross_encoder,
 )
-from retrieval.methods.reranker.trained import Lengths, joined
 from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.transformer_config import TransformerConfig
 
 
 def loaded(folder):
@@ -103,19 +103,51 @@ def test_the_head_of_a_roberta_is_a_pooler_and_a_classifier(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("template", "expected"),
+    ("around", "query", "expected"),
     [
-        (Template((2,), (3,), (3,)), [2, 7, 3, 8, 9, 10, 3]),
-        (Template((2,), (3, 3), (3,)), [2, 7, 3, 3, 8, 9, 3]),
-        (Template((), (3,), (3,)), [7, 3, 8, 9, 10, 11, 3]),
-        (Template((2,), (), (3,)), [2, 7, 8, 9, 10, 11, 3]),
+        (PairTemplate((2,), (3,), (3,)), [7], [2, 7, 3, 8, 9, 10, 3]),
+        (PairTemplate((2,), (3, 3), (3,)), [7], [2, 7, 3, 3, 8, 9, 3]),
+        (PairTemplate((), (3,), (3,)), [7], [7, 3, 8, 9, 10, 11, 3]),
+        (PairTemplate(), [5, 6, 7, 7, 7], [5, 6, 7, 7, 8, 9, 10]),
     ],
-    ids=["BERT", "RoBERTa", "an end alone", "no separator"],
 )
-def test_what_stands_around_a_pair_is_the_tokenizers(template, expected):
-    """The documents are cut to the rest of seven tokens."""
-    beginning = [*template.before, 7, *template.between]
-    assert joined(beginning, [8, 9, 10, 11], template, Lengths(3, 7)) == expected
+def test_the_longer_of_a_pair_is_cut_first(around, query, expected):
+    assert around.row(query, [8, 9, 10, 11], 7) == expected
+
+
+def test_the_pooler_of_a_distilbert_has_a_relu(tmp_path):
+    """Its tensors, by what BERT's are called, and no token types."""
+    model = written(tmp_path, 1)
+    names = {
+        "bert.pooler.dense": "pre_classifier",
+        "bert.encoder.layer": "distilbert.transformer.layer",
+        "attention.self.query": "attention.q_lin",
+        "attention.self.key": "attention.k_lin",
+        "attention.self.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm",
+        "intermediate.dense": "ffn.lin1",
+        ".output.dense": ".ffn.lin2",
+        ".output.LayerNorm": ".output_layer_norm",
+        "bert.embeddings": "distilbert.embeddings",
+    }
+    tensors = {}
+    for name, x in load_file(tmp_path / "model.safetensors").items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        tensors[name] = x
+    del tensors["distilbert.embeddings.token_type_embeddings.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    sizes = {"n_layers": CONFIG.num_layers, "dim": CONFIG.hidden_size, "n_heads": CONFIG.num_heads}
+    sizes |= {"hidden_dim": CONFIG.mlp_size, "vocab_size": CONFIG.vocab_size, "activation": "gelu"}
+    config = {"model_type": "distilbert", "max_position_embeddings": CONFIG.max_length} | sizes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = EncoderFolder.open(tmp_path)
+    again = load_cross_encoder(folder, TransformerConfig(**folder.sizes, dropout=0.0))
+    model.activation, model.sigmoid = jax.nn.relu, True
+    table = model.encoder.type_embedding.embedding
+    table.set_value(table.get_value() * 0)
+    np.testing.assert_allclose(scores(again, pairs()), scores(model, pairs()), atol=1e-6)
 
 
 def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def test_sentence_transformers_judges_alike(inputs, tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": text}))
     theirs = sentence_transformers.CrossEncoder(str(folder), device="cpu")
     theirs.save_pretrained(str(tmp_path / "saved"))
-    run = make_run("monobert", inputs, tmp_path / "run", **{"data.document_length": 1000})
+    run = make_run("monobert", inputs, tmp_path / "run", **{"rerank.length": 1000})
     documents = [f"{each.title} {each.text}".lstrip() for each in judges.DOCUMENTS]
     wanted = theirs.predict(list(zip(judges.QUERIES, documents)))
     assert np.ptp(wanted) > 0.01

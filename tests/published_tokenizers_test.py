@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from support.pipelines import BERT, NAMES, PIPELINES, TEXTS, TOKENS, ids_of, pipeline, with_added
 from tokenizers import Tokenizer, processors
@@ -11,6 +12,7 @@ from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
+from retrieval.recipes.on_mesh import token_types
 
 AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"} | NAMES
 OF_BERT = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | NAMES
@@ -46,6 +48,45 @@ def test_what_is_saved_and_exported_is_the_same(tmp_path, name):
         assert again.encode_batch(TEXTS) == expected and again.fingerprint == vocabulary.fingerprint
     exported = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
     assert [exported.encode(text).ids for text in TEXTS] == [vocabulary.single(ids, 999) for ids in expected]
+
+
+def template(single, pair):
+    ids = [("[CLS]", 2), ("[SEP]", 3)]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+
+
+PAIRS = {
+    "[CLS] A [SEP] B [SEP]": template("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "[CLS] A [SEP] [CLS] B [SEP]": template("[CLS] $A [SEP]", "[CLS] $A [SEP] [CLS]:1 $B:1 [SEP]:1"),
+    "the same, of type 0": template("[CLS] $A [SEP]", "[CLS] $A [SEP] [CLS] $B:1 [SEP]:1"),
+    "[CLS] A [CLS] B": template("[CLS] $A", "[CLS] $A [CLS] $B:1"),
+    "A [SEP] B [SEP], without types": template("$A [SEP]", "$A [SEP] $B [SEP]"),
+    "RoBERTa's": processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
+    "BERT's": processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
+    "nothing": processors.ByteLevel(trim_offsets=False),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("has_types", [True, False])
+def test_a_pair_is_what_the_post_processor_makes_of_it(name, has_types, tmp_path):
+    """Its ids, cut longest first, and its token types, of which one that nothing parts can be told by no token."""
+    tokenizer = pipeline()
+    tokenizer.post_processor = PAIRS[name]
+    settings = OF_BERT | {"model_input_names": ["input_ids", *["token_type_ids"] * has_types]}
+    (tmp_path / "saved").mkdir()
+    vocabulary = vocabularies.load(write(tmp_path, tokenizer, settings))
+    vocabulary.save(tmp_path / "saved" / vocabulary.FILE)
+    for each in (vocabulary, vocabularies.load(tmp_path / "saved")):
+        if each is not vocabulary and isinstance(vocabulary, WordPiece):
+            continue  # a run that trains has types
+        for first, second, length in (("cats the", "the cats cats", 99), ("the cats the cats the cats", "the cats", 7)):
+            tokenizer.enable_truncation(length, strategy="longest_first")
+            pair, of = tokenizer.encode(first, second), each.pair_template
+            ids = of.row(each.encode(first), each.encode(second), length)
+            assert ids == pair.ids
+            types = token_types(np.array([ids]), *of.change)[0].tolist()
+            assert types == (pair.type_ids if has_types and of.of_first else [0] * len(ids))
 
 
 def test_truncation_and_padding_of_the_file_change_nothing(tmp_path):

@@ -123,7 +123,7 @@ def with_model(place, toy, folder, **changes):
     config = bm25.get_config()
     config.stages = ("sets", "index", "evaluate", "rerank", "report")
     config.sets.beir = str(toy)
-    config.data.update(query_length=6, document_length=9)
+    config.rerank.length = 9
     config.model.dtype = "float32"
     config.encode.batch_tokens = 64
     more = {
@@ -152,9 +152,8 @@ def test_every_pair_has_the_score_that_it_has_alone(toy, cross_encoder, vocabula
             expected = {}
             for row in [row for row in first[number, :depth].tolist() if row >= 0]:
                 body = vocabulary.encode(f"fox {TEXTS[row]}" if row == 4 else TEXTS[row])
-                beginning = vocabulary.single(vocabulary.encode(query), 6)
-                ids = [*beginning, *body[: 9 - len(beginning) - 1], vocabulary.sep_id]
-                types = np.arange(9) >= len(beginning)
+                ids = vocabulary.pair(vocabulary.encode(query), body, 9)
+                types = np.arange(9) > ids.index(vocabulary.sep_id)
                 padded = np.pad(ids, (0, 9 - len(ids)), constant_values=-1)
                 pair = Text.from_ids(
                     *(jax.numpy.asarray([x], jax.numpy.int32) for x in (padded, types * (padded >= 0)))

@@ -9,10 +9,11 @@ from configs import monobert
 from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.examples.features import Converter
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
+from retrieval.methods.reranker.trained import JoinedRows, pair_scorer
+from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.search.encoding import encode_rows
@@ -81,12 +82,18 @@ def test_rows_are_a_query_and_a_document():
 
 
 @pytest.mark.parametrize(
-    "template",
-    [VOCABULARY.template, Template((2,), (3, 3), (3,)), Template((), (3,), (3,)), Template((2,), (), (3,))],
-    ids=["BERT", "RoBERTa", "an end alone", "no separator"],
+    ("template", "pair"),
+    [
+        (VOCABULARY.template, VOCABULARY.pair_template),
+        (Template((2,), (3,), (3,)), PairTemplate((2,), (3, 3), (3,))),
+        (Template((), (3,), (3,)), PairTemplate()),
+        (Template((2,), (), (3,)), PairTemplate((2,), (3, 2), (3,), 2)),
+    ],
+    ids=["BERT", "RoBERTa", "nothing", "two beginnings"],
 )
-def test_reranking_reads_the_rows_that_training_had(template, monkeypatch):
+def test_reranking_reads_the_rows_that_training_had(template, pair, monkeypatch):
     monkeypatch.setattr(VOCABULARY, "template", template)
+    monkeypatch.setattr(VOCABULARY, "pair_template", pair)
     random = np.random.default_rng(0)
 
     def text(most):
@@ -94,12 +101,12 @@ def test_reranking_reads_the_rows_that_training_had(template, monkeypatch):
 
     drawn = [(text(9), [text(12), "", text(4)], [text(20), text(20), ""]) for _ in range(30)]
     rows = converted(*(example(*texts) for texts in drawn))
-    lengths = Lengths(6, 14)
+    ours = JoinedRows(VOCABULARY, 14, 6)
+    sep_id, place = pair.change
     for (query, titles, texts), row in zip(drawn, rows, strict=True):
-        (beginning,) = query_beginnings(VOCABULARY, [query], lengths)
-        bodies = document_bodies(VOCABULARY, [Candidate("", *pair) for pair in zip(titles, texts)], lengths)
-        ours = [joined(beginning, body, VOCABULARY.template, lengths) for body in bodies]
-        assert ours == [[id for id in ids if id >= 0] for ids in row["pair"].tolist()]
+        pairs = ours.of(ours.begin([query]) * 3, [Candidate("", *both) for both in zip(titles, texts)])
+        assert pairs == [[id for id in ids if id >= 0] for ids in row["pair"].tolist()]
+        np.testing.assert_array_equal(row["pair_types"], token_types(row["pair"], sep_id, place))
 
 
 def batch_of(count=8):
@@ -139,7 +146,7 @@ def test_a_score_does_not_depend_on_its_batch():
     config = make_config(**{"model.positions": 64})
     model, mesh = build_model(config, 50), make_mesh(config)
     model.classifier.kernel[...] = jax.numpy.asarray(np.random.default_rng(0).normal(size=(16, 2)), np.float32)
-    score = pair_scorer(config, model, VOCABULARY.sep_id, mesh)(parameters_of(model))
+    score = pair_scorer(config, model, VOCABULARY.pair_template, mesh)(parameters_of(model))
     rows = [[id for id in ids if id >= 0] for ids in batch_of()["pair"].reshape(-1, 14).tolist()]
     rows = [[*row[:4], VOCABULARY.sep_id, *row[5:-1], VOCABULARY.sep_id] for row in rows]
     scores = encode_rows(rows, score, 512, 14, mesh.size)[:, 0]

@@ -12,7 +12,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.reranker.model import load_cross_encoder
-from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, query_beginnings
+from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
@@ -84,13 +84,12 @@ def test_its_model_reranks_from_python(trained):
     model, texts = retrieval.load(trained.folder), ["the red fox eats grass", "nothing", "red fox " * 30]
     hits = model.rerank("what does the red fox eat?", [*texts, {"id": "a", "title": "Fox", "text": "grass"}])
     vocabulary, data = trained.load_vocabulary(), trained.config.data
-    lengths = Lengths(data.query_length, data.document_length)
     documents = [Candidate(str(place), "", text) for place, text in enumerate(texts)] + [Candidate("a", "Fox", "grass")]
-    (beginning,) = query_beginnings(vocabulary, ["what does the red fox eat?"], lengths)
+    ours = JoinedRows(vocabulary, data.document_length, data.query_length)
     _, reranker = initial_parameters.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
     expected = {}
-    for document, body in zip(documents, document_bodies(vocabulary, documents, lengths)):
-        ids_1L = np.array([joined(beginning, body, vocabulary.template, lengths)], np.int32)
+    for document, ids in zip(documents, ours.of(ours.begin(["what does the red fox eat?"]) * 4, documents)):
+        ids_1L = np.array([ids], np.int32)
         expected[document.id] = reranker.scores(Text.from_ids(ids_1L, token_types(ids_1L, vocabulary.sep_id))).item()
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)

@@ -1,6 +1,7 @@
 """Rerankers that answer 'yes' or 'no': their scores against the whole softmax, and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from support import judges
 from support.tiny import make_run
 
 from retrieval.errors import UserError
+from retrieval.methods.reranker import yes_no
 from retrieval.methods.reranker.trained import RERANKERS
 
 LENGTH = 320
@@ -16,7 +18,7 @@ IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 def opened(inputs, folder, length=LENGTH):
-    run = make_run("monobert", inputs, folder / "run", **{"data.document_length": length})
+    run = make_run("monobert", inputs, folder / "run", **{"rerank.length": length})
     return RERANKERS.open(run, str(folder / "judge"), FIELD)
 
 
@@ -68,7 +70,7 @@ def test_the_answers_are_those_that_the_module_names(inputs, tmp_path):
         ("tokenizer.json", ('"yes"', '"yep"'), "copy it again|'yes' and 'no', are no tokens that it has"),
         ("1_LogitScore/config.json", ('"true_token_id": 1', '"true_token_id": 9999'), "are no tokens that it has"),
         ("1_LogitScore/config.json", ("false_token_id", "other_token_id"), "other_token_id is 2, and whether that"),
-        ("modules.json", ("LogitScore", "Dense"), "a qwen3 whose classifier has 0 classes"),
+        ("modules.json", ("LogitScore", "Dense"), "not one Transformer with one Pooling"),
     ],
 )
 def test_what_is_not_understood_is_refused(file, change, says, inputs, tmp_path):
@@ -89,9 +91,52 @@ def test_a_row_needs_room_for_the_pair(inputs, tmp_path):
         opened(inputs, tmp_path, length=100)
 
 
-def test_a_template_in_other_words_is_refused(inputs, tmp_path):
-    judges.write(tmp_path / "judge")
-    with_module(tmp_path / "judge", true_token_id=1, false_token_id=2)
-    (tmp_path / "judge" / "chat_template.jinja").write_text("{{ messages }}")
-    with pytest.raises(UserError, match=r"chat_template\.jinja: a pair is put to it in other words"):
+def of_role(role):
+    return f"{{{{ messages | selectattr('role', 'eq', '{role}') | map(attribute='content') | first }}}}"
+
+
+ASKED = "".join(judges.TOLD).replace(judges.TASK, "{}").format(*map(of_role, ("system", "query", "document")))
+
+
+@pytest.mark.parametrize(
+    ("template", "alone", "is_refused"),
+    [
+        ("{{ messages }}", False, True),
+        (ASKED, False, False),
+        (ASKED, True, False),
+        (
+            "{# note #}{%- set q = " + of_role("query")[2:-2] + "%}" + ASKED.replace(of_role("query"), "{{ q }}"),
+            True,
+            False,
+        ),
+        (ASKED.replace("Judge", "Say"), False, True),
+        (ASKED.replace("Judge", "Say"), True, True),
+        (ASKED.replace("'query'", "'other'"), True, True),
+        (ASKED.replace("<Query>", "<Document>"), True, True),
+        ("{% if tools %}{% endif %}" + ASKED, False, True),
+        ("{% if tools %}<|im_start|>{{ messages }}<think>{% endif %}", True, False),  # Qwen3's own
+        ("{% if tools %}<|im_start|>{{ messages }}<think>{% endif %}", False, True),
+    ],
+)
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "list"])
+def test_a_template_in_other_words_is_refused(place, template, alone, is_refused, inputs, tmp_path):
+    judges.write(folder := tmp_path / "judge")
+    if not alone:
+        with_module(folder, true_token_id=1, false_token_id=2)
+    if place.endswith("jinja"):
+        (folder / place).write_text(template)
+    else:
+        path = folder / "tokenizer_config.json"
+        value = [{"name": "default", "template": template}] if place == "list" else template
+        path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": value}))
+    if is_refused:
+        with pytest.raises(UserError, match=r"(jinja|tokenizer_config\.json): a pair is put to it in other words"):
+            opened(inputs, tmp_path)
+    else:
         opened(inputs, tmp_path)
+
+
+def test_a_language_model_of_another_kind_is_not_taken_for_a_judge(tmp_path):
+    judges.write(folder := tmp_path / "judge")
+    with pytest.raises(UserError, match="does not say how it judges a pair"):
+        yes_no._check_words(SimpleNamespace(path=folder, place=folder, family="qwen2"))

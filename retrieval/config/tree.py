@@ -870,6 +870,9 @@ declare(
         "work directory of a reranker, which reads at its own lengths, folder or hf:NAME of a cross-encoder, or a "
         "system whose ranks count",
     ),
+    length=Field(
+        0, whole(0), "tokens of a query with a document that a reranker reads; 0: as many as its folder or run says"
+    ),
     depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
     measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
     trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),

@@ -79,6 +79,7 @@ _DENSE = {
     "activation_function": tuple(ACTIVATIONS),
     "use_residual": (False,),
     **_CHAINED,
+    "module_output_name": ("sentence_embedding", "scores"),  # the latter of a cross-encoder's last
 }
 # How a Transformer is loaded where that changes no embedding.
 _TRANSFORMER = {

@@ -23,11 +23,15 @@ class OnMesh:
     for other ones, such as those of untrained towers.
     """
 
-    def __init__(self, config: ConfigDict, model: nnx.Module, sep_id: int, mesh: jax.sharding.Mesh):
-        """Args are the config that says where parameters lie, and a model of these sizes, which may be abstract."""
+    def __init__(self, config: ConfigDict, model: nnx.Module, sep_id: int, mesh: jax.sharding.Mesh, place: int = 1):
+        """Args are the config that says where parameters lie, a model, which may be abstract, and `token_types`'."""
         programs.keep()
         self.mesh = mesh
-        self._config, self._bound, self._sep_id = config, bind(model), sep_id
+        self._config, self._bound, self._types = (
+            config,
+            bind(model),
+            functools.partial(token_types, sep_id=sep_id, place=place),
+        )
 
     def compiled(self, function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
         """From parameters to a function of ids [B, L], with the rows spread over the mesh; compiled once per shape.
@@ -51,13 +55,13 @@ class OnMesh:
         return of
 
     def _call(self, run: Callable, params: Any, ids_BL: np.ndarray, *further: np.ndarray) -> Any:
-        arrays = (ids_BL, token_types(ids_BL, self._sep_id), *further)
+        arrays = (ids_BL, self._types(ids_BL), *further)
         placed = [sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays]
         with jax.set_mesh(self.mesh), dispatch.alone():
             return jax.tree.map(np.asarray, run(params, *placed))
 
 
-def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
-    """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
+def token_types(ids_BL: np.ndarray, sep_id: int, place: int = 1) -> np.ndarray:
+    """BERT's token types of padded rows: 1 after the first [SEP] (or its `place`), as in training."""
     seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
-    return np.where(ids_BL == FILLER, 0, np.minimum(seen, 1)).astype(np.int32)
+    return np.where(ids_BL == FILLER, 0, seen >= place).astype(np.int32)

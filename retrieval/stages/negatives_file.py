@@ -191,7 +191,7 @@ def _for_reranker(asked: Asked, run: Run) -> Run:
     config = run.config.copy_and_resolve_references()
     if folder := text_embedder.published(asked.reranker, _RERANKER):
         longest = min(_LONGEST, EncoderFolder.open(folder).sizes["max_length"])
-        config.data.update(document_length=longest, query_length=longest // 2)
+        config.rerank.length = longest
     return dataclasses.replace(run, config=config)
 
 

@@ -154,6 +154,7 @@ STAGES.register(
             "sets.mind_split",
             "data.query_length",
             "data.document_length",
+            "rerank.length",
             "model.dtype",
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),

@@ -22,11 +22,11 @@ MERGES = [("y", "e"), ("ye", "s"), ("n", "o")]
 QUERIES = ["what do foxes eat?", "what do foxes eat?", "who sings?"]
 DOCUMENTS = [Candidate("a", "Fox", "It eats grass."), Candidate("b", "", "Nobody."), Candidate("c", "", "sings " * 40)]
 # What Qwen3-Reranker is told of a pair, as its authors write it.
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
 TOLD = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
-    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {}\n"
-    "<Document>: {}",
+    f"<Instruct>: {TASK}\n<Query>: {{}}\n<Document>: {{}}",
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
 

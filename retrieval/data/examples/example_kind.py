@@ -112,10 +112,10 @@ def _filled(values: tf.Tensor, shape: tuple[int, ...], fill: int) -> tf.Tensor:
     return tf.ensure_shape(tf.pad(values, blanks, constant_values=fill), shape)
 
 
-def types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:
-    """BERT's token types: 1 for the tokens after the first [SEP], 0 for the first text and for padding."""
+def types(ids: tf.Tensor, sep_id: int, place: int = 1) -> tf.Tensor:
+    """BERT's token types: 1 for the tokens after the first [SEP] (or its `place`), 0 for those before and padding."""
     seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
-    return tf.where(ids == FILLER, 0, tf.minimum(seen, 1))
+    return tf.where(ids == FILLER, 0, tf.cast(seen >= place, tf.int32))
 
 
 # The leading axis of a document, of size 1 + hard negatives, is the shape that every loss takes.

@@ -22,6 +22,17 @@ _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside w
 
 # Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
 _BERT = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "DPRQuestionEncoder", "DPRContextEncoder", "MPNet")
+# Those that give token types where nothing says whether they do.
+_TYPED = (
+    "Bert",
+    "Electra",
+    "MobileBert",
+    "ConvBert",
+    "DPRQuestionEncoder",
+    "DPRContextEncoder",
+    "Deberta",
+    "DebertaV2",
+)
 # Those whose usual special tokens are RoBERTa's.
 _ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
 # Those that put tokens around a text as settings say, whatever their tokenizer.json does.
@@ -57,7 +68,7 @@ class PublishedTokenizer(Vocabulary):
         tokens_in_text: whether a special token that is written in a text is that token.
         """
         tokenizer = tokenizer_json.tokenizer(config)
-        super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template)
+        super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template, frame.pair)
         tokenizer_json.check_added(config, tokenizer)
         self.tokens_in_text, self._published = tokens_in_text, frame.template
         self._tokenizer.encode_special_tokens = not tokens_in_text
@@ -70,8 +81,11 @@ class PublishedTokenizer(Vocabulary):
 
     def save(self, path: Path) -> None:
         """Writes `tokenizer.json`, and beside it what transformers has to know of it."""
-        files.write_text(path, self.to_json(types=1) + "\n")
-        files.write_json(path.with_name("tokenizer_config.json"), self.settings())
+        pair = self.pair_template
+        has_types = pair is not None and pair.of_first >= 0
+        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
+        files.write_text(path, self.to_json(1 + has_types, pair) + "\n")
+        files.write_json(path.with_name("tokenizer_config.json"), {**self.settings(), "model_input_names": names})
 
 
 def beside(path: Path) -> list[Path]:
@@ -92,9 +106,17 @@ def load(path: Path) -> Vocabulary:
         _apply(path, settings, config)
         usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
         tokenizer_json.name_special_tokens(config, settings, usual.values() if settings else ())
-        frame = tokenizer_json.take_frame(path, config, settings, kind in _WITH_FLAGS)
+        frame = tokenizer_json.take_frame(
+            path, config, settings, has_flags=kind in _WITH_FLAGS, has_types=_has_types(settings, kind)
+        )
         tokens_in_text = settings.get("split_special_tokens") is not True
         return _word_piece(config, frame, tokens_in_text) or PublishedTokenizer(config, frame, tokens_in_text)
+
+
+def _has_types(settings: Mapping[str, Any], kind: str) -> bool:
+    """Whether transformers 5 gives a model token types: its settings say so, or else its class."""
+    names = settings.get("model_input_names")
+    return not settings or ("token_type_ids" in names if isinstance(names, list) else kind in _TYPED)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -182,4 +204,6 @@ def _word_piece(config: tokenizer_json.Config, frame: Frame, tokens_in_text: boo
         return None
     lower_case, strips = normalizer["lowercase"], normalizer["strip_accents"]
     folds = lower_case if strips is None else strips
-    return WordPiece(tokens, folds, lower_case, tokens_in_text=bool(added) and tokens_in_text)
+    vocabulary = WordPiece(tokens, folds, lower_case, tokens_in_text=bool(added) and tokens_in_text)
+    vocabulary.pair_template = frame.pair
+    return vocabulary

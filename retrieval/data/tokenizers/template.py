@@ -50,31 +50,64 @@ class Template(NamedTuple):
         starts = range(0, max(1, len(second)), step)[:most]
         return [self.pair(first, second[start : start + step], length) for start in starts]
 
-    def processor(self, tokens: Sequence[str], types: int) -> dict[str, Any]:
+    def processor(self, tokens: Sequence[str], types: int, pair: "PairTemplate | None" = None) -> dict[str, Any]:
         """The post-processor of a `tokenizer.json` that does the same.
 
         Args:
           tokens: id -> token.
           types: how many token types there are: the second text of a pair has the last.
+          pair: what stands around a pair where that is not this template.
         """
+        around = pair or PairTemplate(self.before, self.between, self.behind, len(self.between))
+        last, of_first = types - 1, max(around.of_first, 0)
 
         def special(ids: Sequence[int], type_id: int = 0) -> list[Any]:
             return [{"SpecialToken": {"id": tokens[id], "type_id": type_id}} for id in ids]
 
-        first, second = ({"Sequence": {"id": id, "type_id": n}} for id, n in (("A", 0), ("B", types - 1)))
-        names = {id: tokens[id] for id in (*self.before, *self.between, *self.behind)}
+        first, second = ({"Sequence": {"id": id, "type_id": n}} for id, n in (("A", 0), ("B", last)))
+        names = {id: tokens[id] for id in (*self.before, *self.behind, *around.before, *around.between, *around.behind)}
         return {
             "type": "TemplateProcessing",
             "single": [*special(self.before), first, *special(self.behind)],
             "pair": [
-                *special(self.before),
+                *special(around.before),
                 first,
-                *special(self.between),
+                *special(around.between[:of_first]),
+                *special(around.between[of_first:], last),
                 second,
-                *special(self.behind, types - 1),
+                *special(around.behind, last),
             ],
             "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()},
         }
+
+
+class PairTemplate(NamedTuple):
+    """What stands around a query and a document that a cross-encoder reads, and their token types.
+
+    Attributes:
+      before, between, behind: ids of tokens.
+      of_first: how many tokens of `between` have the query's type, 0; the rest and the document have type 1. -1 where
+        all of a pair has type 0.
+    """
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    of_first: int = -1
+
+    @property
+    def change(self) -> tuple[int, int]:
+        """The token behind which types are 1, and its how manyth place in a row that is; (-1, 1) where none are."""
+        if self.of_first < 1:
+            return -1, 1
+        id = self.between[self.of_first - 1]
+        return id, (*self.before, *self.between[: self.of_first]).count(id)
+
+    def row(self, query: Sequence[int], document: Sequence[int], length: int) -> list[int]:
+        """`[CLS] query [SEP] document [SEP]` of at most `length` tokens, cut as transformers' `longest_first` cuts."""
+        room = max(0, length - len(self.before) - len(self.between) - len(self.behind))
+        query = _beside(query, document, room)
+        return [*self.before, *query, *self.between, *document[: room - len(query)], *self.behind]
 
 
 def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.token_list import SPECIAL_TOKENS
 from retrieval.errors import UserError
 
@@ -28,10 +28,14 @@ _MOST_HOLES = 1000  # ids without a token
 
 
 class Frame(NamedTuple):
-    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text."""
+    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text, and a pair.
+
+    `pair` is None where the post-processor makes pairs of a kind that no model here reads.
+    """
 
     roles: Mapping[str, str]
     template: Template
+    pair: PairTemplate | None
 
 
 def read(path: Path) -> Config:
@@ -147,10 +151,11 @@ def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iter
     config["added_tokens"].sort(key=lambda token: token["id"])
 
 
-def take_frame(path: Path, config: Config, settings: Mapping[str, Any], has_flags: bool) -> Frame:
-    """The special tokens; the post-processor is taken out, as `Template` does what it does.
+def take_frame(path: Path, config: Config, settings: Mapping[str, Any], *, has_flags: bool, has_types: bool) -> Frame:
+    """The special tokens; the post-processor is taken out, as `Template` and `PairTemplate` do what it does.
 
     Args:
+      has_types: whether the document of a pair may have another token type than the query.
       has_flags: whether the `add_bos_token` and `add_eos_token` of the settings count more than the post-processor.
 
     Raises:
@@ -166,19 +171,30 @@ def take_frame(path: Path, config: Config, settings: Mapping[str, Any], has_flag
     roles = {name: role(name) for name in (*USUAL[0], "bos", "eos")}
     if processor or settings:
         before, behind = _around(processor, ids)
+        pair = _pair(processor)
     else:  # our own, or one that nobody has said anything about
         ends = next(([cls, sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
         before, behind = [ids[name] for name in ends[:1]], [ids[name] for name in ends[1:]]
+        pair = PairTemplate(tuple(before), tuple(behind), tuple(behind), len(behind))
     flags = {name: settings.get(f"add_{name}_token") if has_flags else None for name in ("bos", "eos")}
     if lacking := next((name for name, flag in flags.items() if flag and not roles[name]), ""):
         raise UserError(
             f"{path.with_name('tokenizer_config.json')}: add_{lacking}_token is true, and {lacking}_token names "
             f"no token of {path.name}; copy both again"
         )
+    if any(flag is not None for flag in flags.values()):
+        pair = None
     of_flags = {name: [ids[roles[name]]] if flag else [] for name, flag in flags.items() if flag is not None}
     before, behind = of_flags.get("bos", before), of_flags.get("eos", behind)
     between = behind[-1:] or ([ids[roles["eos"]]] if roles["eos"] else [])
-    return Frame(roles, Template(tuple(before), tuple(between), tuple(behind)))
+    template = Template(tuple(before), tuple(between), tuple(behind))
+    if has_flags and pair is None:  # as it does with a text alone, then with the other
+        pair = PairTemplate(
+            template.before, (*template.behind, *template.before), template.behind, len(template.behind)
+        )
+    if pair and not has_types:
+        pair = pair._replace(of_first=-1)
+    return Frame(roles, template, pair)
 
 
 def _ids(config: Config) -> dict[str, int]:
@@ -214,6 +230,40 @@ def _around(processor: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int
         before = [*itertools.chain(*filter(None, row[:place])), *before]
         behind = [*behind, *itertools.chain(*filter(None, row[place:]))]
     return before, behind
+
+
+def _pair(processor: Any) -> PairTemplate | None:
+    """What a post-processor makes of two texts; None where it turns them, or gives types of another kind."""
+    parts = processor["processors"] if (processor or {}).get("type") == "Sequence" else [processor]
+    parts = [part for part in parts if part and part["type"] != "ByteLevel"]
+    if not parts:
+        return PairTemplate(of_first=0)
+    part = parts[0]
+    if len(parts) > 1:
+        return None
+    if part["type"] != "TemplateProcessing":
+        cls, sep = (part["cls"][1],), (part["sep"][1],)
+        is_bert = part["type"] == "BertProcessing"
+        return PairTemplate(cls, sep, sep, 1) if is_bert else PairTemplate(cls, sep * 2, sep)
+    before: list[int] = []
+    row, types, texts = [before], [], []
+    for item in part["pair"]:
+        ((kind, value),) = item.items()
+        if kind == "Sequence":
+            texts.append(value["id"])
+            row.append([])
+            types.append(value["type_id"])
+        else:
+            ids = part["special_tokens"][value["id"]]["ids"]
+            row[-1] += ids
+            types += [value["type_id"]] * len(ids)
+    if texts != ["A", "B"] or types != sorted(types) or types[: len(before) + 1] != [0] * (len(before) + 1):
+        return None
+    of_first = -1 if not any(types) else types.count(0) - len(before) - 1
+    second = len(before) + 1 + len(row[1])  # the place of the document's type
+    if of_first >= 0 and (types[second] != 1 or types[-1] != 1):
+        return None
+    return PairTemplate(*map(tuple, row), of_first=of_first)
 
 
 def _of_item(item: Mapping[str, Any], special_tokens: Mapping[str, Any]) -> list[int] | None:

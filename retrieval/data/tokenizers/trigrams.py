@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 
 from retrieval import files
+from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens
 from retrieval.data.tokenizers.vocab import (
     SEPARATOR,
@@ -58,7 +59,7 @@ class Trigrams(Vocabulary):
             "letter trigrams overlap, and a reader needs tokens that do not: take a vocabulary of word pieces"
         )
 
-    def to_json(self, types: int) -> str:
+    def to_json(self, types: int, pair: PairTemplate | None = None) -> str:
         raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")
 
     def decode(self, ids: Sequence[int]) -> str:

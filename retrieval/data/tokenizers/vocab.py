@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval import files
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens, folds_and_lowers, read_lines
 from retrieval.errors import UserError, library_errors
 from retrieval.parsing import accents, text_files
@@ -51,6 +51,7 @@ class Vocabulary:
       folds_accents: whether 'café' gets the ids of 'cafe'.
       tokens_in_text: whether a special token that is written in a text is that token, as in most published folders.
       template: what stands around a text.
+      pair_template: what stands around the pair of a cross-encoder; None where its tokenizer's is none that is read.
       splits_at_spaces: whether no token depends on what stands on the other side of a space.
       pad_id, unk_id, mask_id, eos_id: ids of special tokens, -1 where there is none.
     """
@@ -60,15 +61,23 @@ class Vocabulary:
     tokens_in_text: bool = False
     splits_at_spaces: bool = False
 
+    pair_template: PairTemplate | None
+
     def __init__(
-        self, tokens: Sequence[str], roles: Mapping[str, str], tokenizer: Tokenizer, template: Template | None = None
+        self,
+        tokens: Sequence[str],
+        roles: Mapping[str, str],
+        tokenizer: Tokenizer,
+        template: Template | None = None,
+        pair_template: PairTemplate | None = None,
     ):
-        """Args are the tokens, of which `roles` are special, and a template; by default that of [CLS] and [SEP]."""
+        """Args are the tokens, of which `roles` are special, and templates; by default those of [CLS] and [SEP]."""
         self.tokens = list(tokens)
         self._tokenizer = tokenizer
         ids = {role: self.tokens.index(token) for role, token in roles.items() if token}
         self.pad_id, self.unk_id, self.mask_id, self.eos_id = (ids.get(role, -1) for role in _ROLES)
         self.template = template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
+        self.pair_template = pair_template if template else PairTemplate(*self.template, of_first=1)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -105,6 +114,7 @@ class Vocabulary:
             why = "puts a token behind a text already" if self.template.behind else "names no eos_token"
             raise UserError(f"config.data.append_eos=True, and the vocabulary {why}: set it to False")
         self.template = self.template._replace(between=(self.eos_id,), behind=(self.eos_id,))
+        self.pair_template = PairTemplate(*self.template, of_first=1)
 
     def save(self, path: Path) -> None:
         """Writes the vocabulary's file, whole or not at all."""
@@ -165,16 +175,17 @@ class Vocabulary:
         """As `Template.windows`."""
         return self.template.windows(first, second, length, most)
 
-    def to_json(self, types: int) -> str:
+    def to_json(self, types: int, pair: PairTemplate | None = None) -> str:
         """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.
 
         Args:
           types: how many token types there are: the second text of a pair has the last.
+          pair: what stands around two texts, if not what `template` says.
         """
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         tokenizer.add_special_tokens([token for token in self._special_tokens().values() if token not in there])
-        config = json.loads(tokenizer.to_str()) | {"post_processor": self.template.processor(self.tokens, types)}
+        config = json.loads(tokenizer.to_str()) | {"post_processor": self.template.processor(self.tokens, types, pair)}
         return Tokenizer.from_str(json.dumps(config)).to_str(pretty=True)
 
     def settings(self) -> dict[str, Any]:

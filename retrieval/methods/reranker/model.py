@@ -31,6 +31,7 @@ from retrieval.models.module_folder import SETTINGS
 from retrieval.models.pooling import POOLINGS
 from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
+from retrieval.models.tower_head import ACTIVATIONS
 from retrieval.models.transformer import INIT, Transformer, norm
 from retrieval.models.transformer_config import TransformerConfig
 
@@ -73,16 +74,24 @@ class CrossEncoder(nnx.Module):
     """
 
     def __init__(
-        self, config: TransformerConfig, classes: int, *, sigmoid: bool = False, pooling: str = "", rngs: nnx.Rngs
+        self,
+        config: TransformerConfig,
+        classes: int,
+        *,
+        sigmoid: bool = False,
+        pooling: str = "",
+        activation: str = "tanh",
+        rngs: nnx.Rngs,
     ):
         """Makes one with random weights, of 1 or 2 classes.
 
         Args:
           sigmoid: of one class: whether the score is the logit's sigmoid.
           pooling: one of `poolings`; '' for the first.
+          activation: of BERT's pooler; DistilBERT's is "relu".
         """
         size, modules = config.hidden_size, FAMILIES[config.architecture.family].modules
-        self.classes, self.sigmoid = classes, sigmoid
+        self.classes, self.sigmoid, self.activation = classes, sigmoid, ACTIVATIONS[activation]
         self.pooling = pooling or poolings(config.architecture.family)[0]
         self.encoder = Transformer(config, rngs=rngs)
         if _POOLER in modules:
@@ -103,7 +112,7 @@ class CrossEncoder(nnx.Module):
         if hasattr(self, _NORM):
             x_BH = self.pooler_norm(gelu(self.pooler(x_BH)))
         elif hasattr(self, _POOLER):
-            x_BH = jnp.tanh(self.pooler(x_BH))
+            x_BH = self.activation(self.pooler(x_BH))
         return self.classifier(dropout(x_BH, self.encoder.config.dropout, key))
 
     def scores(self, pairs: Text) -> jax.Array:
@@ -166,6 +175,7 @@ class Kind(NamedTuple):
     classes: int
     sigmoid: bool
     pooling: str
+    activation: str
 
 
 def check_cross_encoder(folder: EncoderFolder) -> Kind:
@@ -185,12 +195,13 @@ def check_cross_encoder(folder: EncoderFolder) -> Kind:
     shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
     name, path = activation_of(folder, settings_of(folder))
+    of_pooler = "relu" if folder.family == "distilbert" else "tanh"
     if folder.classes == 2:
-        return Kind(2, False, pooling)
+        return Kind(2, False, pooling, of_pooler)
     kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
     if (kind := name.rpartition(".")[2]) not in kinds:
         raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
-    return Kind(*kinds[kind], pooling)
+    return Kind(*kinds[kind], pooling, of_pooler)
 
 
 def folder_pooling(folder: EncoderFolder) -> str:

@@ -13,13 +13,13 @@ import numpy as np
 
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind, Field, tokens, types
 from retrieval.data.examples.token_rows import Record
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.libraries import tf
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
-from retrieval.methods.reranker.trained import Lengths, document_bodies, joined, pair_scorer, query_beginnings
+from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
@@ -41,24 +41,25 @@ from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
 _ROWS = ("document_id", "document")  # a row is as long as a document alone would be
 
 
-def _made(row: Record, _: int, template: Template) -> Record:
+def _made(row: Record, _: int, template: Template, around: PairTemplate) -> Record:
     """Of documents 9 long, [CLS] = 2, [SEP] = 3, query [2 7 8 3] and document [[2 5 3 9 6 3 -1 -1 -1]] the fields
 
         pair [[2 7 8 3 5 9 6 3 -1]]   pair_types [[0 0 0 0 1 1 1 1 0]]
 
     The query keeps its length. The document, its title and text without the [SEP] between them, is cut to the rest.
     """
-    before, between, behind = template
+    before, between, behind = template  # as stored texts have it
     query, bodies = tf.boolean_mask(row["query"], row["query"] != FILLER), row["document"][:, len(before) :]
-    query = tf.concat([query[: tf.size(query) - len(behind)], tf.constant(between, query.dtype)], 0)
+    first, middle, last = (tf.constant(part, query.dtype) for part in around[:3])
+    query = tf.concat([first, query[len(before) : tf.size(query) - len(behind)], middle], 0)
     ragged: Any = tf.ragged  # which the stubs lack
     shape: Any = row["document"].shape
     K, length = shape
     of_text = tf.reduce_all(bodies[:, :, None] != tf.constant([FILLER, *between, *behind], bodies.dtype), axis=2)
-    bodies = ragged.boolean_mask(bodies, of_text)[:, : length - tf.size(query) - len(behind)]
-    queries, ends = (tf.tile(ids[None], [K, 1]) for ids in (query, tf.constant(behind, query.dtype)))
+    bodies = ragged.boolean_mask(bodies, of_text)[:, : length - tf.size(query) - len(around.behind)]
+    queries, ends = (tf.tile(ids[None], [K, 1]) for ids in (query, last))
     pair = tf.concat([queries, bodies, ends], axis=1).to_tensor(FILLER, shape=[K, length])
-    return {"pair": pair, "pair_types": types(pair, between[0] if between else FILLER)}
+    return {"pair": pair, "pair_types": types(pair, *around.change)}
 
 
 JOINED = dataclasses.replace(
@@ -101,6 +102,11 @@ class RerankerRecipe(PairRecipe):
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`; the classifier of a folder stands on what this one's does."""
         for folder in dict.fromkeys(bert_weights.folders(self.config).values()):
+            if folder.classes and folder.family == "distilbert":
+                raise UserError(
+                    f"config.train.init_from={folder.path}: a DistilBERT's classifier has a ReLU where this one has a "
+                    "tanh: start from an encoder without a classifier"
+                )
             if folder.classes and (theirs := folder_pooling(folder)) != self.pooling:
                 raise UserError(
                     f"config.train.init_from={folder.path}: its classifier stands on '{theirs}', and here on "
@@ -109,7 +115,9 @@ class RerankerRecipe(PairRecipe):
 
     def framed(self, vocabulary: Vocabulary) -> ExampleKind:
         """As `Recipe.framed`."""
-        return dataclasses.replace(JOINED, make=functools.partial(_made, template=vocabulary.template))
+        return dataclasses.replace(
+            JOINED, make=functools.partial(_made, template=vocabulary.template, around=pair_of(vocabulary))
+        )
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""
@@ -148,8 +156,8 @@ class RerankerRecipe(PairRecipe):
         lists = list(_lists(pool, config.loop.validate_negatives))
         rows_QK = np.array([found + [-1] * (max(map(len, lists)) - len(found)) for found in lists], np.int32)
         is_result_QK = rows_QK >= 0
-        rows = _rows(pool, lists, vocabulary, Lengths(config.data.query_length, config.data.document_length))
-        score = pair_scorer(config, abstract_model(config, len(vocabulary)), vocabulary.sep_id, mesh)
+        rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
+        score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)
         _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), config.loop.validate_negatives)
         queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
 
@@ -195,15 +203,11 @@ def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:
         yield [row for row in result_rows if row >= 0 and row not in relevant][:count] + relevant
 
 
-def _rows(pool: LabelledPool, lists: list[list[int]], vocabulary: Vocabulary, lengths: Lengths) -> list[list[int]]:
+def _rows(pool: LabelledPool, lists: list[list[int]], rows: JoinedRows) -> list[list[int]]:
     """The token ids of all pairs, one query after the other."""
-    beginnings = query_beginnings(vocabulary, list(pool.queries.values()), lengths)
-    bodies = document_bodies(vocabulary, pool.candidates, lengths)
-    return [
-        joined(query, bodies[row], vocabulary.template, lengths)
-        for query, of_query in zip(beginnings, lists)
-        for row in of_query
-    ]
+    queries = rows.begin(list(pool.queries.values()))
+    pairs = [(query, pool.candidates[row]) for query, of_query in zip(queries, lists) for row in of_query]
+    return rows.of([query for query, _ in pairs], [candidate for _, candidate in pairs])
 
 
 RECIPES.register("reranker", RerankerRecipe)

@@ -294,7 +294,7 @@ STAGES.register(
             check,
             platforms.check,
         ),
-        fields=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
+        fields=("rerank", "evaluate.metrics", "model.dtype"),
         uses=("encode.batch_tokens",),
         reads=of_fields(read, "rerank.model"),
         files=inputs,

@@ -9,14 +9,16 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker import model as cross_encoder
-from retrieval.methods.reranker import yes_no
+from retrieval.methods.reranker import modules, yes_no
 from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.modules import ModularCrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.models.transformer_config import TransformerConfig
@@ -29,42 +31,28 @@ from retrieval.runtime import artefacts, hub, model_folder
 from retrieval.search import encoding, text_batches
 
 _FEW = 32  # pairs that are scored as one batch
+_COMPILED = 512  # tokens of the longest rows that are compiled before they come
 
 
-class Lengths(NamedTuple):
-    """The tokens of a query with what stands around it alone, and of a row with its document."""
+def pair_of(vocabulary: Vocabulary) -> PairTemplate:
+    """What stands around the query and the document of a row.
 
-    query: int
-    row: int
+    Raises:
+      UserError: the tokenizer makes pairs in another way than any model here reads.
+    """
+    if vocabulary.pair_template is None:
+        raise UserError(
+            "the tokenizer joins a query and a document in a way that is not known here: take another model"
+        )
+    return vocabulary.pair_template
 
 
 def pair_scorer(
-    config: ConfigDict, model: CrossEncoder, sep_id: int, mesh: jax.sharding.Mesh
+    config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, pair: PairTemplate, mesh: jax.sharding.Mesh
 ) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
     """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape. Args are `OnMesh`'s."""
-    return OnMesh(config, model, sep_id, mesh).compiled(lambda model, pairs: model.scores(pairs)[:, None])
-
-
-def query_beginnings(vocabulary: Vocabulary, texts: Sequence[str], lengths: Lengths) -> list[list[int]]:
-    """`[CLS] query [SEP]` of each query; a RoBERTa has two separators."""
-    template = vocabulary.template
-    room = max(0, lengths.query - template.size())
-    return [[*template.before, *ids[:room], *template.between] for ids in vocabulary.encode_batch(texts)]
-
-
-def document_bodies(vocabulary: Vocabulary, items: Sequence[Candidate], lengths: Lengths) -> list[list[int]]:
-    """The tokens of each document: of its title, then of its text."""
-    titles = vocabulary.encode_batch([item.title for item in items])
-    texts = vocabulary.encode_batch([item.text for item in items])
-    (before, between, behind), pair = vocabulary.template, vocabulary.pair
-    pairs = (pair(title, text, lengths.row)[len(before) :] for title, text in zip(titles, texts))
-    return [[id for id in ids if id not in (*between, *behind)] for ids in pairs]
-
-
-def joined(beginning: Sequence[int], body: Sequence[int], template: Template, lengths: Lengths) -> list[int]:
-    """`[CLS] query [SEP] document [SEP]`, as `features.JoinedConverter` makes it: the document is cut."""
-    room = max(0, lengths.row - len(beginning) - len(template.behind))
-    return [*beginning, *body[:room], *template.behind]
+    sep_id, place = pair.change
+    return OnMesh(config, model, sep_id, mesh, place).compiled(lambda model, pairs: model.scores(pairs)[:, None])
 
 
 class PairRows(Protocol):
@@ -94,40 +82,55 @@ class PairRows(Protocol):
 
 
 class JoinedRows(NamedTuple):
-    """As `PairRows`: `[CLS] query [SEP] document [SEP]`."""
+    """As `PairRows`: `[CLS] query [SEP] document [SEP]`.
+
+    Attributes:
+      query: the tokens that a query is cut to, with what stands around it alone, as in training; the document is then
+        cut to the rest. 0: the longer of the two is cut first, as transformers does.
+    """
 
     vocabulary: Vocabulary
-    lengths: Lengths
-
-    @property
-    def length(self) -> int:
-        """As `PairRows.length`."""
-        return self.lengths.row
+    length: int
+    query: int = 0
 
     def begin(self, queries: Sequence[str]) -> list[list[int]]:
-        """As `PairRows.begin`."""
-        return query_beginnings(self.vocabulary, queries, self.lengths)
+        """The tokens of each query."""
+        ids, room = self.vocabulary.encode_batch(queries), max(0, self.query - self.vocabulary.template.size())
+        return [each[:room] for each in ids] if self.query else ids
 
     def of(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
-        """As `PairRows.of`."""
-        bodies = document_bodies(self.vocabulary, documents, self.lengths)
-        template = self.vocabulary.template
-        return [joined(beginning, body, template, self.lengths) for beginning, body in zip(beginnings, bodies)]
+        """The row of each document, of the tokens of its title and its text, behind its query."""
+        titles, texts = (
+            self.vocabulary.encode_batch([getattr(each, part) for each in documents]) for part in ("title", "text")
+        )
+        pair, around = pair_of(self.vocabulary), self.vocabulary.template
+        if not self.query:
+            bodies = [[*title, *text] for title, text in zip(titles, texts)]
+            return [pair.row(query, body, self.length) for query, body in zip(beginnings, bodies)]
+        # As `recipe` makes rows of stored documents, which are cut alone first.
+        parted, rows = {*around.between, *around.behind}, []
+        for query, title, text in zip(beginnings, titles, texts):
+            stored = self.vocabulary.pair(title, text, self.length)[len(around.before) :]
+            row = [*pair.before, *query, *pair.between]
+            room = max(0, self.length - len(row) - len(pair.behind))
+            rows.append([*row, *[id for id in stored if id not in parted][:room], *pair.behind])
+        return rows
 
     def with_room(self, room: int) -> "JoinedRows":
         """As `PairRows.with_room`."""
-        return self._replace(lengths=Lengths(*(length + room for length in self.lengths)))
+        return self._replace(length=self.length + room, query=self.query and self.query + room)
 
 
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
 
-    def __init__(self, config: ConfigDict, model: CrossEncoder, rows: PairRows):
+    def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: PairRows):
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh = local_mesh(config)
         self._devices, self._batch_tokens = mesh.size, config.encode.batch_tokens
-        self._score = pair_scorer(config, model, vocabulary.sep_id, mesh)(parameters_of(model))
+        pair = PairTemplate() if isinstance(rows, JudgedRows) else pair_of(vocabulary)
+        self._score = pair_scorer(config, model, pair, mesh)(parameters_of(model))
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
@@ -157,12 +160,13 @@ class Reranker:
 
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""
-        for length in text_batches.lengths_up_to(self._rows.length):
+        for length in text_batches.lengths_up_to(min(self._rows.length, _COMPILED)):
             self._few([[0] * length] * min(count, _FEW))
 
     def write(self, folder: Path) -> None:
         """As `PairScorer.write`."""
         vocabulary, types = self._rows.vocabulary, self._model.encoder.config.type_vocab_size
+        assert isinstance(self._model, CrossEncoder), "a run trains no other"
         if self._model.pooling == cross_encoder.LAST and vocabulary.pad_id in (-1, *vocabulary.template.behind):
             raise UserError(
                 "stage 'export': transformers takes a token for padding that ends every text here, and would look for "
@@ -170,7 +174,8 @@ class Reranker:
                 "of padding"
             )
         cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
-        tokenizer_files.write_tokenizer(folder, vocabulary, length=self._rows.length, types=types)
+        pair = vocabulary.pair_template
+        tokenizer_files.write_tokenizer(folder, vocabulary, length=self._rows.length, types=types, pair=pair)
 
     def score_all(
         self,
@@ -220,14 +225,14 @@ class _Rerankers(TrainedKind):
     def check(self, run: Run, value: str, field: str) -> None:
         """As `TrainedKind.check`."""
         if folder := _published(value, field):
-            _check_longest(folder, run.config.data, field)
-            data, vocabulary = run.config.data, bert_weights.vocabulary_of(folder)
+            vocabulary = bert_weights.vocabulary_of(folder)
             if yes_no.is_judge(folder):
                 yes_no.read(folder, vocabulary)
-                JudgedRows(vocabulary, data.document_length).check(folder, field, data.query_length)
+            elif modules.is_modular(folder):
+                modules.check(folder)
             else:
-                _check_lengths(folder, vocabulary, data, field)
                 cross_encoder.check_cross_encoder(folder)
+            _rows(folder, vocabulary, run.config.rerank.length, field)
         else:
             super().check(run, value, field)
 
@@ -236,18 +241,20 @@ class _Rerankers(TrainedKind):
         self.check(run, value, field)
         if not (folder := _published(value, field)):
             config, vocabulary, model = self.load(run, value, field)
-            lengths = Lengths(config.data.query_length, config.data.document_length)
-            return Reranker(run.config, model, JoinedRows(vocabulary, lengths))
-        vocabulary, sizes, data = bert_weights.vocabulary_of(folder), run.config.model, run.config.data
+            length = run.config.rerank.length or config.data.document_length
+            return Reranker(run.config, model, JoinedRows(vocabulary, length, config.data.query_length))
+        vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
         of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
         bert_weights.log_spare_rows(folder, vocabulary)
+        rows = _rows(folder, vocabulary, run.config.rerank.length, field)
         if yes_no.is_judge(folder):
-            judge = yes_no.read(folder, vocabulary)
-            rows = JudgedRows(vocabulary, data.document_length, judge.task)
-            return Reranker(run.config, yes_no.load(folder, config, judge), rows)
-        model = cross_encoder.load_cross_encoder(folder, config)
-        return Reranker(run.config, model, JoinedRows(vocabulary, Lengths(data.query_length, data.document_length)))
+            model = yes_no.load(folder, config, yes_no.read(folder, vocabulary))
+        elif modules.is_modular(folder):
+            model = modules.load(folder, config)
+        else:
+            model = cross_encoder.load_cross_encoder(folder, config)
+        return Reranker(run.config, model, rows)
 
 
 RERANKERS = _Rerankers(
@@ -273,18 +280,38 @@ def _published(value: str, field: str) -> EncoderFolder | None:
     return None
 
 
-def _check_longest(folder: EncoderFolder, data: ConfigDict, field: str) -> None:
-    if data.document_length > (longest := folder.sizes["max_length"]):
+def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str) -> PairRows:
+    """The rows that a folder's model reads, of so many tokens; 0: of as many as the folder says.
+
+    Raises:
+      UserError: the model has fewer positions, or a row no room for a text.
+    """
+    most = folder.sizes["max_length"]
+    if length > most:
+        raise UserError(f"{field}={folder.path}: a model of {most} positions: set config.rerank.length={most} at most")
+    length = length or _own_length(folder)
+    if yes_no.is_judge(folder):
+        rows = JudgedRows(vocabulary, length, yes_no.read(folder, vocabulary).task)
+        rows.check(folder, field)
+        return rows
+    pair = pair_of(vocabulary)
+    if pair.of_first == 0 and folder.sizes["type_vocab_size"] > 1:
+        raise UserError(f"{folder.path}: its tokenizer gives token types that no token parts; take another model")
+    if length < (least := sum(map(len, pair[:3])) + 2):
         raise UserError(
-            f"{field}={folder.path}: a model of {longest} positions: set config.data.document_length={longest} at most"
+            f"config.rerank.length={length} leaves no room for a query and a document: set it to {least} at least"
         )
+    return JoinedRows(vocabulary, length)
 
 
-def _check_lengths(folder: EncoderFolder, vocabulary: Vocabulary, data: ConfigDict, field: str) -> None:
-    lengths = Lengths(data.query_length, data.document_length)
-    if lengths.row < lengths.query + len(vocabulary.template.between) + 1:
-        raise UserError(
-            f"{field}={folder.path}: config.data.document_length={lengths.row} is of query and document together, and "
-            f"config.data.query_length={lengths.query} leaves no room for a document: set config.data.query_length="
-            f"{max(1, lengths.row // 2)} at most"
-        )
+def _own_length(folder: EncoderFolder) -> int:
+    """The tokens that a folder's own library cuts a pair to: no more than its model has positions for."""
+    most = folder.sizes["max_length"]
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        record = files.read_json(path) if (path := folder.place / name).is_file() else {}
+        value = record.get(key) if isinstance(record, dict) else None
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+                raise UserError(f"{path}: {key} is {str(value)[:40]}, and a number of tokens is needed; copy it again")
+            return int(min(value, most))
+    return most

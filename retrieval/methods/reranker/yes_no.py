@@ -6,7 +6,10 @@ row gives it, the difference of the output layer's rows of the two tokens: no ot
 They are read from folders of a causal language model, alone or with the module LogitScore of sentence-transformers.
 """
 
-from collections.abc import Iterable, Sequence
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -25,6 +28,8 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime import model_folder
 
+_log = logging.getLogger(__name__)
+
 PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
@@ -41,8 +46,11 @@ _TRANSFORMER = {
     **dict.fromkeys(["max_seq_length", "modality_config", "processing_kwargs"], ANY),
 }
 _DEFAULT = "default_prompt_name"
-# Of a chat template, what shows that it is this one.
-_TOLD = ("Judge whether the Document meets the requirements", "<Instruct>", "<Query>", "<Document>", "<think>")
+_ROOM = 8  # tokens of a query and a document at least
+# Parts of a chat template: a comment, a statement, and an expression. Of the latter, whose words it puts there.
+_PART = re.compile(r"{#.*?#}|{%-?(?P<statement>.*?)-?%}|{{-?(?P<expression>.*?)-?}}", re.DOTALL)
+_SET, _ROLE, _TEXT = r"\s*set\s+(\w+)\s*=(.*)", r"""["'](system|query|document)["']""", r"""\s*(["'])(.*)\1\s*"""
+_OF_QWEN3 = ("tools", "<|im_start|>", "<think>")  # in the template of Qwen3 itself, which knows nothing of pairs
 _KINDS = {"Identity": False, "Sigmoid": True}  # what becomes of the difference -> whether that is `sigmoid`
 
 
@@ -81,11 +89,8 @@ class JudgedRows(NamedTuple):
         """As `PairRows.with_room`."""
         return self._replace(length=self.length + room)
 
-    def check(self, folder: EncoderFolder, field: str, query: int) -> None:
+    def check(self, folder: EncoderFolder, field: str) -> None:
         """Checks that the vocabulary has the tokens of the frame, and a row room for a query and a document.
-
-        Args:
-          query: the tokens of a query at most.
 
         Raises:
           UserError: it has not.
@@ -97,11 +102,10 @@ class JudgedRows(NamedTuple):
                 "Qwen3-Reranker is asked; take a cross-encoder for sequence classification"
             )
         (row,) = self.of(self.begin([""]), [Candidate("", "", "")])
-        if self.length < len(row) + query + 1:
+        if self.length < len(row) + _ROOM:
             raise UserError(
-                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document, and config.data."
-                f"document_length={self.length} leaves no room for these: set config.data.document_length="
-                f"{2 * (len(row) + query)}"
+                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document, and config.rerank."
+                f"length={self.length} leaves no room for these: set it to {len(row) + _ROOM} at least"
             )
 
 
@@ -126,6 +130,7 @@ def read(folder: EncoderFolder, vocabulary: Vocabulary) -> Judge:
     Raises:
       UserError: a setting is not understood, or an answer is no token.
     """
+    _check_words(folder)
     yes, no = _of_module(folder) if model_folder.has_modules(folder.path) else map(vocabulary.encode, ("yes", "no"))
     if not (len(yes) == 1 and len(no) <= 1 and 0 <= min(yes + no) <= max(yes + no) < folder.sizes["vocab_size"]):
         raise UserError(f"{folder.path}: the answers of its judgement, 'yes' and 'no', are no tokens that it has")
@@ -162,10 +167,65 @@ def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
     if (kinds := [module.kind for module in modules]) != ["Transformer", "LogitScore"]:
         raise UserError(f"{path}: {' and '.join(kinds)}, and a Transformer and LogitScore are needed")
     known_keys.read(folder.place / "sentence_bert_config.json", _TRANSFORMER, optional=True)
-    template = folder.place / "chat_template.jinja"
-    if template.is_file() and not all(part in template.read_text("utf-8", "replace") for part in _TOLD):
-        raise UserError(f"{template}: a pair is put to it in other words than to Qwen3-Reranker, and not so here")
     path = modules[1].folder / "config.json"
     score = known_keys.read(path, _SCORE)
     yes = [known_keys.whole(path, score, "true_token_id", least=0)]
     return yes, [known_keys.whole(path, score, "false_token_id", least=0)] if "false_token_id" in score else []
+
+
+def _check_words(folder: EncoderFolder) -> None:
+    """Checks that a pair is put to the model in the words that are known here, wherever its template stands.
+
+    Raises:
+      UserError: its template has others, or it has none and is no Qwen3-Reranker.
+    """
+    templates, is_alone = dict(_templates(folder.place)), not model_folder.has_modules(folder.path)
+    words = PREFIX + "<Instruct>:{system}<Query>:{query}<Document>:{document}" + SUFFIX
+    others = {path: text for path, text in templates.items() if _words(text) != "".join(words.split())}
+    if (
+        is_alone
+        and folder.family == "qwen3"
+        and all(all(map(text.__contains__, _OF_QWEN3)) for text in others.values())
+    ):
+        _log.warning("%s: says nothing of how pairs are judged: it is asked as Qwen3-Reranker is", folder.path)
+    elif others:
+        raise UserError(
+            f"{next(iter(others))}: a pair is put to it in other words than to Qwen3-Reranker, which are not rendered "
+            "here; take a cross-encoder for sequence classification"
+        )
+    elif is_alone and not templates:
+        raise UserError(f"{folder.path}: a language model that does not say how it judges a pair; take a cross-encoder")
+
+
+def _templates(place: Path) -> Iterator[tuple[Path, str]]:
+    """The chat templates of a folder, in every place where transformers keeps one."""
+    for path in (place / "chat_template.jinja", *sorted(place.glob("additional_chat_templates/*.jinja"))):
+        if path.is_file():
+            yield path, path.read_text("utf-8", "replace")
+    for path in (place / name for name in ("chat_template.json", "processor_config.json", "tokenizer_config.json")):
+        record = files.read_json(path) if path.is_file() else {}
+        given = record.get("chat_template") if isinstance(record, dict) else None
+        for each in given if isinstance(given, list) else [given] if given else []:
+            yield path, str(each.get("template") if isinstance(each, dict) else each)
+
+
+def _words(template: str) -> str:
+    """A template without its blanks, {query} where those of the query stand; '' of one that branches."""
+    names, words, end = {}, [], 0
+    for part in _PART.finditer(template):
+        words.append(template[end : part.start()])
+        end = part.end()
+        if statement := part["statement"]:
+            if not (assigned := re.fullmatch(_SET, statement.strip(), re.DOTALL)):
+                return ""
+            names[assigned[1]] = assigned[2]
+        elif expression := part["expression"]:
+            if text := re.fullmatch(_TEXT, expression, re.DOTALL):
+                words.append(text[2].replace("\\n", "\n"))
+                continue
+            value = names.get(expression.strip(), expression)
+            role, long = re.findall(_ROLE, value), re.findall(r"""["']([^"']{20,})["']""", value)
+            if len(role) != 1 or any(text != TASK for text in long):
+                return ""
+            words.append(f"{{{role[0]}}}")
+    return "".join("".join([*words, template[end:]]).split())

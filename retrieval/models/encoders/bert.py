@@ -74,6 +74,7 @@ _DISTILBERT_NAMES = {
     r"\.ffn\.lin1\.": ".intermediate.dense.",
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
+    r"^pre_classifier\.": "pooler.dense.",
     r"^vocab_transform\.": "cls.predictions.transform.dense.",
     r"^vocab_layer_norm\.": "cls.predictions.transform.LayerNorm.",
     r"^vocab_projector\.bias$": "cls.predictions.bias",
