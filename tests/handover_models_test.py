@@ -1,4 +1,4 @@
-"""Exported towers in the programs of others: ONNX Runtime and model2vec give our numbers, and find our documents."""
+"""Exported towers in the programs of others: ONNX Runtime gives our numbers, and finds our documents."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,14 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import SETS, Given
 from retrieval.errors import UserError
 from retrieval.export import onnx_files
-from retrieval.export.tower_function import INPUTS, arrays
+from retrieval.export.onnx_files import INPUTS, arrays
 from retrieval.handover import croissant
 from retrieval.handover.vectors import BIT
 from retrieval.models import tower_head
 from retrieval.recipes.towers import candidate_windows, query_tokens
 
 onnx, runtime = package("onnx"), package("onnxruntime")
-model2vec, ir_datasets = package("model2vec"), package("ir_datasets")
+ir_datasets = package("ir_datasets")
 
 RNG = np.random.default_rng(0)
 WORDS = ["fox", "the", "sep", "dog", *"abcdefgh"]
@@ -67,7 +67,7 @@ def embed(model, rows, batch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path):
-    run = work_directory(tmp_path / "run", **MODELS[name], **{"export.formats": ("onnx",)})
+    run = work_directory(tmp_path / "run", **MODELS[name], **{"export.onnx": True})
     folder, vocabulary = exported.export(run), run.load_vocabulary()
     queries_QE, documents_NE = exported.embed(run, QUERIES, DOCUMENTS)
     names = ("query", "document") if name == "untied" else ("model", "model")
@@ -97,7 +97,7 @@ def top_ten(scores):
 
 def test_a_layer_that_is_left_out_is_noticed_and_large_parameters_lie_beside(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_files, "_MOST", 100)
-    run = work_directory(tmp_path / "run", **{"model.tied": True, "model.num_layers": 1, "export.formats": ("onnx",)})
+    run = work_directory(tmp_path / "run", **{"model.tied": True, "model.num_layers": 1, "export.onnx": True})
     apply = tower_head.apply
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -111,18 +111,6 @@ def test_a_layer_that_is_left_out_is_noticed_and_large_parameters_lie_beside(tmp
     assert np.abs(theirs_NE - documents_NE).max() > 0.01
     theirs_NE /= np.linalg.norm(theirs_NE, axis=1, keepdims=True)
     assert np.abs(theirs_NE - documents_NE).max() < 1e-5
-
-
-def test_model2vec_gives_the_numbers_of_the_table(tmp_path):
-    run = work_directory(tmp_path / "run", **{"model.tied": False, "export.formats": ("static",)})
-    folder, vocabulary = exported.export(run), run.load_vocabulary()
-    model = model2vec.StaticModel.from_pretrained(folder / "static")
-    assert model.normalize and model.max_length == 40 and model.dim == model.embedding.shape[1] == 8
-    ids = [vocabulary.encode(text) for text in QUERIES]
-    table = model.embedding.astype(np.float32)
-    ours = np.stack([table[each].mean(axis=0) for each in ids])
-    ours /= np.linalg.norm(ours, axis=1, keepdims=True)
-    np.testing.assert_allclose(model.encode(QUERIES).astype(np.float32), ours, atol=2e-3)
 
 
 def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tmp_path):

@@ -8,10 +8,7 @@ import os
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from support import exported
-
-from retrieval import files
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -147,15 +144,3 @@ def project(path, x, model):
             x = x / np.linalg.norm(x)
     x = x[: model.truncate_dim or None]
     return x / np.linalg.norm(x) if model.normalize else x
-
-
-def test_sentence_transformers_loads_a_static_model(tmp_path):
-    run = exported.work_directory(tmp_path / "run", **{"export.formats": ("static",)})
-    files.write_text(run.corpus / "passages-00000.jsonl", '{"_id": "1", "title": "", "text": "the fox"}\n')
-    folder = exported.export(run) / "static"
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    table = safetensors.numpy.load_file(folder / "model.safetensors")["embeddings"].astype(np.float32)
-    ids = [exported.VOCABULARY.encode(text) for text in exported.QUERIES[:1]]
-    ours = np.stack([table[each].mean(axis=0) for each in ids])
-    ours /= np.linalg.norm(ours, axis=1, keepdims=True)
-    np.testing.assert_allclose(model.encode(exported.QUERIES[:1]).astype(np.float32), ours, atol=1e-3)  # float16's

@@ -7,6 +7,7 @@ REMOVED: dict[str, str] = {
     "cluster.start": "k-means starts from paragraphs that are drawn by chance; leave it out.",
     "data.deepct_stemmer": "DeepCT's labels have Porter's stems; leave it out.",
     "data.whole_word": "The masked language model masks tokens; leave it out.",
+    "export.formats": "--config.export.onnx=True writes ONNX; the static and StableHLO forms are gone.",
     "fuse.constant": "Reciprocal ranks have the constant 60 of Cormack et al. 2009; leave it out.",
     "generate.length_penalty": "Beam search ranks texts by their probability; leave it out.",
     "index.bm25_identifiers": "Names of programs are words as any; leave it out.",

@@ -36,12 +36,6 @@ _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "Portab
 _RUNNER = Kind(
     "runner", lambda value: value in ("local", *_BEAM) or "." in value, lambda: ("local", *_BEAM)
 )  # Beam takes any class
-_EXPORTED = Kind(
-    "some of 'onnx', 'stablehlo' and 'static', each once, or ()",
-    lambda value: (
-        names("").fits(value) and set(value) <= {"onnx", "stablehlo", "static"} and len(set(value)) == len(value)
-    ),
-)
 _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
 # A host as requests have it: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
@@ -1034,12 +1028,7 @@ declare(
         "whether modules have the older names, as Text Embeddings Inference knows them; else those that "
         "sentence-transformers has today",
     ),
-    formats=Field(
-        (),
-        _EXPORTED,
-        "further forms of two towers: onnx, with pooling inside; stablehlo, for JAX without this package; static, a "
-        "vector for each token, as model2vec has it",
-    ),
+    onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
     hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
     hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),

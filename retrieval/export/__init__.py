@@ -1,1 +1,1 @@
-"""Trained models as files of others: folders of sentence-transformers with their card, ONNX, StableHLO, model2vec."""
+"""Trained models as files of others: folders of sentence-transformers with their card, ONNX."""

@@ -28,7 +28,7 @@ def model_card(
     trained_on: Mapping[str, list[str]],
     evaluated: Sequence[Mapping[str, Any]],
     divided: ConfigDict,
-    formats: Sequence[str],
+    onnx: bool,
 ) -> str:
     """The text of the model card.
 
@@ -38,7 +38,7 @@ def model_card(
       trained_on: as the function of that name gives it.
       evaluated: rows of `results.json`.
       divided: `config.split` of the run that has the evaluation sets.
-      formats: further forms of the model, each in a folder of its name.
+      onnx: whether the folder `onnx` has the model, too.
     """
     # Of a set that was divided by chance nobody else has the same test queries.
     not_theirs = divided.set if not divided.train else ""
@@ -54,7 +54,7 @@ def model_card(
         notes=[
             *_NOTES[publisher](*lengths, trained),
             *_notes_of_prompts(named),
-            *([f"Other forms lie in {', '.join(f'`{name}`' for name in formats)}."] if formats else []),
+            *(["The folder `onnx` has the model as ONNX, with pooling inside."] if onnx else []),
             *_notes(vocabulary, trained.model.dtype),
         ],
         settings=dict(_settings(trained)),

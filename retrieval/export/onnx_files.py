@@ -3,59 +3,93 @@
 onnx/model.onnx     `query.onnx` and `document.onnx` where these are not embedded alike
 onnx/config.json    inputs and outputs, lengths, prefixes, and the tokenizer that belongs to them
 onnx/check.npz      token ids of eight texts and the embeddings that JAX gives them on a CPU
+
+Letters of shapes: B texts, L tokens of a text, E embedding size, H hidden size.
 """
 
+import dataclasses
+import functools
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.extend.core
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.sharding import AbstractDevice, AbstractMesh
+from ml_collections import ConfigDict
 
 from retrieval import extras, files
+from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.errors import UserError
-from retrieval.export import tower_function
 from retrieval.export.tower_folders import TrainedTowers
-from retrieval.export.tower_function import INPUTS, OUTPUTS, TowerFunction, traced_for
+from retrieval.models.export_files import DOCUMENT, QUERY
+from retrieval.models.text import Text
+from retrieval.models.two_tower import TwoTower
+from retrieval.recipes.encoder_sizes import architecture_of
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.towers import build_towers
 from retrieval.runtime.arrays import on_host
+from retrieval.runtime.filler import FILLER
 
 FOLDER = "onnx"
+INPUTS = ("input_ids", "attention_mask", "position_ids")
+OUTPUTS = ("sentence_embedding", "last_hidden_state")
 _OPSET = 21  # which runtimes of 2024 have
 _MOST = 2**31 - 2**20  # bytes of one file; parameters of more lie in a file beside it
 _DATA = "_data"
+# What every platform computes, to within float32.
+_PLAIN = {"dtype": "float32", "products": "dtype", "attention": "plain", "remat": "none"}
+
+Embed = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def check() -> None:
-    """Checks that the packages are there which convert.
+@dataclasses.dataclass(frozen=True)
+class TowerFunction:
+    """A tower as a function of plain arrays.
 
-    Raises:
-      UserError: one is not.
+    Attributes:
+      name: 'model', or 'query' or 'document' where these are not embedded alike.
+      sides: the prefix and the length in tokens of the texts that it takes.
+      embed: `INPUTS`, each a whole number [B, L], to `OUTPUTS`, float32 [B, E] and [B, L, H]. A text begins in the
+        first column; the mask is 1 where a token is, else 0; positions are 0, 1, ..., L - 1.
     """
+
+    name: str
+    sides: Mapping[str, Mapping[str, Any]]
+    embed: Embed
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that the packages are there which convert, and that the encoder takes texts of any length."""
+    if architecture_of(config.model).relative_bias:
+        raise UserError(
+            f"config.export.onnx=True: an encoder of the family {config.model.family} has a bias by distance, which is "
+            "made for one length, and these files take any: leave it out"
+        )
     _packages()
 
 
 def write(trained: TrainedTowers, folder: Path) -> None:
-    """Writes `onnx/` into the folder of an export.
-
-    Raises:
-      UserError: a package is missing.
-    """
+    """Writes `onnx/` into the folder of an export."""
     onnx, _ = _packages()
     (folder / FOLDER).mkdir()
     towers: dict[str, Any] = {}
     checks: dict[str, np.ndarray] = {}
-    for tower in tower_function.of(trained):
+    for tower in tower_functions(trained):
         path = folder / FOLDER / f"{tower.name}.onnx"
         model = _converted(tower)
         is_large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _MOST
         onnx.save_model(model, path, save_as_external_data=is_large, location=path.name + _DATA)
-        given = tower_function.example(trained, max(side.length for side in tower.sides.values()))
+        inputs = _example(trained, max(side["length"] for side in tower.sides.values()))
         with on_host():
-            embedding_BE = np.asarray(jax.jit(tower.embed)(*given)[0])
-        arrays = [*(x.astype(np.int64) for x in given), embedding_BE]
-        checks |= {f"{tower.name}.{name}": x for name, x in zip((*INPUTS, OUTPUTS[0]), arrays)}
-        towers[path.name] = {side: texts._asdict() for side, texts in tower.sides.items()}
+            embedding_BE = np.asarray(jax.jit(tower.embed)(*inputs)[0])
+        arrays_of = [*(x.astype(np.int64) for x in inputs), embedding_BE]
+        checks |= {f"{tower.name}.{name}": x for name, x in zip((*INPUTS, OUTPUTS[0]), arrays_of)}
+        towers[path.name] = tower.sides
     np.savez(folder / FOLDER / "check.npz", allow_pickle=False, **checks)
     files.write_json(
         folder / FOLDER / "config.json",
@@ -73,12 +107,64 @@ def write(trained: TrainedTowers, folder: Path) -> None:
     )
 
 
+def tower_functions(trained: TrainedTowers) -> list[TowerFunction]:
+    """One function where queries and documents are embedded alike, else one for each."""
+    config = trained.config.copy_and_resolve_references()
+    config.model.update(_PLAIN)
+    like = nnx.eval_shape(lambda: build_towers(config, len(trained.vocabulary)))
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), parameters_of(trained.towers))
+    towers: Any = bind(like)(params)
+    data = config.data
+    sides = {
+        QUERY: {"prefix": data.query_prefix, "length": data.query_length},
+        DOCUMENT: {"prefix": data.document_prefix, "length": data.document_length},
+    }
+    sep_id = type_change(data, trained.vocabulary.sep_id)
+    embed = {name: functools.partial(_embed, towers, name, sep_id) for name in sides}
+    if towers.is_one:
+        return [TowerFunction("model", sides, embed[DOCUMENT])]
+    return [TowerFunction(name, {name: side}, embed[name]) for name, side in sides.items()]
+
+
+def arrays(rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """The token ids of texts as `INPUTS`, int32 [B, L]."""
+    ids_BL = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    mask_BL = np.zeros_like(ids_BL)
+    for place, row in enumerate(rows):
+        ids_BL[place, : len(row)], mask_BL[place, : len(row)] = row, 1
+    return [ids_BL, mask_BL, np.arange(ids_BL.shape[1], dtype=np.int32) + np.zeros_like(ids_BL)]
+
+
+def _example(trained: TrainedTowers, length: int, texts: int = 8) -> list[np.ndarray]:
+    """`INPUTS` of texts of drawn tokens, from the shortest to the longest of a side."""
+    rng, vocabulary = np.random.default_rng(0), trained.vocabulary
+    sizes = np.linspace(1, length, texts).astype(int)
+    return arrays([vocabulary.single(rng.integers(0, len(vocabulary), size).tolist(), length) for size in sizes])
+
+
+def _embed(
+    towers: TwoTower, name: str, sep_id: int, ids_BL: jax.Array, mask_BL: jax.Array, positions_BL: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    tower: Any = getattr(towers, "document_tower", towers.query_tower) if name == DOCUMENT else towers.query_tower
+    ids_BL = jnp.where(mask_BL > 0, ids_BL, FILLER).astype(jnp.int32)
+    text = Text(ids_BL, _types(ids_BL, sep_id), mask_BL.astype(jnp.int32), positions_BL.astype(jnp.int32))
+    hidden_BLH = tower.encoder(text, dropout_key=None)
+    return towers.finished(tower.pooled(hidden_BLH, text, towers.pool_from[name == DOCUMENT])), hidden_BLH
+
+
+def _types(ids_BL: jax.Array, sep_id: int) -> jax.Array:
+    """As `on_mesh.token_types`: 1 behind the first [SEP], where a document's text follows its title."""
+    is_sep_BL = (ids_BL == sep_id).astype(jnp.int32)
+    return jnp.where(ids_BL == FILLER, 0, jnp.minimum(jnp.cumsum(is_sep_BL, axis=1) - is_sep_BL, 1))
+
+
 def _converted(tower: TowerFunction) -> Any:
     """A model of ONNX, whose inputs are int64 as tokenizers give them."""
     onnx, to_onnx = _packages()
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every inner value without a shape
     given = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), "int32")] * len(INPUTS)
-    with traced_for("cpu"):
+    device = AbstractDevice("cpu", None, "cpu")  # the form that a CPU computes fastest
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
         # Traced before: jax2onnx puts functions of its own in the place of jax.numpy's, which lack some of the options.
         program = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(tower.embed)(*given))
         inner = [f"{name}_int32" for name in INPUTS]
@@ -91,7 +177,7 @@ def _converted(tower: TowerFunction) -> Any:
 
 
 def _packages() -> tuple[Any, Any]:
-    what = "config.export.formats=onnx"
+    what = "config.export.onnx=True"
     try:
         return extras.package(what, "onnx", "onnx"), extras.package(what, "jax2onnx", "onnx").to_onnx
     except UserError as error:

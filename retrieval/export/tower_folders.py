@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,12 @@ class TrainedTowers:
     Attributes:
       config: that they were trained with; their embeddings have the dimensions that the run keeps.
       prompts: all by name; of the two sides those that there are.
-      documents: texts of the kind that they are for, as BEIR's corpus.jsonl.
     """
 
     config: ConfigDict
     towers: TwoTower
     vocabulary: Vocabulary
     prompts: Mapping[str, str]
-    documents: Sequence[Path] = ()
 
     @classmethod
     def of(cls, run: Run) -> "TrainedTowers":
@@ -48,8 +46,7 @@ class TrainedTowers:
         _check_towers(towers, config.recipe)
         table = prompted.table(of_towers(run))
         found = {name: text for name, text in table.items() if text or name not in prompts.USUAL}
-        documents = run.passages or sorted(run.sets.glob("*/corpus.jsonl"))
-        return cls(config, towers, vocabulary, found, documents)
+        return cls(config, towers, vocabulary, found)
 
     def write(self, folder: Path, instead: Callable[[str, Path], None] | None = None, package: str = "") -> None:
         """Writes tied towers as one model, others as one each in `query/` and `document/`, with a router above.

@@ -2,14 +2,14 @@
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retrieval import files
 from retrieval.data.labelled import sources
 from retrieval.errors import UserError
-from retrieval.export import card_texts, formats
+from retrieval.export import card_texts, onnx_files
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
 from retrieval.pipeline.records import is_current, is_done, record_of
@@ -44,11 +44,11 @@ def export(run: Run) -> dict[str, Any]:
         write_model = functools.partial(
             _write_towers,
             trained,
-            fields.formats,
+            fields.onnx,
             instead=_adapters_of(run) if fields.adapter else None,
             package="" if fields.tei else folders.NEW_PACKAGE,
         )
-        kind = {"tied": config.model.tied} | ({"formats": list(fields.formats)} if fields.formats else {})
+        kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
 
     def write() -> None:
         trained_on = card_texts.trained_on(
@@ -66,7 +66,7 @@ def export(run: Run) -> dict[str, Any]:
             trained_on=dict(trained_on),
             evaluated=_evaluated(run, step) if results(run) else [],
             divided=run.holder("sets").config.split,
-            formats=fields.formats,
+            onnx=fields.onnx,
         )
         _write(run.folder, write_model, card)
 
@@ -79,10 +79,10 @@ def export(run: Run) -> dict[str, Any]:
     return kind | {"step": step} | pushed
 
 
-def _write_towers(trained: TrainedTowers, names: Sequence[str], folder: Path, **options: Any) -> None:
+def _write_towers(trained: TrainedTowers, onnx: bool, folder: Path, **options: Any) -> None:
     trained.write(folder, **options)
-    for name in names:
-        formats.FORMATS[name](trained, folder)
+    if onnx:
+        onnx_files.write(trained, folder)
 
 
 def _adapters_of(run: Run) -> Callable[[str, Path], None]:
@@ -115,12 +115,10 @@ def check(run: Run) -> None:
         )
     if run.config.export.adapter:
         adapters.check_export(config)
-    if names := run.config.export.formats:
+    if run.config.export.onnx:
         if recipe.published_by:
-            raise UserError(
-                f"config.export.formats={names} are of two towers, and this is {recipe.label}: leave them out"
-            )
-        formats.check(names, config)
+            raise UserError(f"config.export.onnx=True is of two towers, and this is {recipe.label}: leave it out")
+        onnx_files.check(config)
 
 
 def check_hub(run: Run) -> None:
