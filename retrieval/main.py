@@ -5,6 +5,7 @@
     python -m retrieval.main serve --workdir=runs/quickstart
 
 A word before the flags is a stage: `search` is --stage=search, and `evaluate report` is --stage=evaluate,report.
+`inspect` looks at the passages and the labelled queries of a run for what may be wrong with them.
 Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """

@@ -707,7 +707,6 @@ declare(
     "cluster",
     count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
     iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
-    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
     batches=Field(
         "paper",
         one_of("rule of batches", "retrieval.methods.clusters.cluster_order.ORDERS"),
@@ -1003,17 +1002,7 @@ declare(
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
-    characters=Field(1000, whole(1), "most characters of a query"),
-    texts=Field(64, whole(1), "most queries of a search, and texts of a call to encode or rerank"),
-    body=Field(1_048_576, whole(1), "most bytes of a request"),
-    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
-    waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
-    batch=Field(32, whole(1), "queries that are searched at once, at most"),
     updates=Field(False, SWITCH, "whether POST and DELETE of /api/documents change the documents"),
-    inputs=Field(2048, whole(1), "most texts of a call to /v1/embeddings, /embed or /rerank"),
-    inputs_tokens=Field(300_000, whole(1), "most tokens of all texts of such a call"),
-    inputs_body=Field(8_388_608, whole(1), "most bytes of such a call"),
-    inputs_seconds=Field(60.0, POSITIVE, "seconds until such a call is answered with an error"),
 )
 declare(
     "export",
@@ -1064,10 +1053,6 @@ declare(
 )
 
 # What runs on the side.
-declare(
-    "inspect",
-    texts=Field(20_000, whole(1), "passages and labelled queries that --stage=inspect looks at, the first"),
-)
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),

@@ -25,6 +25,7 @@ from retrieval.stages.seen_queries import SeenQueries
 from retrieval.stages.text_sizes import TextSizes
 
 _NAME = "inspect.json"
+_TEXTS = 20_000  # passages and labelled queries that it looks at, the first
 
 
 class _Learnt(NamedTuple):
@@ -43,7 +44,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     Raises:
       UserError: there is nothing to look at.
     """
-    config, most = run.config, run.config.inspect.texts
+    config, most = run.config, _TEXTS
     vocabulary = run.load_vocabulary() if run.vocabulary else None
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
     is_labelled = bool(source_paths.split(config.pairs.files) or config.pairs.sources) or run.training.exists()
@@ -112,7 +113,7 @@ STAGES.register(
     "inspect",
     Stage(
         inspect,
-        uses=("inspect", "data", "pairs", "split"),
+        uses=("data", "pairs", "split"),
         reads=("prepare", "sets", Read("mine", loose=True), Read("pairs", loose=True)),
         files=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
         leaves=(_NAME,),

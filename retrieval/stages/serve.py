@@ -139,7 +139,7 @@ def open_current(run: Run) -> "Current":
             kind = TRAINED["reranker"]
             reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
             answerer = answering.open_answerer(run)
-        service = service_of(searcher, reranker, answerer, fields.batch)
+        service = service_of(searcher, reranker, answerer, limits(run).batch)
         newest.clear()
         newest[outputs] = searcher, reranker, answerer
         return service
@@ -159,7 +159,7 @@ def limits(run: Run) -> "Limits":
     """What a request may ask for."""
     from retrieval.serving.requests import Limits
 
-    return Limits(**{name: run.config.serve[name] for name in Limits._fields})
+    return Limits(k=run.config.serve.k)
 
 
 def name(run: Run) -> str:

@@ -29,6 +29,7 @@ from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind,
 
 ARRAYS = ("paragraphs", "clusters", "centroids")
 _ORDER = 1  # the seed of the batches, beside that of k-means
+_SAMPLE = 1000  # paragraphs of a cluster that k-means learns from, at most
 
 
 class ClustersRefresh(RefreshKind):
@@ -90,7 +91,7 @@ class ClustersRefresh(RefreshKind):
             given, pairs.positives(paragraphs.record_N), config.data.document_length, config.encode.shard_size
         )
         seed = [config.seed, given.version]
-        rule = kmeans.Rule(config.cluster.count, *(config.cluster[name] for name in kmeans.Rule._fields[1:]))
+        rule = kmeans.Rule(config.cluster.count, config.cluster.iterations, _SAMPLE)
         clusters = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
         cluster_N = cluster_order.merge_small(clusters.cluster_N, clusters.centroid_KE, size)
 
