@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags.tuple_parser import TupleParser
 
 from retrieval import configs, terminal
-from retrieval.config import experiment, fields, removed_fields
+from retrieval.config import experiment, fields, removed_fields, tree
 from retrieval.errors import UserError, listed, near, unknown_name
 from retrieval.runtime import artefacts, ending, hosts, large_pages, platforms, signals
 
@@ -184,9 +184,9 @@ def _value(text: str, now: Any) -> Any:
 
 def _add_plugins(config: ConfigDict) -> None:
     """Imports the plugins of a config: the fields that they declare can be set like any other."""
-    before = fields.defaults()
+    before = tree.defaults()
     experiment.load_plugins(config.plugins)
-    if added := {path: value for path, value in fields.defaults().items() if path not in before}:
+    if added := {path: value for path, value in tree.defaults().items() if path not in before}:
         with config.unlocked():
             config.update(ConfigDict(fields.nested(added)))
 
@@ -359,7 +359,7 @@ def _unknown_flag(name: str, flag_words: Sequence[str]) -> UserError:
     ours = sorted(flag.name for _, of_module in our_flags() for flag in of_module)
     meant = near(name, ours)[:1]
     if any(word.startswith(("--config", "-config")) for word in flag_words):
-        meant += [f"config.{field}" for field in fields.declared() if field.endswith(f".{name}")][:2]
+        meant += [f"config.{field}" for field in tree.declared() if field.endswith(f".{name}")][:2]
     if not meant:
         return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in ours])
     return UserError(

@@ -13,7 +13,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, __version__, cli, files
-from retrieval.config import experiment, fields
+from retrieval.config import experiment, fields, tree
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -64,7 +64,7 @@ def manual(introduction: str, word: str = "") -> str:
             (f"{name}: {form.what}", form.setting) for name, form in LABELLED.items()
         ],
         "Fields (--config.FIELD=VALUE)": [
-            (f"config.{path}={field.default!r}", field.help) for path, field in sorted(fields.declared().items())
+            (f"config.{path}={field.default!r}", field.help) for path, field in sorted(tree.declared().items())
         ],
         "Flags": [(f"--{flag.name}", flag.help) for _, of_module in cli.our_flags() for flag in of_module],
     }
@@ -81,7 +81,7 @@ def fields_page() -> str:
 
     rows = (
         (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
-        for path, field in sorted(fields.declared().items())
+        for path, field in sorted(tree.declared().items())
     )
     return _page(
         "Fields of a config",

@@ -3,15 +3,15 @@
 import pytest
 from ml_collections import ConfigDict
 
-from retrieval.config import fields
+from retrieval.config import fields, tree
 from retrieval.config.fields import Field, declare, of_fields, one_of, whole
 from retrieval.errors import UserError
 
 
 @pytest.fixture(autouse=True)
 def own_fields(monkeypatch):
-    fields.declared()  # which loads those of the house, once
-    monkeypatch.setattr(fields, "_FIELDS", {})
+    tree.declared()  # which loads those of the house, once
+    monkeypatch.setattr(fields, "DECLARED", {})
     declare("", seed=Field(0, fields.SEED, "the seed of everything random"))
     declare("train.adam", beta=Field(0.9, fields.SHARE, "decay"))
     declare("pairs", files=Field("", fields.PATHS, "examples"), names=Field((), fields.TEXTS, "their names"))
@@ -20,7 +20,7 @@ def own_fields(monkeypatch):
 
 def test_defaults_are_nested():
     groups = {"pairs": {"files": "", "names": ()}, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
-    assert fields.nested(fields.defaults()) == {"seed": 0, **groups}
+    assert fields.nested(tree.defaults()) == {"seed": 0, **groups}
 
 
 def test_a_field_is_declared_once():
@@ -41,9 +41,9 @@ def test_a_field_is_declared_once():
     ],
 )
 def test_an_unfit_value_is_named_with_its_need(values, message):
-    whole_config = values if values == {"seed": 0} else _merged(fields.nested(fields.defaults()), values)
+    whole_config = values if values == {"seed": 0} else _merged(fields.nested(tree.defaults()), values)
     with pytest.raises(UserError, match=message):
-        fields.check(whole_config)
+        tree.check(whole_config)
 
 
 def _merged(old, new):

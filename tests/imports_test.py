@@ -19,6 +19,7 @@ SHARED = tuple(
     f"retrieval.{name}"
     for name in (
         "config.fields",
+        "config.tree",
         "errors",
         "extras",
         "files",
@@ -48,6 +49,18 @@ def test_a_room_imports_only_itself_and_the_shared_files(room):
             if name.startswith("retrieval."):
                 allowed = name.startswith(f"retrieval.{room}") or name.startswith(SHARED)
                 assert allowed, f"{path.name} imports {name}"
+
+
+def test_fields_name_no_method_and_load_nothing_that_takes_long():
+    tree = (REPOSITORY / "retrieval" / "config" / "tree.py").read_text(encoding="utf-8")
+    assert tree.count("retrieval.methods.") == 1  # where it looks for files of all
+    of_fields = set(imports(REPOSITORY / "retrieval" / "config" / "fields.py"))
+    assert not {name for name in of_fields if name.startswith("retrieval.config")}
+    program = (
+        "import sys; from retrieval.config import tree; assert 'model.classes' in tree.declared();"
+        "assert not {'jax', 'numpy', 'flax', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
 
 
 def test_methods_stand_on_the_trunk_alone():

@@ -6,7 +6,7 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
-from retrieval.config import fields
+from retrieval.config import fields, tree
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
@@ -25,7 +25,7 @@ def tables(monkeypatch, own_table):
     len(STAGES)  # or those that a test is the first to import would be gone, too
     for table in (SETS, LABELLED):
         own_table(table)
-    monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))
+    monkeypatch.setattr(fields, "DECLARED", dict(tree.declared()))
 
 
 class Faq(SetFormat):
@@ -50,7 +50,7 @@ def check(config):
 
 def test_a_format_of_sets_is_one_class(tables, tmp_path):
     register(Faq)
-    assert fields.declared()["sets.faq"].default == "" and "questions and answers" in fields.declared()["sets.faq"].help
+    assert tree.declared()["sets.faq"].default == "" and "questions and answers" in tree.declared()["sets.faq"].help
     config = ict_bfs_wlp.get_config()
     config.sets.faq = str(tmp_path / "faq.tsv")
     with pytest.raises(UserError, match=r"faq\.tsv: no such file or folder, in config\.sets\.faq"):

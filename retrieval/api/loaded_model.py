@@ -30,7 +30,8 @@ from retrieval.api.document_texts import (
 from retrieval.api.text_rows import Card, TextRows
 from retrieval.api.tower_encoder import TowerEncoder
 from retrieval.api.vector_encoder import VectorEncoder
-from retrieval.config.fields import check_value, declared
+from retrieval.config.fields import check_value
+from retrieval.config.tree import declared
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError, unknown_name

@@ -1,4 +1,4 @@
-"""What a field of a config is: its default, what it may be, and a line of help. `tree` has all of them."""
+"""What a field of a config is: its default, what it may be, and a line of help."""
 
 import dataclasses
 import functools
@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval import terminal
-from retrieval.config import removed_fields
 from retrieval.errors import UserError, listed, unknown_name
 
 
@@ -49,7 +48,7 @@ class Field(NamedTuple):
     goes_with: tuple[str, Any] | None = None
 
 
-_FIELDS: dict[str, Field] = {}
+DECLARED: dict[str, Field] = {}  # by dotted name; `tree.declared` has them all
 
 Result = TypeVar("Result")
 
@@ -62,20 +61,9 @@ def declare(group: str, **fields: Field) -> None:
     """
     for name, field in fields.items():
         path = f"{group}.{name}" if group else name
-        if path in _FIELDS:
+        if path in DECLARED:
             raise UserError(f"the field config.{path} is declared twice: rename the one of the plugin")
-        _FIELDS[path] = field
-
-
-def declared() -> Mapping[str, Field]:
-    """Every field, by its dotted name: those of `tree`, and those that plugins have declared."""
-    importlib.import_module("retrieval.config.tree")
-    return _FIELDS
-
-
-def defaults() -> dict[str, Any]:
-    """The default of every field, by its dotted name."""
-    return {path: field.default for path, field in declared().items()}
+        DECLARED[path] = field
 
 
 def values_of(config: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -120,27 +108,6 @@ def with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: with_tuples(item) for name, item in value.items()}
     return tuple(map(with_tuples, value)) if isinstance(value, list) else value
-
-
-def check(values: Mapping[str, Any]) -> None:
-    """Checks that a config has every field, and no other, each with a value that it may have.
-
-    Raises:
-      UserError: it does not; the message says what is needed.
-    """
-    given = dict(flatten(values))
-    for path in given:
-        if path not in declared():
-            if message := removed_fields.explained(path):
-                raise UserError(message)
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
-    for path, field in declared().items():
-        if path not in given:
-            raise UserError(
-                f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
-                "fields"
-            )
-        check_value(path, given[path], field.kind)
 
 
 def check_value(path: str, value: Any, kind: Kind) -> None:

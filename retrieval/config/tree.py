@@ -1,10 +1,17 @@
 """Every field of a config, from top to bottom: its default, what it may be, and what it is.
 
-`Field(default, kind, help)`. A plugin adds fields of its own with the same `declare`.
+`Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
+import functools
+import importlib
+import importlib.util
+import pkgutil
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from retrieval.config import fields, removed_fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
     PATHS,
@@ -21,8 +28,10 @@ from retrieval.config.fields import (
     TUPLE,
     Field,
     Kind,
+    check_value,
     checked_by,
     declare,
+    flatten,
     matching,
     names,
     number,
@@ -31,6 +40,7 @@ from retrieval.config.fields import (
     whole,
     whole_numbers,
 )
+from retrieval.errors import UserError, unknown_name
 
 _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
 _RUNNER = Kind(
@@ -206,15 +216,6 @@ declare(
         "held-out docstrings of the installed packages",
         goes_with=("corpus", "pydocs"),
     ),
-    mind=Field("", PATHS, "MIND: news and impressions, as TSV"),
-    mind_split=Field(
-        "",
-        checked_by(
-            "'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00",
-            "retrieval.methods.mind.mind_set.is_time",
-        ),
-        "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
-    ),
 )
 declare(
     "split",
@@ -294,29 +295,13 @@ declare(
     skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run"),
     # Options of tasks.
     ict_removal=Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9"),
-    paragraphs=Field(5, whole(1), "paragraphs of a question that a reader is trained on"),
-    draw=Field(
-        "first",
-        one_of("draw of paragraphs", ("first", "positive")),
-        "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
-    ),
 )
 declare(
     "data.rates",
     ict=Field(0.0, NOT_NEGATIVE, "how often the inverse cloze task is drawn, beside the other tasks; 0: never"),
     bfs=Field(0.0, NOT_NEGATIVE, "how often body-first selection is drawn"),
     wlp=Field(0.0, NOT_NEGATIVE, "how often Wikipedia link prediction is drawn"),
-    mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
-    next_sentence=Field(
-        0.0, NOT_NEGATIVE, "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
-    ),
     pairs=Field(0.0, NOT_NEGATIVE, "how often labelled examples are drawn: fine-tuning"),
-    quadruplets=Field(
-        0.0, NOT_NEGATIVE, "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
-    ),
-    spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader"),
-    doc2query=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose query is to be written"),
-    deepct=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose words are weighed by its query"),
 )
 declare(
     "data.pack",
@@ -414,55 +399,7 @@ declare(
     unroll=Field(
         1, whole(0), "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four"
     ),
-    sparse_queries=Field(
-        "encoder",
-        one_of("encoder of queries", ("encoder", "idf")),
-        "what weighs a query's tokens in the recipe splade: the encoder, or a table by document frequency (idf)",
-    ),
     # Rerankers and readers.
-    classes=Field(
-        2,
-        Kind("1 or 2", lambda value: value in (1, 2)),
-        "classes of a reranker: 2 (not relevant, relevant), or 1 score",
-    ),
-    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives"),
-)
-declare(
-    "model.decoder",
-    layers=Field(3, whole(1), "layers of the decoder, which pre-training alone has"),
-    span=Field(2, whole(0), "tokens before each one that the decoder sees, in each layer or in all"),
-    wiring=Field(
-        "cross",
-        one_of("wiring", ("cross", "prefix")),
-        "how it sees [CLS]: cross (attention) or prefix (first position)",
-    ),
-    reach=Field(
-        "layer", one_of("reach", ("layer", "decoder")), "what the span is of: each layer, or the whole decoder"
-    ),
-    latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
-    bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
-)
-declare(
-    "model.late",
-    expansion=Field(
-        "unseen",
-        one_of("way of query expansion", ("none", "unseen", "seen")),
-        "late interaction: [MASK]s fill queries up and count: unseen (no token sees them), seen; none: they do not",
-    ),
-    skip=Field(
-        ("punctuation",),
-        TEXTS,
-        "late interaction: tokens of documents that do not count, such as ('the',); punctuation: all such signs",
-    ),
-    mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
-)
-declare(
-    "model.writer",
-    layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
-    pre_norm=Field(
-        True, SWITCH, "whether the encoder's norms stand before its sublayers; an own encoder has them after"
-    ),
-    copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
 )
 declare(
     "mesh",
@@ -557,15 +494,7 @@ declare(
         "in_batch_softmax: whom train.hardness weighs: all documents that are negatives, or a query's own hard ones",
     ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
-    retrieved=Field(
-        0,
-        whole(0),
-        "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
-    ),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
-    in_batch=Field(
-        1.0, NOT_NEGATIVE, "maxsim_distillation: weight of the softmax over the documents of a batch's other examples"
-    ),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
     min_max=Field(
         False, SWITCH, "kl_divergence: whether the student's scores of an example are first put between 0 and 1"
@@ -596,24 +525,6 @@ declare(
         "bfloat16: so are matrices of layers and their gradients, and the optimizer keeps them in float32 besides",
     ),
     # Of one recipe or loss each.
-    hinges=Field(
-        "max",
-        one_of("way to join hinges", ("max", "sum", "chain", "triplets")),
-        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
-    ),
-    hard_margin=Field(
-        -1.0,
-        number("0 or more, or -1", lambda value: value >= 0 or value == -1),
-        "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
-    ),
-    batch_sum=Field(False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean"),
-    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
-    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
-    label_smoothing=Field(0.0, SHARE_BELOW, "share of a token's label that is spread over the vocabulary; paper: 0.1"),
-    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax"),
-    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score"),
-    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too"),
-    early=Field(False, SWITCH, "whether a reader's question tower is trained too, on the first spans.early candidates"),
 )
 declare(
     "train.lora",
@@ -633,18 +544,6 @@ declare(
     ),
 )
 declare(
-    "train.sparse",
-    queries=Field("flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of queries"),
-    documents=Field(
-        "flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of documents"
-    ),
-    query_weight=Field(3e-4, NOT_NEGATIVE, "weight of the queries' regularizer, when it has risen"),
-    document_weight=Field(1e-4, NOT_NEGATIVE, "weight of the documents' regularizer"),
-    rise=Field(
-        50_000, whole(0), "steps in which both rise from 0, with the square of the step; 0: they are there at once"
-    ),
-)
-declare(
     "loop",
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
@@ -657,7 +556,6 @@ declare(
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
-    validate_negatives=Field(20, whole(1), "candidates of BM25 that a reranker's validation puts beside the positives"),
     best=Field(
         "RR",
         TEXT,
@@ -704,16 +602,6 @@ declare(
     ),
 )
 declare(
-    "cluster",
-    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
-    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
-    batches=Field(
-        "paper",
-        one_of("rule of batches", "retrieval.methods.clusters.cluster_order.ORDERS"),
-        "how batches are made of clusters: paper or authors",
-    ),
-)
-declare(
     "teacher",
     model=Field(
         "",
@@ -722,27 +610,6 @@ declare(
         "one: the mean of their scores, normalised for each query",
     ),
     shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
-)
-declare(
-    "spans",
-    questions=Field("", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
-    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
-    system=Field(
-        "bm25",
-        one_of("index", "retrieval.search.index_kind.INDEXES"),
-        "index that retrieves: bm25, or with the base's model exact or scann",
-    ),
-    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
-    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph"),
-    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
-    asked=Field(
-        True,
-        SWITCH,
-        "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
-    ),
-    early=Field(
-        0, whole(0), "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none"
-    ),
 )
 
 # Search and evaluation.
@@ -801,16 +668,6 @@ declare(
     ),
     bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
     # Expanded and weighted passages.
-    expansions=Field(
-        "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
-    ),
-    expansions_share=Field(
-        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all"
-    ),
-    expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
-    term_weights=Field("", TEXT, "weighted words of passages, for the index deepct: FILE.jsonl, or a folder of them"),
-    deepct_k1=Field(10.0, NOT_NEGATIVE, "k1 of the index deepct: frequencies go up to 100 there"),
-    deepct_b=Field(0.9, SHARE, "b of the index deepct"),
 )
 declare(
     "evaluate",
@@ -853,130 +710,6 @@ declare(
         one_of("way with unknown ids", ("refuse", "allow")),
         "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
     ),
-)
-declare(
-    "rerank",
-    systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
-    model=Field(
-        "",
-        TEXT,
-        "work directory of a reranker, which reads at its own lengths, folder or hf:NAME of a cross-encoder, or a "
-        "system whose ranks count",
-    ),
-    length=Field(
-        0, whole(0), "tokens of a query with a document that a reranker reads; 0: as many as its folder or run says"
-    ),
-    depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
-    measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
-    trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
-    trained_depth=Field(1000, whole(1), "results of those systems that count"),
-    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
-)
-declare(
-    "late",
-    model=Field("", TEXT, "work directory of late interaction, or folder of PyLate; '': the run's own, or its base's"),
-    systems=Field(("bm25",), TEXTS, "systems whose results are ranked by MaxSim, as tables name them; runs.files too"),
-    depth=Field(100, whole(1), "results of a system that are ranked"),
-    exact=Field(False, SWITCH, "whether all candidates of a set are ranked too, which takes long: the system maxsim"),
-    stored=Field(
-        "float16",
-        one_of("format of stored vectors", ("float32", "float16", "residual1", "residual2", "residual4")),
-        "what a candidate's vectors are stored in; residual: a centroid and 1, 2 or 4 bits a dimension (ColBERTv2)",
-    ),
-    fde=Field(
-        (),
-        checked_by(
-            "a tuple of REPETITIONSxPLANESxDIMENSIONS, such as \"('20x5x16',)\", or ()",
-            "retrieval.methods.late_interaction.muvera.are_sizes",
-        ),
-        "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
-    ),
-    fde_index=Field(
-        "exact",
-        one_of("index", "retrieval.search.index_kind.DENSE"),
-        "index of these vectors, and of the tokens of late.retrieved: exact or scann",
-    ),
-    retrieved=Field(
-        0,
-        whole(0),
-        "XTR: tokens of all candidates that a query's token retrieves, such as 10000: the system xtr-10000; 0: none",
-    ),
-    pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
-    shard_size=Field(4096, whole(1), "candidates of a file of vectors; a run that was killed goes on after the last"),
-)
-declare(
-    "answer",
-    systems=Field(
-        ("bm25",),
-        TEXTS,
-        "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
-    ),
-    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all"),
-    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
-    paragraphs=Field(5, whole(1), "passages of a question that are read"),
-    weight=Field(
-        -1.0,
-        number("a number from 0 to 1, or -1", lambda value: 0 <= value <= 1 or value == -1),
-        "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
-    ),
-    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
-    spans=Field(10, whole(1), "spans of a passage that are kept"),
-    shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
-)
-declare(
-    "generate",
-    model=Field(
-        "", TEXT, "folder or hf:NAME of a published T5 or BART, for transformers; '': the model of the run or its base"
-    ),
-    collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
-    answers=Field(
-        "",
-        one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", ""),
-        "what proposes answers to ask for; '': queries, no answers",
-    ),
-    proposer=Field(
-        "",
-        TEXT,
-        "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
-    ),
-    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least"),
-    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
-    reranker=Field(
-        "", TEXT, "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none"
-    ),
-    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
-    way=Field(
-        "sample",
-        one_of("way of writing", ("sample", "beam", "greedy")),
-        "sample (top-k), beam, or greedy, which writes one query",
-    ),
-    tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
-    top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
-    temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
-    beams=Field(4, whole(1), "texts that beam search keeps"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
-)
-declare(
-    "sparse",
-    model=Field(
-        "", TEXT, "work directory of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"
-    ),
-    document_terms=Field(512, whole(1), "terms of a passage that are kept, those of the greatest weights"),
-    query_terms=Field(512, whole(1), "terms of a query that are kept"),
-    vectors=Field(
-        (),
-        tuple_of("a tuple of anserini and elastic, or ()", lambda name: name in ("anserini", "elastic")),
-        "JSON lines of the vectors that are written too, for Anserini, or for Elasticsearch and OpenSearch",
-    ),
-    scale=Field(0, whole(0), "weights are rounded to 1 / scale, such as 100 for Anserini's impacts; 0: not at all"),
-    shard_size=Field(16_384, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
-)
-declare(
-    "weigh",
-    scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )
 declare(
     "search",
@@ -1057,3 +790,39 @@ declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
 )
+
+
+@functools.cache
+def _load_methods() -> None:
+    methods = importlib.import_module("retrieval.methods").__path__
+    for method in pkgutil.iter_modules(methods):
+        if importlib.util.find_spec(name := f"retrieval.methods.{method.name}.fields"):
+            importlib.import_module(name)
+
+
+def declared() -> Mapping[str, Field]:
+    """Every field, by its dotted name: those above, of the methods, and of the plugins that are loaded."""
+    _load_methods()
+    return fields.DECLARED
+
+
+def defaults() -> dict[str, Any]:
+    """The default of every field, by its dotted name."""
+    return {path: field.default for path, field in declared().items()}
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Checks that a config has every field, and no other, each with a value that it may have."""
+    set_values = dict(flatten(values))
+    for path in set_values:
+        if path not in declared():
+            if message := removed_fields.explained(path):
+                raise UserError(message)
+            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
+    for path, field in declared().items():
+        if path not in set_values:
+            raise UserError(
+                f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
+                "fields"
+            )
+        check_value(path, set_values[path], field.kind)

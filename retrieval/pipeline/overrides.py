@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from retrieval.config import fields
+from retrieval.config import fields, tree
 from retrieval.errors import UserError
 from retrieval.pipeline.records import field_of, get_field
 from retrieval.pipeline.stage import STAGES, is_among, readers_of, reads_of
@@ -22,7 +22,7 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
 
     Such a field would keep one of these from being read, or makes no sense beside its value.
     """
-    for path, field in fields.declared().items():
+    for path, field in tree.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
         if other and (value := field_of(config, path)):  # that a field is missing, the checks say
             told = f"{value:g}" if isinstance(value, float) else value
@@ -35,7 +35,7 @@ def _set_instead(config: ConfigDict, field: fields.Field, set_fields: Collection
     """The field that was set in the shell and with which another does not go; '' where there is none."""
     other = field.in_place_of
     while other and other not in set_fields:
-        other = fields.declared()[other].in_place_of
+        other = tree.declared()[other].in_place_of
     if other:
         return other
     other, value = field.goes_with or ("", None)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from retrieval import files
-from retrieval.config.fields import declared
+from retrieval.config.tree import declared
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads
 from retrieval.pipeline.records import (

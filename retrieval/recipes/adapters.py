@@ -12,7 +12,8 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import declared, values_of
+from retrieval.config.fields import values_of
+from retrieval.config.tree import declared
 from retrieval.errors import UserError
 from retrieval.models import lora, peft_folder
 from retrieval.models.encoder_folder import EncoderFolder

@@ -10,7 +10,8 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import declared, values_of
+from retrieval.config.fields import values_of
+from retrieval.config.tree import declared
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources

@@ -7,7 +7,8 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import declared, values_of
+from retrieval.config.fields import values_of
+from retrieval.config.tree import declared
 from retrieval.data.examples import seqio_tasks, source_batches
 from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.source_batches import SourceBatches

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import declared
+from retrieval.config.tree import declared
 from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from retrieval.config.fields import declared
+from retrieval.config.tree import declared
 from retrieval.errors import UserError
 from retrieval.registry import Table
 

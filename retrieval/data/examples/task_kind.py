@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare, declared
+from retrieval.config.fields import NOT_NEGATIVE, Field, declare
+from retrieval.config.tree import declared
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import PATHS, Field, declare, declared
+from retrieval.config.fields import PATHS, Field, declare
+from retrieval.config.tree import declared
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.errors import UserError

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from retrieval.config.fields import declared
+from retrieval.config.tree import declared
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
