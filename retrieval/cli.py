@@ -40,7 +40,7 @@ _FILE = "config_file"  # the module of the file that --config names
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
-_ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "update", "only")  # flags that have one value
+_ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 _REMEDIES = dict.fromkeys(

@@ -32,9 +32,6 @@ _STAGE = flags.DEFINE_list(
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 _QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
 _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
-_UPDATE = flags.DEFINE_string(
-    "update", "", "For --stage=update: the file or folder with all documents as they are now."
-)
 _GRACE = flags.DEFINE_float(
     "grace", signals.GRACE, "Seconds from SIGTERM to the end; 12 on spot machines of GKE, which give 15.", lower_bound=1
 )
@@ -79,7 +76,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
 
     sources.fill_in(config)
     overrides.settle(config, cli.overridden())
-    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value, _UPDATE.value)
+    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, asked, copy)
     hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
     experiment.load_plugins(config.plugins)  # on every host
@@ -101,11 +98,6 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError(
             f"--{given[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
             f"--stage=search, or leave --{given[0]} out"
-        )
-    if _UPDATE.value and "update" not in names:
-        raise UserError(
-            f"--update is what --stage=update reads, and the stages here are {', '.join(names)}: add --stage=update, "
-            "or leave --update out"
         )
     return names
 

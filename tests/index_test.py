@@ -240,7 +240,7 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, own_table
     built = index.index(run)
     assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
     towers = SimpleNamespace(encode_queries=lambda queries: np.ones((len(queries), 8), np.float32), check_embeddings=id)
-    towers.towers, towers.embed_windows = towers, None
+    towers.towers = towers
     monkeypatch.setattr(own_search, "of_run", lambda run: towers)
     search.search(dataclasses.replace(run, asked=Asked("number77 or number99")))
     said = capsys.readouterr().out.split("\n\n")[-4:]

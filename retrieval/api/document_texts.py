@@ -4,17 +4,15 @@ import dataclasses
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.data.corpora import articles, corpus_kind, document_format, passages, sources, urls
+from retrieval.data.corpora import articles, corpus_kind, passages, sources, urls
 from retrieval.data.corpora.articles import Article
-from retrieval.data.corpora.corpus_kind import CorpusKind, Options
-from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.corpora.kinds import documents_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
@@ -122,28 +120,22 @@ def limits_of(prepared: ConfigDict) -> Limits:
 
 
 def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[Candidate]:
-    """The passages of `read_documents`, each with the address of its document.
-
-    Args:
-      fields: as there; and the 'base_url' of documents without an address.
-    """
-    for id, own in read_documents(path, cut, fields):
-        for each in own:
-            yield dataclasses.replace(each, url=urls.of_document(fields.get("base_url", ""), each.url, id, each.title))
-
-
-def read_documents(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[tuple[str, list[Candidate]]]:
-    """The documents of a file or a folder by their ids, as the stage `prepare` cuts them into passages.
+    """The passages of a file or a folder, as the stage `prepare` cuts them, each with the address of its document.
 
     What is left out is counted in the log.
 
     Args:
-      fields: the names that records have for 'id', 'title', 'text' and 'url', where they are not the usual ones.
+      fields: the names that records have for 'id', 'title', 'text' and 'url', where they are not the usual ones; and
+        the 'base_url' of documents without an address.
 
     Raises:
       UserError: there is no document there, a record is broken, or two have one id.
     """
-    kind, parts, options = check_documents(path, fields)
+    if not _is_there(path):
+        raise no_path(path, "documents")
+    options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
+    kind, parts = corpus_kind.kind_of_parts([str(path)])
+    kind.check(parts, options)
     pages, parse = kind.read(parts, options, Path()), functools.partial(kind.parse, options=options)
     seen, left_out, examples = set(), Counter(), {}
     for tag, what, value in sources.parse_pages(pages, parse):
@@ -160,103 +152,26 @@ def read_documents(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[
             seen.add(item.id)
             own = cut.passages(item)
             left_out["documents without a passage (too short)"] += not own
-            yield from [(item.id, own)] if own else []
+            for each in own:
+                url = urls.of_document(fields.get("base_url", ""), each.url, item.id, each.title)
+                yield dataclasses.replace(each, url=url)
     kinds = [(what, count) for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
     told = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
     if told:
         _log.warning("%s: %s", path, "; ".join(told))
 
 
-def documents_with_ids(documents: Iterable[Document], cut: Cut) -> dict[str, list[Candidate]]:
-    """Records by their ids, cut into passages as a record of JSON lines is.
-
-    Raises:
-      UserError: one has no id or no text, two have one id, or a text is too short for a passage; with its place.
-    """
-    check_list(documents)
-    found: dict[str, list[Candidate]] = {}
-    for place, given in enumerate(documents):
-        at = f"document {place}"
-        record = _record(given, at)
-        document = document_format.columns(record, {}, at).document(record, at, "", DOCUMENTS["jsonl"])
-        _check_new_id(document.id, found, at)
-        article = next((item for item in document.format.parse(document) if isinstance(item, Article)), None)
-        own = cut.passages(article) if article else []
-        if not own:
-            why = f"fewer than config.prepare.least_passage={cut.limits.least} tokens" if article else "no text"
-            raise UserError(f"{at}: '{document.id}' has {why}: leave it out, or delete it where it was there")
-        found[document.id] = own
-    return found
-
-
-def whole_with_ids(documents: Iterable[Document]) -> dict[str, list[Candidate]]:
-    """Records by their ids, each as one passage.
-
-    Raises:
-      UserError: one has no id or no text, or two have one id; with its place.
-    """
-    check_list(documents)
-    found: dict[str, list[Candidate]] = {}
-    for place, given in enumerate(documents):
-        at = f"document {place}"
-        record = _record(given, at)
-        each = _candidate(record, place)
-        _check_new_id(each.id if any(record.get(name) not in (None, "") for name in _IDS) else "", found, at)
-        if not (each.title.strip() or each.text.strip()):
-            raise UserError(f"{at}: '{each.id}' has no text: leave it out, or delete it where it was there")
-        found[each.id] = [each]
-    return found
-
-
-def _record(document: Document, at: str) -> Mapping[str, str]:
-    if not isinstance(document, Mapping):
-        raise UserError(f"{at}: a record with an 'id' and a 'text' is needed, not {document!r}"[:300])
-    return document
-
-
-def _check_new_id(id: str, known: Container[str], at: str) -> None:
-    if not id or id in known:
-        why = f"the id '{id}' is there twice" if id else "it has no 'id'"
-        raise UserError(f"{at}: {why}; documents are replaced and deleted by their ids, so each needs one of its own")
-
-
-def check_documents(path: Path, fields: Mapping[str, str]) -> tuple[CorpusKind, Sequence[str], Options]:
-    """Checks a file or a folder of documents; returns their kind, its parts, and its options.
-
-    Args:
-      fields: as of `read_documents`.
-
-    Raises:
-      UserError: there is no document there, or the first record of a file is broken.
-    """
-    if not _is_there(path):
-        raise no_path(path, "documents")
-    options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
-    kind, parts = corpus_kind.kind_of_parts([str(path)])
-    kind.check(parts, options)
-    return kind, parts, options
-
-
 def own_passages(run: Run, collection: Collection) -> RowTexts:
     """The passages that a run searches, each with the address of its document."""
-    return RowTexts(collection.files, address_of(run))
-
-
-def address_of(run: Run) -> Callable[[Candidate], str]:
-    """Gives the address of a passage of a run: that of its document."""
     prepared = run.holder("prepare").config
     base, are_cut = run.config.documents.base_url or prepared.documents.base_url, run.prepares
 
     def of(passage: Candidate) -> str:
-        id = document_of(passage.id) if are_cut else passage.id
+        # The id of a passage that `prepare` has cut has its number behind that of the document.
+        id = passage.id.rpartition(":")[0] if are_cut else passage.id
         return urls.of_document(base, passage.url, id, passage.title)
 
-    return of
-
-
-def document_of(passage_id: str) -> str:
-    """The document of a passage that `prepare` has cut: a passage's id has its number behind it."""
-    return passage_id.rpartition(":")[0]
+    return RowTexts(collection.files, of)
 
 
 def _is_there(path: Path) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.api import answering, changing_documents, memory_index
+from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer
-from retrieval.api.document_index import DocumentIndex, Hit, Opened, check_count, hit_of
+from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
     Cut,
     Document,
@@ -20,12 +20,10 @@ from retrieval.api.document_texts import (
     check_ids,
     check_list,
     checked_text,
-    documents_with_ids,
     is_list,
     limits_of,
     own_passages,
     read_passages,
-    whole_with_ids,
 )
 from retrieval.api.text_rows import Card, TextRows
 from retrieval.api.tower_encoder import TowerEncoder
@@ -39,7 +37,7 @@ from retrieval.pipeline import downloads, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options
+from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
@@ -216,14 +214,25 @@ class Model:
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
             path, names = Path(documents).expanduser(), {**self._of_prepare.documents, **(fields or {})}
             cut = Cut(encoder.vocabulary, limits_of(self._of_prepare))
-            texts, with_ids = list(read_passages(path, cut, names)), functools.partial(documents_with_ids, cut=cut)
+            texts = list(read_passages(path, cut, names))
         else:
-            texts, with_ids = candidates(documents), whole_with_ids
+            texts = candidates(documents)
             check_ids(texts)
         if not texts:
             raise UserError("there is no document to index")
-        options = {each.name: {**indexes.options_of(each, encoder.config), **given} for each in kinds}
-        return DocumentIndex(*memory_index.build(texts, options, encoder, with_ids), of_dense, self._merged)
+        built = {each.name: self._built(each, texts, given) for each in kinds}
+        return DocumentIndex(texts, built, of_dense, self._merged)
+
+    def _built(self, kind: IndexKind, texts: Sequence[Candidate], given: Options) -> Search:
+        """An index of a kind over texts, in memory."""
+        encoder = self._encoder
+        options = {**indexes.options_of(kind, encoder.config), **given}
+        kind.check(options)
+        kind.inputs(options)
+        if not kind.of_words:
+            return encoder.over_texts(kind, texts, options)
+        folds = functools.partial(getattr, encoder.vocabulary, "folds_accents")
+        return kind.build(Texts("documents", lambda: iter(texts), folds), options).search
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
         """Documents in the order of the reranker's scores, best first.
@@ -313,17 +322,12 @@ class Model:
         downloads.bring(run, [_READS_THE_INDEXES])
         runner.check_read(run, _READS_THE_INDEXES)
         collection = open_collection(run, CORPUS)
-        towers = self._given if isinstance(self._given, TowerEncoder) else None
-        config = self._given.config if self._given else run.config
-        options = {each.name: {**indexes.options_of(each, config), **given} for each in kinds}
-        changing = changing_documents.of_run(run, towers, options)
-        if now := changing.opened():
-            return DocumentIndex(now, changing, weight, self._merged)
         opened: dict[str, Search] = {}
         for each in kinds:
             way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
             if not each.of_words:
-                found, way = self._encoder.over_passages(each, run, options[each.name]), self._encoder.without
+                options = {**indexes.options_of(each, self._encoder.config), **given}
+                found, way = self._encoder.over_passages(each, run, options), self._encoder.without
             else:
                 is_there = collection.index(each.name).exists()
                 found = indexes.open_words(each, collection).search if is_there else None
@@ -333,7 +337,7 @@ class Model:
                     "index"
                 )
             opened[each.name] = found
-        return DocumentIndex(Opened(own_passages(run, collection), opened), changing, weight, self._merged)
+        return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 
     @property
     def _merged(self) -> int:

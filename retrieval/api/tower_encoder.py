@@ -107,21 +107,17 @@ class TowerEncoder:
         """
         vector_codes.check(collection.embeddings(), "candidates", towers.form_of(self.config))
 
-    def embed_windows(self, items: Sequence[Candidate]) -> tuple[np.ndarray, np.ndarray]:
-        """Embeddings [W, E] of the windows of documents, and the document of each [W]."""
-        rows = towers.candidate_windows(self.config, self.vocabulary, items)
-        owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
-        return self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows))), owners_W
-
-    def over_windows(self, kind: IndexKind, windows: tuple[np.ndarray, np.ndarray], options: Options) -> Search:
-        """A search by an index of a kind among documents, of which `embed_windows` gave the windows.
+    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
+        """A search by an index of a kind among texts; of long ones all windows are searched.
 
         Raises:
           UserError: it cannot be used here.
         """
         if not kind.available():
             raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
-        embeddings_WE, owners_W = windows
+        rows = towers.candidate_windows(self.config, self.vocabulary, texts)
+        owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
+        embeddings_WE = self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows)))
         return self.over(indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W))
 
     def over(self, index: Index) -> Search:

@@ -735,7 +735,6 @@ declare(
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
-    updates=Field(False, SWITCH, "whether POST and DELETE of /api/documents change the documents"),
 )
 declare(
     "export",
@@ -775,12 +774,6 @@ declare(
         "",
         PATHS,
         'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata; without one none',
-    ),
-    since=Field(
-        0,
-        whole(0),
-        "vertex, vertex_json and bulk: the generation of the documents that the target has; what has changed or gone "
-        "since is all that is written; 0: everything",
     ),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )

@@ -1,6 +1,5 @@
 """Elasticsearch and OpenSearch: bodies of `_bulk` requests, and a mapping for each of the two."""
 
-import itertools
 import json
 from typing import Any
 
@@ -46,7 +45,7 @@ class Bulk(Target):
     name, title, dtypes = "bulk", "Elasticsearch and OpenSearch", (FLOAT32, INT8, BIT)
     instead = "take float32 or int8; the index compresses what it searches by itself"
     dimensions = {FLOAT32: 16_000, INT8: 16_000, BIT: 16_000}
-    id_bytes, takes_changes = 512, True
+    id_bytes = 512
     load = _LOAD
 
     def check(self, vectors: Vectors) -> None:
@@ -65,8 +64,6 @@ class Bulk(Target):
             for block in self.blocks(vectors)
             for (id, _, title, text, metadata), vector in zip(zip(*block), numbers(_signed(block.vectors)))
         )
-        deletes = (f'{{"delete":{{"_id":{_json(id)}}}}}' for id in vectors.deleted)
-        documents = itertools.chain(documents, deletes)
         return packed(place.folder, "bulk-{:05}.ndjson", documents, _DOCUMENTS, _BYTES, ("", "\n", "\n"))
 
 

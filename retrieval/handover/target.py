@@ -31,7 +31,6 @@ class Target:
       instead: what to do where `dtypes` has not what is wanted.
       dimensions: the most that it stores, by dtype; without a limit where there is none.
       id_bytes: the longest id, in UTF-8; 0: any.
-      takes_changes: whether it can be told what has changed and been deleted since an earlier hand-over.
       load: how the folder is loaded and asked, for its README.
     """
 
@@ -41,7 +40,6 @@ class Target:
     instead: str = "take float32"
     dimensions: Mapping[str, int] = {}
     id_bytes: int = 0
-    takes_changes: bool = False
     load: str = ""
 
     def check_dtype(self, dtype: str) -> None:
@@ -63,11 +61,6 @@ class Target:
           UserError: it takes no such dtype, or not so many dimensions.
         """
         self.check_dtype(vectors.dtype)
-        if vectors.since and not self.takes_changes:
-            raise UserError(
-                f"config.handover.since={vectors.since}: what goes to {self.title} ('{self.name}') is a whole "
-                "collection: leave it out, or name one of vertex, vertex_json and bulk"
-            )
         most = self.dimensions.get(vectors.dtype, vectors.dimension)
         if vectors.dimension > most:
             raise UserError(

@@ -49,9 +49,6 @@ class Vectors:
       kinds: of all metadata, by name: TEXT, TEXTS (a list), INTEGER (of 64 bits), NUMBER or SWITCH.
       columns: those of them that searches filter by.
       blocks: reads the rows, in order; it can be called again.
-      generation: of the documents; 0 where they have never changed.
-      since: the generation that the target has, whose changes alone these are; 0 where they are all.
-      deleted: ids of rows that it has and that are no longer there.
     """
 
     side: str
@@ -65,14 +62,10 @@ class Vectors:
     kinds: Mapping[str, str]
     columns: tuple[str, ...]
     blocks: Callable[[], Iterator[Block]]
-    generation: int = 0
-    since: int = 0
-    deleted: tuple[str, ...] = ()
 
     @property
     def described(self) -> dict[str, Any]:
         """What others need to know, for JSON."""
         names = ("side", "model", "dimension", "dtype", "normalised", "scale", "prompt", "rows")
-        names += ("generation", "since")
         similarity = {"similarity": "hamming" if self.dtype == BIT else "dot"}
         return {"format": 1} | {name: getattr(self, name) for name in names} | similarity

@@ -26,9 +26,7 @@ config.handover.out was an address on Cloud Storage:
     gcloud storage cp -r data gs://BUCKET/passages/
     gcloud ai indexes create --metadata-file=index.json --display-name=passages --region=REGION
 
-What has changed since an earlier hand-over (config.handover.since) goes to `gcloud ai indexes update INDEX`, with the
-same flag. Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the
-target `table`.
+Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
 """
 
 
@@ -73,7 +71,6 @@ class Vertex(Target):
     """Avro: a third of the bytes of JSON, and exact."""
 
     name, title = "vertex", "Vertex AI Vector Search"
-    takes_changes = True
     load = _LOAD
     suffix = "avro"
 
@@ -93,10 +90,6 @@ class Vertex(Target):
             with (place.folder / name).open("wb") as file:
                 self.write_block(file, block, [self._point(vectors, *row) for row in zip(block.ids, block.metadata)])
             rows[name] = len(block.ids)
-        if vectors.deleted:
-            (place.folder / "data" / "delete").mkdir()
-            files.write_text(place.folder / "data" / "delete" / "ids.txt", "".join(f"{id}\n" for id in vectors.deleted))
-            rows["data/delete/ids.txt"] = len(vectors.deleted)
         files.write_json(place.folder / "index.json", _index(vectors, place.address))
         return rows
 
@@ -170,10 +163,8 @@ def _encoded(point: Point, vector_D: np.ndarray) -> bytes:
 
 
 def _index(vectors: Vectors, address: str) -> dict[str, Any]:
-    """What `--metadata-file` of `gcloud ai indexes create`, or of changes `update`, takes."""
+    """What `--metadata-file` of `gcloud ai indexes create` takes."""
     data = f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data"
-    if vectors.since:  # for `gcloud ai indexes update`
-        return {"contentsDeltaUri": data, "isCompleteOverwrite": False}
     size = 4 * vectors.dimension * vectors.rows
     tree = {"leafNodeEmbeddingCount": 1000, "leafNodesToSearchPercent": 10}
     return {

@@ -26,18 +26,16 @@ FORMAT = 2  # padding is -1
 
 
 class Asked(NamedTuple):
-    """What `--stage=search` looks for, and `--stage=update` reads.
+    """What `--stage=search` looks for.
 
     Attributes:
       queries: a file of queries, one a line; '-' is standard input.
       as_json: whether hits are printed for programs.
-      update: the documents as they are now.
     """
 
     query: str = ""
     queries: str = ""
     as_json: bool = False
-    update: str = ""
 
 
 _NOTHING = Asked()
@@ -49,7 +47,7 @@ class WorkDirectory:
 
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
-      asked: what `--stage=search` looks for, and `--stage=update` reads.
+      asked: what `--stage=search` looks for.
       copy: of a work directory on a store what gets its files into `folder`, and puts them there.
     """
 

@@ -8,9 +8,10 @@ bytes a distinct word, ours 69; MS MARCO has 250 million), in which DeepCT's wei
 equal scores it returns any.
 """
 
+import array
 import dataclasses
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import scipy.sparse
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.sparse import SparseIndex
-from retrieval.search.word_counts import WordCounts
 from retrieval.search.words import ENGLISH, Words
 
 MOST = (1 << 31) - 1  # times that a word of a passage can count
@@ -62,7 +62,7 @@ class Bm25Index:
         Raises:
           UserError: no text has a word, or a parameter is out of its range.
         """
-        return cls.of_counts(WordCounts.of(map(Counter, words.of(texts))), document, k1, b, words)
+        return cls._of_counts(map(Counter, words.of(texts)), document, k1, b, words)
 
     @classmethod
     def from_frequencies(
@@ -103,22 +103,29 @@ class Bm25Index:
                         )
                 yield counts
 
-        return cls.of_counts(WordCounts.of(counted()), document, k1, b, words)
+        return cls._of_counts(counted(), document, k1, b, words)
 
     @classmethod
-    def of_counts(cls, counts: WordCounts, document: str, k1: float, b: float, words: Words) -> "Bm25Index":
-        """The index of passages by how often each has its words; the arguments are those of `build`.
-
-        Raises:
-          UserError: as `build`.
-        """
+    def _of_counts(
+        cls, passages: Iterable[Mapping[str, int]], document: str, k1: float, b: float, words: Words
+    ) -> "Bm25Index":
+        """The index of passages, each a word -> how often it is there."""
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
-        if not counts.vocabulary:
-            raise UserError(f"BM25: none of the {counts.passages} texts has a word to search for")
-        size = len(counts.vocabulary)
-        weights_VN = _weights(counts.words, counts.counts, counts.ends, size, k1, b)
-        return cls(weights_VN, counts.vocabulary, _Parameters(document, k1, b, words))
+        vocabulary: defaultdict[str, int] = defaultdict()
+        vocabulary.default_factory = vocabulary.__len__  # a new word gets the next number
+        # 8 bytes for every word of a passage, however often it is there. MS MARCO has some 250 million.
+        numbers, counts, ends = array.array("i"), array.array("i"), array.array("q", [0])
+        for passage in passages:
+            numbers.extend(map(vocabulary.__getitem__, passage))
+            counts.extend(passage.values())
+            ends.append(len(numbers))
+        if not vocabulary:
+            raise UserError(f"BM25: none of the {len(ends) - 1} texts has a word to search for")
+        # The arrays are the memory of these, not copies of it.
+        arrays = np.asarray(numbers), np.asarray(counts), np.asarray(ends)
+        weights_VN = _weights(*arrays, len(vocabulary), k1, b)
+        return cls(weights_VN, dict(vocabulary), _Parameters(document, k1, b, words))
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""

@@ -3,14 +3,11 @@
 A kind of one's own that indexes other words of a passage inherits from `Bm25Kind`.
 """
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
-from retrieval.search.word_counts import WordCounts
 from retrieval.search.words import Words
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")
@@ -38,21 +35,10 @@ class Bm25Kind(IndexKind):
     def build(self, contents: Texts, options: Options) -> Bm25Index:
         of = words(contents, options)
         try:
-            return self.of_counts(self.counts(contents.passages(), of), options, of)
+            texts = map(self.text, contents.passages())
+            return Bm25Index.build(texts, self.document, *self.parameters(options), of)
         except UserError as error:
             raise UserError(f"the collection '{contents.name}': {error}") from error
-
-    def counts(self, passages: Iterable[Passage], of: Words) -> WordCounts:
-        """How often passages have their words: all of a passage that an index is built from."""
-        return WordCounts.of(map(Counter, of.of(map(self.text, passages))))
-
-    def of_counts(self, counts: WordCounts, options: Options, of: Words) -> Bm25Index:
-        """The index of passages by what `counts` has said of them, as `build` makes it.
-
-        Raises:
-          UserError: no passage has a word, or a parameter is out of its range.
-        """
-        return Bm25Index.of_counts(counts, self.document, *self.parameters(options), of)
 
     def load(self, folder: Path) -> Bm25Index:
         return Bm25Index.load(folder)

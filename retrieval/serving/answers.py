@@ -69,8 +69,7 @@ def answered(service: Service, query: str, k: int, came: float) -> bytes:
         for each in service.answer(query, lists[system], k)
     ]
     milliseconds = round((time.perf_counter() - came) * 1000, 2)
-    told = {"query": query, "milliseconds": milliseconds, "generation": service.generation}
-    return written(told | {"system": system, "answers": answers})
+    return written({"query": query, "milliseconds": milliseconds, "system": system, "answers": answers})
 
 
 def written(value: Any) -> bytes:
@@ -83,8 +82,7 @@ def _answer(service: Service, query: Query, lists: dict[str, list[Hit]]) -> byte
     if query.details:
         _add_details(service, query.text, systems.values())
     milliseconds = round((time.perf_counter() - query.came) * 1000, 2)
-    told = {"query": query.text, "milliseconds": milliseconds, "generation": service.generation}
-    return written(told | {"systems": systems})
+    return written({"query": query.text, "milliseconds": milliseconds, "systems": systems})
 
 
 def _add_details(service: Service, query: str, lists: Collection[list[dict[str, Any]]]) -> None:

@@ -113,7 +113,6 @@ async def _health(engine: Engine, given: Given) -> Response:
     service = engine.service
     has = {"encode": bool(service.model), "rerank": bool(service.reranker), "answer": bool(service.answer)}
     told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
-    told["generation"] = service.generation
     told |= {"systems": answers.systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
     return json_response(written(told | {"limits": engine.limits._asdict()}))
 

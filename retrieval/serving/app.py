@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from retrieval.serving import (
     api_routes,
-    document_routes,
     health_routes,
     mcp_server,
     openai_routes,
@@ -24,7 +23,6 @@ from retrieval.serving import (
     vertex_routes,
 )
 from retrieval.serving.answers import written
-from retrieval.serving.document_routes import Writer
 from retrieval.serving.engine import Engine
 from retrieval.serving.guard import Guard
 from retrieval.serving.keys import Keys
@@ -44,7 +42,6 @@ def make_app(
     origins: Sequence[str] = (),
     name: str = "model",
     keys: Keys | None = None,
-    writer: Writer | None = None,
 ) -> "Guard | _CrossOrigin":
     """The application.
 
@@ -54,11 +51,9 @@ def make_app(
       origins: of other sites whose pages may read what is answered; '*' for any.
       name: of the model, for clients that name one.
       keys: one of which a request has to have; None where none is needed.
-      writer: changes the documents; None where requests may not.
     """
     engine = Engine(service, limits, name)
     operations = [operation for protocol in PROTOCOLS for operation in protocol.operations(engine)]
-    operations += document_routes.operations(writer, limits)
     operations += _descriptions([*operations, *mcp_server.operations(engine)], engine)
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
-from retrieval.segments.state import Changes
 from retrieval.serving.errors import OWN, form_of
 from retrieval.serving.requests import Limits, Operation
 
@@ -61,17 +60,15 @@ _SCHEMAS: Mapping[str, Any] = {
     "Error": _object(error=_TEXT),
     "Hit": _HIT | {"properties": _HIT["properties"] | _DETAILS},
     "Document": {"type": "object", "properties": _PARTS, "required": ["text"]},
-    "Found": _object(query=_TEXT, milliseconds=_NUMBER, generation=_WHOLE, systems=_by_name(_list(_named("Hit")))),
+    "Found": _object(query=_TEXT, milliseconds=_NUMBER, systems=_by_name(_list(_named("Hit")))),
     "FoundOrResults": {"anyOf": [_named("Found"), _object(results=_list(_named("Found")))]},
     "Encoded": _object(dimensions=_WHOLE, embeddings=_list(_list(_NUMBER))),
     "Reranked": _object(results=_list(_object(index=_WHOLE, score=_NUMBER))),
-    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, generation=_WHOLE, system=_TEXT, answers=_list(_ANSWER)),
-    "Changed": _object(**dict.fromkeys(Changes._fields, _WHOLE)),
+    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, system=_TEXT, answers=_list(_ANSWER)),
     "Health": _object(
         status=_TEXT,
         passages=_WHOLE,
         opened=_NUMBER,
-        generation=_WHOLE,
         systems=_by_name(_TEXT),
         prompts=_list(_TEXT),
         limits=_tuple(Limits),

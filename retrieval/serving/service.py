@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from retrieval.api.answering import Answer, Answerer, system_that_is_read
-from retrieval.api.changing_documents import ChangingDocuments
 from retrieval.api.document_index import Hit
 from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
@@ -38,8 +37,6 @@ class Service:
       reranker: scores a query with documents.
       answer: a question, hits and a number to the best answers in these, best first.
       paragraphs: hits that are read for an answer.
-      documents: changes what is searched; None where that is nothing that changes.
-      generation: the number of what is searched; 0 before the first change.
       opened: when, in seconds since 1970.
     """
 
@@ -52,8 +49,6 @@ class Service:
     reranker: PairScorer | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
-    documents: ChangingDocuments | None = None
-    generation: int = 0
     opened: float = dataclasses.field(default_factory=time.time)
 
 
@@ -70,7 +65,6 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
 
     own.compile(batch)
     parts: dict[str, Any] = {"passage": own.texts.find, "model": own.model, "reranker": reranker}
-    parts |= {"documents": own.documents, "generation": own.generation}
     if reranker:
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
@@ -94,7 +88,7 @@ class Current:
         """
         self._open, self._version = open, version
         self._at, self.service = version(), open()
-        self._ended, self._refreshing = threading.Event(), threading.Lock()
+        self._ended = threading.Event()
 
     def refresh(self) -> bool:
         """Opens a newer state where there is one, and says whether it did.
@@ -102,10 +96,6 @@ class Current:
         One that cannot be read is told once. After an error of another kind, such as too little memory for both, it is
         tried again.
         """
-        with self._refreshing:  # who has changed documents does not wait for the next look
-            return self._refreshed()
-
-    def _refreshed(self) -> bool:
         before = self._at
         try:
             version = self._version()

@@ -9,7 +9,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.api import changing_documents
 from retrieval.config.fields import of_fields
 from retrieval.errors import UserError, no_path
 from retrieval.handover import folder
@@ -17,7 +16,7 @@ from retrieval.handover.target import TARGETS, Target
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.stages import handover_changes, handover_source
+from retrieval.stages import handover_source
 from retrieval.stages.collection import of_pairs
 from retrieval.stages.handover_codes import check_lines
 from retrieval.stages.handover_metadata import Metadata
@@ -34,19 +33,18 @@ def hand_over(run: Run) -> dict[str, Any]:
     collection = handover_source.chosen(run, fields.collection)
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
     metadata.check_columns(columns)
-    whole = handover_source.documents(run, collection, fields.dtype, metadata, columns)
-    documents = handover_changes.changed(run, collection, whole, fields.since) if fields.since else whole
+    documents = handover_source.documents(run, collection, fields.dtype, metadata, columns)
     for target in targets:
         target.check(documents)
     queries = handover_source.queries(run, collection, fields.dtype)
-    check = list(check_lines(*handover_source.asked(run, collection, _CHECKED), whole))
+    check = list(check_lines(*handover_source.asked(run, collection, _CHECKED), documents))
     metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
     for target in targets:
         counts[target.name] = found = folder.write(out, target, documents, queries, check, run.folder)
         what = ", ".join(f"{count:,} {name}" for name, count in found.items())
         _log.info("handover: %s, for %s, in %s/%s: %s", collection.name, target.title, out, target.name, what)
-    return {"collection": collection.name, "generation": documents.generation} | counts
+    return {"collection": collection.name} | counts
 
 
 def check(handover: ConfigDict) -> None:
@@ -93,7 +91,6 @@ STAGES.register(
             *of_pairs(config),
         ),
         files=_files,
-        fetch=changing_documents.fetch,
         leaves=(FOLDER,),
     ),
 )

@@ -1,6 +1,5 @@
 """What a run has to hand over: the embeddings of a collection, with the ids, the texts and the metadata of its rows."""
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.api import changing_documents
-from retrieval.api.document_texts import address_of, own_passages
+from retrieval.api.document_texts import own_passages
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
@@ -24,7 +22,6 @@ from retrieval.recipes import prompted
 from retrieval.recipes.initial_parameters import of_towers
 from retrieval.search import encoding, windows
 from retrieval.search.encoding import StoredRows
-from retrieval.segments.live_rows import LiveRows, LiveVectors
 from retrieval.stages.collection import CORPUS, Collection, collections
 from retrieval.stages.handover_codes import Codes, measured
 from retrieval.stages.handover_metadata import Metadata
@@ -77,9 +74,7 @@ def documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, 
                 yield f"{passage.id}#{window}" if is_cut else passage.id, passage.title, passage.text, said
 
     prompt = _prompts(run, collection).document_prefix
-    vectors = _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
-    state = changing_documents.state_of(run) if of_corpus else None
-    return dataclasses.replace(vectors, generation=state.generation if state else 0)
+    return _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
 
 
 def queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
@@ -118,25 +113,8 @@ def asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.n
     return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows.take(rows_Q)
 
 
-def live_ids(live: LiveRows) -> list[str]:
-    """Of each embedding the id of its passage."""
-    return [live.id(row) for row in live.owner_V.tolist()]
-
-
-def row_ids(ids: Sequence[str]) -> list[str]:
-    """The ids of rows, of which windows of one passage have the same: where there are such, each has its number."""
-    is_cut = any(id == before for before, id in itertools.pairwise(ids))
-    return [f"{id}#{window}" if is_cut else id for id, count in _runs(ids) for window in range(count)]
-
-
-def _stored(
-    run: Run, collection: Collection
-) -> tuple[list[str], StoredRows | LiveVectors, Callable[[], Sequence[Candidate]]]:
-    """The ids of the rows, the rows, and the texts: of the corpus as its documents are now, where they have changed."""
-    state = changing_documents.state_of(run) if collection.name == CORPUS else None
-    if state:
-        live = LiveRows(state, address_of(run))
-        return live_ids(live), live.vectors, lambda: live
+def _stored(run: Run, collection: Collection) -> tuple[list[str], StoredRows, Callable[[], Sequence[Candidate]]]:
+    """The ids of the rows, the rows, and the texts."""
     folder = collection.embeddings()
     rows, ids = StoredRows(folder, "candidates"), encoding.load_ids(folder, "candidates")
     return ids, rows, lambda: own_passages(run, collection) if collection.name == CORPUS else RowTexts(collection.files)
@@ -157,7 +135,7 @@ def _prompts(run: Run, collection: Collection) -> ConfigDict:
 def _vectors(
     run: Run,
     side: str,
-    rows: StoredRows | LiveVectors,
+    rows: StoredRows,
     records: Callable[[], Iterator[Record]],
     dtype: str,
     prompt: str,

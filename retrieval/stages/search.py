@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import terminal
-from retrieval.api import answering, changing_documents
+from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
@@ -145,12 +145,6 @@ def _told(answer: Answer, system: str) -> dict[str, Any]:
     return {"answer": answer.text, **place, "score": answer.score}
 
 
-def fetch(run: Run) -> None:
-    """Copies down the reader and what has changed of the documents, where they are on a store."""
-    answering.fetch(run)
-    changing_documents.fetch(run)
-
-
 def reads(config: ConfigDict) -> list[str | Read]:
     """What is searched: an index, the texts that it was built from, and the model that embedded them."""
     towers = [Read("encode", optional=True, same=True), Read("train", optional=True)]
@@ -178,6 +172,6 @@ STAGES.register(
         ),
         reads=reads,
         files=Run.vocabulary_inputs,
-        fetch=fetch,
+        fetch=answering.fetch,
     ),
 )

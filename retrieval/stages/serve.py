@@ -1,6 +1,5 @@
 """The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
 
-import contextlib
 import gc
 import logging
 import os
@@ -9,19 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval import extras, files
-from retrieval.api import answering, changing_documents
-from retrieval.api.answering import Answerer
+from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
-from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.recipes.trained_model import TRAINED, PairScorer
-from retrieval.segments import generations
+from retrieval.recipes.trained_model import TRAINED
 from retrieval.serving import keys
-from retrieval.stages import search
 from retrieval.stages.search import check_hits, reads
 
 if TYPE_CHECKING:
@@ -51,7 +46,7 @@ def check(k: int, depth: int) -> None:
 def fetch(run: Run) -> None:
     """Copies down the reranker, and what the stage `search` does, where they are on a store."""
     TRAINED["reranker"].fetch(run, run.config.serve.reranker, _RERANKER)
-    search.fetch(run)
+    answering.fetch(run)
 
 
 def check_reranker(run: Run) -> None:
@@ -81,7 +76,6 @@ def serve(run: Run) -> None:
       UserError: the port is taken, or the corpus has not been indexed.
     """
     from retrieval.serving import app, guard, server, vertex_routes
-    from retrieval.serving.document_routes import Writer
 
     fields = run.config.serve
     port = os.environ.get(vertex_routes.PORT)  # in a container of Vertex AI, which asks from outside
@@ -90,8 +84,7 @@ def serve(run: Run) -> None:
     current = open_current(run)
     hosts = fields.hosts or guard.local_names(address[0])
     known = keys.Keys(Path(fields.keys_file)) if fields.keys_file else None
-    writer = Writer(lambda: current.service.documents, current.refresh) if fields.updates else None
-    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known, writer)
+    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
@@ -112,10 +105,7 @@ def open_current(run: Run) -> "Current":
     from retrieval.serving.service import Current, Service, service_of
 
     fields = run.config.serve
-
-    segments = run.holder("index").folder / generations.FOLDER
     looked_at: dict[tuple, tuple[str, bool]] = {}  # by the states of the records
-    newest: dict[str, tuple[OwnSearch, PairScorer | None, Answerer | None]] = {}  # by what it was made from
 
     def made() -> tuple[str, bool]:
         """What is read, and whether all of it is whole; records are read where their files have changed."""
@@ -129,26 +119,14 @@ def open_current(run: Run) -> "Current":
         return looked_at[states]
 
     def open_service() -> Service:
-        outputs, _ = made()
-        if outputs in newest:  # documents that change leave all else as it is
-            searcher, reranker, answerer = newest[outputs]
-            searcher = searcher.reopened()
-        else:
-            runner.check_read(run, "serve")
-            searcher = OwnSearch(run, run.config.evaluate.depth)
-            kind = TRAINED["reranker"]
-            reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
-            answerer = answering.open_answerer(run)
-        service = service_of(searcher, reranker, answerer, limits(run).batch)
-        newest.clear()
-        newest[outputs] = searcher, reranker, answerer
-        return service
+        runner.check_read(run, "serve")
+        searcher, kind = OwnSearch(run, run.config.evaluate.depth), TRAINED["reranker"]
+        reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
+        return service_of(searcher, reranker, answering.open_answerer(run), limits(run).batch)
 
     def version() -> str | None:
         outputs, is_whole = made()
-        with contextlib.suppress(UserError):  # a store that does not answer is asked again at the next look
-            changing_documents.fetch_newer(run)
-        return f"{outputs} {generations.current(segments)}" if is_whole else None
+        return outputs if is_whole else None
 
     current = Current(open_service, version)
     current.watch(_LOOK)
