@@ -104,6 +104,8 @@ ASKED = "".join(judges.TOLD).replace(judges.TASK, "{}").format(*map(of_role, ("s
         ("{{ messages }}", False, True),
         (ASKED, False, False),
         (ASKED, True, False),
+        (ASKED.replace(of_role("system"), judges.TASK), False, False),
+        (ASKED.replace(of_role("system"), "Find code"), False, True),
         (
             "{# note #}{%- set q = " + of_role("query")[2:-2] + "%}" + ASKED.replace(of_role("query"), "{{ q }}"),
             True,
@@ -139,4 +141,4 @@ def test_a_template_in_other_words_is_refused(place, template, alone, is_refused
 def test_a_language_model_of_another_kind_is_not_taken_for_a_judge(tmp_path):
     judges.write(folder := tmp_path / "judge")
     with pytest.raises(UserError, match="does not say how it judges a pair"):
-        yes_no._check_words(SimpleNamespace(path=folder, place=folder, family="qwen2"))
+        yes_no._check_words(SimpleNamespace(path=folder, place=folder, family="qwen2"), yes_no.TASK)

@@ -9,9 +9,9 @@ Letters of shapes beside those of `text`: C classes.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ from retrieval.models.tower_head import ACTIVATIONS
 from retrieval.models.transformer import INIT, Transformer, norm
 from retrieval.models.transformer_config import TransformerConfig
 
+Model = TypeVar("Model", bound=nnx.Module)
+Meaning = TypeVar("Meaning")
+
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"
 _KINDS = {  # classes, and whether `sigmoid`
@@ -42,6 +45,8 @@ _KINDS = {  # classes, and whether `sigmoid`
     _SIGMOID: (1, True),
     "torch.nn.modules.activation.LogSigmoid": (2, False),
 }
+
+SIGMOIDS = {"Identity": False, "Sigmoid": True}  # of one class: whether the score is the sigmoid
 
 _SETTINGS = {
     "__version__": ANY,
@@ -194,14 +199,13 @@ def check_cross_encoder(folder: EncoderFolder) -> Kind:
     make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes, pooling=pooling)
     shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
-    name, path = activation_of(folder, settings_of(folder))
     of_pooler = "relu" if folder.family == "distilbert" else "tanh"
+    settings = settings_of(folder)
     if folder.classes == 2:
         return Kind(2, False, pooling, of_pooler)
     kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
-    if (kind := name.rpartition(".")[2]) not in kinds:
-        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
-    return Kind(*kinds[kind], pooling, of_pooler)
+    classes, sigmoid = activation_of(folder, settings, kinds)
+    return Kind(classes, sigmoid, pooling, of_pooler)
 
 
 def folder_pooling(folder: EncoderFolder) -> str:
@@ -230,10 +234,18 @@ def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> Cros
       UserError: as `check_cross_encoder`, or the weights cannot be read.
     """
     model = CrossEncoder(config, **check_cross_encoder(folder)._asdict(), rngs=Rngs(0))
+
+    def of_folder(like: Mapping[str, Any]) -> dict[str, Any]:
+        head = folder.classifier({name: shapes for name, shapes in like.items() if name != "encoder"})
+        return {"encoder": folder.encoder(like["encoder"])} | head
+
+    return with_parameters(model, of_folder)
+
+
+def with_parameters(model: Model, read: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Model:
+    """The model with the parameters that `read` gives by the shapes of its own."""
     state = nnx.state(model, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    head = folder.classifier({name: shapes for name, shapes in like.items() if name != "encoder"})
-    params = {"encoder": folder.encoder(like["encoder"])} | head
+    params = read(nnx.to_pure_dict(state))
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)
     return model
@@ -256,18 +268,22 @@ def settings_of(folder: EncoderFolder, *more: str) -> dict[str, Any]:
     return known_keys.read(folder.path / SETTINGS, _SETTINGS | dict.fromkeys(more, ANY), optional=True)
 
 
-def activation_of(folder: EncoderFolder, settings: Mapping[str, Any]) -> tuple[str, Path]:
-    """What the library makes of one logit, and the file that says so; a sigmoid where none does.
+def activation_of(folder: EncoderFolder, settings: Mapping[str, Any], kinds: Mapping[str, Meaning]) -> Meaning:
+    """What `kinds` has for what the library makes of one logit; a sigmoid where no file says so.
 
     Args:
       settings: as `settings_of` gives them.
+
+    Raises:
+      UserError: it makes something else of it.
     """
-    config_path = folder.files[0]
-    if name := settings.get("activation_fn"):
-        return str(name), folder.path / SETTINGS
-    config = files.read_json(config_path)
+    path, config = folder.files[0], files.read_json(folder.files[0])
     version_4 = config.get("sentence_transformers") or {}
     if not isinstance(version_4, dict):
-        raise UserError(f"{config_path}: sentence_transformers is no dict of settings; copy the file again")
-    name = version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    return str(name or _SIGMOID), config_path
+        raise UserError(f"{path}: sentence_transformers is no dict of settings; copy the file again")
+    name = version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function") or _SIGMOID
+    if settings.get("activation_fn"):
+        name, path = settings["activation_fn"], folder.path / SETTINGS
+    if (kind := str(name).rpartition(".")[2]) not in kinds:
+        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
+    return kinds[kind]

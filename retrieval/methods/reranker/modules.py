@@ -1,11 +1,10 @@
 """Cross-encoders that sentence-transformers makes of modules: an encoder, its pooling, and layers down to one score."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.methods.reranker.model import activation_of, settings_of
+from retrieval.methods.reranker.model import SIGMOIDS, activation_of, settings_of, with_parameters
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.models.rngs import Rngs
@@ -14,8 +13,6 @@ from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import Tower
 from retrieval.runtime import model_folder
-
-_KINDS = {"Identity": False, "Sigmoid": True}  # what becomes of the score -> whether that is `sigmoid`
 
 
 class ModularCrossEncoder(nnx.Module):
@@ -51,24 +48,13 @@ def check(folder: EncoderFolder) -> tuple[ModuleFolder, bool]:
     modules = ModuleFolder.open(folder.path)
     if modules.normalize or not modules.layers or modules.layers[-1].size != 1:
         raise UserError(f"{folder.path}: its modules do not end in a Dense of one score; take another cross-encoder")
-    name, path = activation_of(folder, settings_of(folder))
-    if (kind := name.rpartition(".")[2]) not in _KINDS:
-        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(_KINDS)} are known here")
-    return modules, _KINDS[kind]
+    return modules, activation_of(folder, settings_of(folder), SIGMOIDS)
 
 
 def load(folder: EncoderFolder, config: TransformerConfig) -> ModularCrossEncoder:
-    """The cross-encoder of such a folder; `config` is of its sizes, and with as many tokens as its vocabulary has.
-
-    Raises:
-      UserError: as `check`, or the weights cannot be read.
-    """
+    """The cross-encoder of such a folder; `config` is of its sizes, and with as many tokens as its vocabulary has."""
     modules, sigmoid = check(folder)
     rngs = Rngs(0)
     tower = Tower(Transformer(config, rngs=rngs), 0, modules.pooling, head=list(map(str, modules.layers)), rngs=rngs)
-    state = nnx.state(tower, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    params = {"encoder": modules.bert.encoder(like["encoder"])} | modules.parameters(like)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(tower, state)
+    with_parameters(tower, lambda like: {"encoder": modules.bert.encoder(like["encoder"])} | modules.parameters(like))
     return ModularCrossEncoder(tower, sigmoid)

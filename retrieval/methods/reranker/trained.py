@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -55,34 +55,8 @@ def pair_scorer(
     return OnMesh(config, model, sep_id, mesh, place).compiled(lambda model, pairs: model.scores(pairs)[:, None])
 
 
-class PairRows(Protocol):
-    """How pairs become rows of token ids."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """What makes tokens of texts."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The tokens of a row at most."""
-        ...
-
-    def begin(self, queries: Sequence[str]) -> list[Any]:
-        """What stands before the documents of each query."""
-        ...
-
-    def of(self, beginnings: Iterable[Any], documents: Sequence[Candidate]) -> list[list[int]]:
-        """The row of each document, behind its beginning."""
-        ...
-
-    def with_room(self, room: int) -> "PairRows":
-        """The same with so many more tokens of a query, and of a row."""
-        ...
-
-
 class JoinedRows(NamedTuple):
-    """As `PairRows`: `[CLS] query [SEP] document [SEP]`.
+    """Pairs as rows `[CLS] query [SEP] document [SEP]` of at most `length` tokens.
 
     Attributes:
       query: the tokens that a query is cut to, with what stands around it alone, as in training; the document is then
@@ -93,12 +67,12 @@ class JoinedRows(NamedTuple):
     length: int
     query: int = 0
 
-    def begin(self, queries: Sequence[str]) -> list[list[int]]:
+    def begin(self, queries: Sequence[str]) -> list[Any]:
         """The tokens of each query."""
         ids, room = self.vocabulary.encode_batch(queries), max(0, self.query - self.vocabulary.template.size())
         return [each[:room] for each in ids] if self.query else ids
 
-    def of(self, beginnings: Iterable[Sequence[int]], documents: Sequence[Candidate]) -> list[list[int]]:
+    def of(self, beginnings: Iterable[Any], documents: Sequence[Candidate]) -> list[list[int]]:
         """The row of each document, of the tokens of its title and its text, behind its query."""
         titles, texts = (
             self.vocabulary.encode_batch([getattr(each, part) for each in documents]) for part in ("title", "text")
@@ -117,14 +91,14 @@ class JoinedRows(NamedTuple):
         return rows
 
     def with_room(self, room: int) -> "JoinedRows":
-        """As `PairRows.with_room`."""
+        """The same with so many more tokens of a query, and of a row."""
         return self._replace(length=self.length + room, query=self.query and self.query + room)
 
 
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
 
-    def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: PairRows):
+    def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: JoinedRows | JudgedRows):
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh = local_mesh(config)
@@ -280,7 +254,7 @@ def _published(value: str, field: str) -> EncoderFolder | None:
     return None
 
 
-def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str) -> PairRows:
+def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str) -> JoinedRows | JudgedRows:
     """The rows that a folder's model reads, of so many tokens; 0: of as many as the folder says.
 
     Raises:

@@ -10,17 +10,13 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-from flax import nnx
+from typing import Any, NamedTuple
 
 from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.reranker.model import CrossEncoder, activation_of, settings_of
+from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of, with_parameters
 from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY
@@ -51,7 +47,6 @@ _ROOM = 8  # tokens of a query and a document at least
 _PART = re.compile(r"{#.*?#}|{%-?(?P<statement>.*?)-?%}|{{-?(?P<expression>.*?)-?}}", re.DOTALL)
 _SET, _ROLE, _TEXT = r"\s*set\s+(\w+)\s*=(.*)", r"""["'](system|query|document)["']""", r"""\s*(["'])(.*)\1\s*"""
 _OF_QWEN3 = ("tools", "<|im_start|>", "<think>")  # in the template of Qwen3 itself, which knows nothing of pairs
-_KINDS = {"Identity": False, "Sigmoid": True}  # what becomes of the difference -> whether that is `sigmoid`
 
 
 def is_judge(folder: EncoderFolder) -> bool:
@@ -73,11 +68,11 @@ class JudgedRows(NamedTuple):
     length: int
     task: str = TASK
 
-    def begin(self, queries: Sequence[str]) -> list[str]:
+    def begin(self, queries: Sequence[str]) -> list[Any]:
         """What stands before the documents of each query."""
         return [f"<Instruct>: {self.task}\n<Query>: {query}\n<Document>: " for query in queries]
 
-    def of(self, beginnings: Iterable[str], documents: Sequence[Candidate]) -> list[list[int]]:
+    def of(self, beginnings: Iterable[Any], documents: Sequence[Candidate]) -> list[list[int]]:
         """The row of each document, behind its beginning; a body is tokenised as one text."""
         before, behind = (self.vocabulary.encode(text) for text in (PREFIX, SUFFIX))
         room = max(0, self.length - len(before) - len(behind))
@@ -86,7 +81,7 @@ class JudgedRows(NamedTuple):
         return [[*before, *body[:room], *behind] for body in bodies]
 
     def with_room(self, room: int) -> "JudgedRows":
-        """As `PairRows.with_room`."""
+        """As `JoinedRows.with_room`."""
         return self._replace(length=self.length + room)
 
     def check(self, folder: EncoderFolder, field: str) -> None:
@@ -130,16 +125,14 @@ def read(folder: EncoderFolder, vocabulary: Vocabulary) -> Judge:
     Raises:
       UserError: a setting is not understood, or an answer is no token.
     """
-    _check_words(folder)
     yes, no = _of_module(folder) if model_folder.has_modules(folder.path) else map(vocabulary.encode, ("yes", "no"))
     if not (len(yes) == 1 and len(no) <= 1 and 0 <= min(yes + no) <= max(yes + no) < folder.sizes["vocab_size"]):
         raise UserError(f"{folder.path}: the answers of its judgement, 'yes' and 'no', are no tokens that it has")
     own = settings_of(folder, _DEFAULT)
-    name, path = activation_of(folder, own)
-    if (kind := name.rpartition(".")[2]) not in _KINDS:
-        raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(_KINDS)} are known here")
+    sigmoid = activation_of(folder, own, SIGMOIDS)
     task = (own.get("prompts") or {}).get(own.get(_DEFAULT)) or TASK
-    return Judge(yes[0], no[0] if no else -1, _KINDS[kind], task)
+    _check_words(folder, task)
+    return Judge(yes[0], no[0] if no else -1, sigmoid, task)
 
 
 def load(folder: EncoderFolder, config: TransformerConfig, judge: Judge) -> CrossEncoder:
@@ -152,13 +145,10 @@ def load(folder: EncoderFolder, config: TransformerConfig, judge: Judge) -> Cros
       UserError: the weights cannot be read.
     """
     model = CrossEncoder(config, 1, sigmoid=judge.sigmoid, rngs=Rngs(0))
-    state = nnx.state(model, nnx.Param)
     rows_VH = folder.output_layer()
     row_H = rows_VH[judge.yes] - (rows_VH[judge.no] if judge.no >= 0 else 0)
-    params = {"encoder": folder.encoder(nnx.to_pure_dict(state)["encoder"]), "classifier": {"kernel": row_H[:, None]}}
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
-    return model
+    head = {"classifier": {"kernel": row_H[:, None]}}
+    return with_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
 
 
 def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
@@ -173,15 +163,16 @@ def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
     return yes, [known_keys.whole(path, score, "false_token_id", least=0)] if "false_token_id" in score else []
 
 
-def _check_words(folder: EncoderFolder) -> None:
+def _check_words(folder: EncoderFolder, task: str) -> None:
     """Checks that a pair is put to the model in the words that are known here, wherever its template stands.
 
     Raises:
       UserError: its template has others, or it has none and is no Qwen3-Reranker.
     """
     templates, is_alone = dict(_templates(folder.place)), not model_folder.has_modules(folder.path)
-    words = PREFIX + "<Instruct>:{system}<Query>:{query}<Document>:{document}" + SUFFIX
-    others = {path: text for path, text in templates.items() if _words(text) != "".join(words.split())}
+    tasks = ("{system}", *([TASK] if task == TASK else []))  # one that the template has itself takes no other
+    known = [f"{PREFIX}<Instruct>:{each}<Query>:{{query}}<Document>:{{document}}{SUFFIX}" for each in tasks]
+    others = {path: text for path, text in templates.items() if _words(text) not in map(_squeezed, known)}
     if (
         is_alone
         and folder.family == "qwen3"
@@ -228,4 +219,8 @@ def _words(template: str) -> str:
             if len(role) != 1 or any(text != TASK for text in long):
                 return ""
             words.append(f"{{{role[0]}}}")
-    return "".join("".join([*words, template[end:]]).split())
+    return _squeezed("".join([*words, template[end:]]))
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
