@@ -98,6 +98,10 @@ def tanh_by_default(folder):
     return folder, lambda x: np.tanh(x @ W1.T + B1)
 
 
+def dropout_alone(folder):
+    return add(folder, "Dropout", dropout=0.5), lambda x: x
+
+
 def everything(folder):
     add(dense(add(folder, "Dropout", dropout=0.5), W1, B1, f"{TORCH}.activation.ReLU"), "Normalize")
     add(folder, "LayerNorm", {"norm.weight": SCALE, "norm.bias": SHIFT}, dimension=12)
@@ -139,7 +143,7 @@ def newer(folder):
     return dense(folder, W1, B1, module_input_name="sentence_embedding"), lambda x: x @ W1.T + B1
 
 
-CHAINS = [tanh_by_default, everything, cosine_by_default, older, newer]
+CHAINS = [tanh_by_default, dropout_alone, everything, cosine_by_default, older, newer]
 
 
 @pytest.mark.parametrize("chain", CHAINS)

@@ -187,21 +187,51 @@ def test_it_is_loaded_and_served(inputs, trained, tmp_path):
     check_served(make_run(inputs, tmp_path / "run", **changes), "sparse", "splade")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pooling_strategy": "sum"}, "pooling_strategy is 'sum'"),
-        ({"activation_function": "log1p_relu"}, "activation_function is 'log1p_relu'"),
-    ],
-)
-def test_other_folders_are_refused(trained, tmp_path, change, message):
+@pytest.fixture
+def exported(trained, tmp_path):
+    """A copy of the exported folder that may be changed."""
     if not (trained.folder / "export").exists():
         tiny.execute(trained, "export")
-    folder = tmp_path / "model"
-    shutil.copytree(trained.folder / "export", folder)
-    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(change))
+    folder = shutil.copytree(trained.folder / "export", tmp_path / "model")
     for sums in folder.glob("*sum*"):
         sums.unlink()
+    return folder
+
+
+def changed(path, **settings):
+    files.write_json(path, (files.read_json(path) if path.exists() else {}) | settings)
+
+
+def test_settings_of_a_folder_are_kept(exported, tmp_path):
+    """Cosines, the most weights of a vector, and a length of either side; what is written again has them too."""
+    texts = ["what does the red fox eat? " * 3, "grass"]
+    usual = retrieval.load(exported).encode_documents(texts).toarray()
+    changed(exported / "config_sentence_transformers.json", similarity_fn_name="cosine", max_active_dims=3)
+    kept = np.where(usual >= np.sort(usual)[:, -3:-2], usual, 0)
+    wanted = kept / np.linalg.norm(kept, axis=1, keepdims=True)
+    model = retrieval.load(exported)
+    np.testing.assert_allclose(model.encode_documents(texts).toarray(), wanted, atol=1e-6)
+    found = SPARSE_MODELS.read_folder(tiny.make_config("splade"), exported)
+    (again := tmp_path / "again").mkdir()
+    found.write(again)
+    np.testing.assert_allclose(retrieval.load(again).encode_documents(texts).toarray(), wanted, atol=1e-6)
+    changed(exported / "sentence_bert_config.json", query_length=4, document_length=5)
+    assert SparseFolder.open(exported).lengths == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("1_SpladePooling/config.json", {"pooling_strategy": "sum"}, "pooling_strategy is 'sum'"),
+        ("1_SpladePooling/config.json", {"activation_function": "log1p_relu"}, "activation_function is 'log1p_relu'"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
+        ("config_sentence_transformers.json", {"max_active_dims": 0}, "max_active_dims is 0; a whole number"),
+        ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, "only 'fill-mask' is understood"),
+    ],
+)
+def test_other_folders_are_refused(exported, file, change, message):
+    folder = exported
+    changed(folder / file, **change)
     with pytest.raises(UserError, match=message):
         SparseFolder.open(folder)
     (folder / "modules.json").unlink()

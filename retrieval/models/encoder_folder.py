@@ -37,6 +37,8 @@ _SHAPES = {
     "layers/mlp_in/kernel": ("mlp_size", "hidden_size"),
 }
 
+_HEAD_ACTIVATION = "classifier_activation"  # of ModernBERT, whose encoder has none
+
 # A RoBERTa's pooler, beside the head of a cross-encoder that does not stand on it.
 _UNUSED_POOLER = re.compile(r"^(roberta\.)?pooler\.")
 
@@ -72,6 +74,10 @@ class EncoderFolder:
         place = model_folder.encoder_folder(Path(path))
         config_path = families.config_of(place)
         folder = cls(Path(path), place, *families.read(config_path))
+        if model_folder.base_of(place):  # an adapter may have a table of more tokens than its base
+            table = folder._shapes.get(f"{folder.names.module('token_embedding')}.weight")
+            if table is not None and len(table) > folder.sizes["vocab_size"]:
+                folder = dataclasses.replace(folder, sizes={**folder.sizes, "vocab_size": len(table)})
         folder._check_shapes(config_path)
         return folder
 
@@ -89,9 +95,29 @@ class EncoderFolder:
         return types.pop() if len(types) == 1 and min(types).itemsize == 2 else np.dtype(np.float32)
 
     @property
+    def matryoshka(self) -> tuple[int, ...]:
+        """The sizes that its config says its embeddings may be cut to.
+
+        Raises:
+          UserError: they are no whole numbers.
+        """
+        path = families.config_of(self.place)
+        sizes = files.read_json(path).get("matryoshka_dimensions") or []
+        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
+            raise UserError(f"{path}: matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed")
+        return tuple(sorted(set(sizes)))
+
+    @property
     def has_head(self) -> bool:
         """Whether the weights of a masked language model's head are there."""
         return bool(self._of_heads(self._shapes, "mlm"))
+
+    def check_head(self) -> None:
+        """Checks that the activation of a head that a family has a key for is ours, as every other setting is."""
+        path = families.config_of(self.place)
+        activation = files.read_json(path).get(_HEAD_ACTIVATION)
+        if self.family == "modernbert" and activation not in (None, "gelu"):
+            raise UserError(f"{path}: {_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here")
 
     @property
     def names(self) -> TensorNames:
@@ -120,6 +146,7 @@ class EncoderFolder:
         Raises:
           UserError: they do not fit.
         """
+        self.check_head()
         heads = {name: shapes for name, shapes in like.items() if name != "encoder"}
         buckets = ("pooler", "mlm") if "pooler_norm" in heads else ("pooler",)
         tensors = self._of_heads(self._shapes, "", "classifier", *buckets)
@@ -184,6 +211,7 @@ class EncoderFolder:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
         if not self.has_head:
             return None
+        self.check_head()
         head, root = self._of_heads(self._tensors, "mlm"), self.names.module("")
         table = self._tensors.get(f"{self.names.module('token_embedding')}.weight")
         for name in (f"{root}.decoder.weight", f"{root}.weight"):
@@ -238,8 +266,9 @@ class EncoderFolder:
         family, tensors, unused = FAMILIES[self.family], {}, []
         base = model_folder.base_of(self.place)
         published = tensor_files.read(base or self.place, values)
-        if base and values:
-            published = peft_folder.read(self.place).merged(published)
+        if base:
+            adapter = peft_folder.read(self.place)
+            published = adapter.merged(published) if values else adapter.with_saved(published)
         has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
             # TensorFlow's matrices are [in, out].
@@ -291,8 +320,8 @@ class EncoderFolder:
                 size = next((size for size, a, b in zip(axes, wanted, shape) if a != b), axes[0])
                 value = shown(self.sizes[size] + (family.skipped_positions if size == "max_length" else 0))
                 raise UserError(
-                    f"{config}: {family.sizes[size]} is {value}, and in {weights.name} {name} is {list(shapes[name])}: "
-                    "copy both again"
+                    f"{config}: {family.sizes.get(size, size)} is {value}, and in {weights.name} {name} is "
+                    f"{list(shapes[name])}: copy both again"
                 )
 
 

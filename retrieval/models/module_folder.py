@@ -82,7 +82,7 @@ _DENSE = {
     "module_output_name": ("sentence_embedding", "scores"),  # the latter of a cross-encoder's last
 }
 # How a Transformer is loaded where that changes no embedding.
-_TRANSFORMER = {
+TRANSFORMER_KEYS = {
     "max_seq_length": ANY,
     "query_length": ANY,
     "document_length": ANY,
@@ -99,7 +99,7 @@ _TRANSFORMER = {
     "config_args": ({},),
     "config_kwargs": ({},),
 }
-_SETTINGS = {
+SETTINGS_KEYS = {
     "__version__": ANY,
     "model_type": (MODEL,),
     "similarity_fn_name": (*COSINE, *DOT),
@@ -155,9 +155,10 @@ class ModuleFolder:
         bert = EncoderFolder.open(path)
         size = bert.sizes["hidden_size"]
         pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
-        layers, folders = map(list, zip(*_layers(modules[2:], size), strict=True)) if modules[2:] else ([], [])
+        behind = list(_layers(modules[2:], size))
+        layers, folders = [layer for layer, _ in behind], [folder for _, folder in behind]
         normalize = layers[-1:] == [Layer(NORMALIZE)]
-        query, document = _lengths(bert)
+        query, document = lengths(bert)
         kept = len(layers) - normalize
         chain = tuple(layers[:kept]), tuple(folders[:kept])
         return cls(path, bert, pooling, include_prompt, *chain, normalize, document, query)
@@ -170,7 +171,7 @@ class ModuleFolder:
             raise UserError(f"{path}: it has a classifier, and makes no embeddings; rerankers are config.rerank.model")
         pooling = "last" if bert.sizes.get("architecture", Architecture()).causal else "mean"
         _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
-        query, document = _lengths(bert)
+        query, document = lengths(bert)
         return cls(path, bert, pooling, True, (), (), False, document, query)
 
     def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,13 +187,13 @@ class ModuleFolder:
         return {name: _weights(folder, like[name]) for name, folder in zip(names, self.folders) if name}
 
 
-def settings(folder: Path) -> dict[str, Any]:
+def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str, Any]:
     """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood.
 
     Raises:
       UserError: some of it is not.
     """
-    record = known_keys.read(folder / SETTINGS, _SETTINGS, optional=True)
+    record = known_keys.read(folder / SETTINGS, known, optional=True)
     prompts = record.setdefault("prompts", {})
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise UserError(f"{folder / SETTINGS}: prompts is {shown(prompts)}, and a text for each name is needed")
@@ -282,13 +283,23 @@ def _weights(folder: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
     return layer
 
 
-def _lengths(bert: EncoderFolder) -> tuple[int, int]:
-    """The tokens of queries and of documents: no more than the encoder has positions for."""
+def lengths(
+    bert: EncoderFolder, known: Mapping[str, Any] = TRANSFORMER_KEYS, of_text: Mapping[str, str] = _TEXT
+) -> tuple[int, int]:
+    """The tokens of queries and of documents: no more than the encoder has positions for.
+
+    Args:
+      known: the settings of its Transformer that are understood.
+      of_text: what a text's `modality_config` has to be, where there is one.
+    """
     paths = [bert.place / name for name in _LENGTHS]
     path = next((path for path in paths if path.is_file()), paths[0])
-    record, most = known_keys.read(path, _TRANSFORMER, optional=True), bert.sizes["max_length"]
-    if (of_text := _modality(record)) != _TEXT:
-        raise UserError(f"{path}: modality_config of a text is {shown(of_text)}; only {_TEXT} is understood here")
+    record, most = known_keys.read(path, known, optional=True), bert.sizes["max_length"]
+    modalities = record.get("modality_config", {"text": of_text})
+    # Images, or messages of a chat, are not given to our towers.
+    theirs = modalities.get("text") if isinstance(modalities, dict) else modalities
+    if theirs != of_text:
+        raise UserError(f"{path}: modality_config of a text is {shown(theirs)}; only {of_text} is understood here")
     longest = most
     if "max_seq_length" in record:
         longest = known_keys.whole(path, record, "max_seq_length", least=_LEAST)
@@ -301,12 +312,6 @@ def _lengths(bert: EncoderFolder) -> tuple[int, int]:
         for key in ("query_length", "document_length")
     )
     return query, document
-
-
-def _modality(record: Mapping[str, Any]) -> Any:
-    """What is done with a text; images, or messages of a chat, are not given to our towers."""
-    modalities = record.get("modality_config", {"text": _TEXT})
-    return modalities.get("text") if isinstance(modalities, dict) else modalities
 
 
 def _listed(shapes: Mapping[str, Sequence[int]]) -> str:

@@ -18,11 +18,12 @@ from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
-from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys, tensor_files
+from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
-from retrieval.models.module_folder import SETTINGS
+from retrieval.models.known_keys import ANY
+from retrieval.models.module_folder import COSINE, SETTINGS
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES, Module
 
@@ -30,7 +31,20 @@ _PACKAGE = "sentence_transformers.sparse_encoder.models"
 _ENCODER, _POOLING, _TABLE = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
 _ROUTER = "sentence_transformers.models.Router"
 _HEAD = ("dense", "norm", "bias")
-_MODEL, _LENGTHS = "SparseEncoder", "sentence_bert_config.json"
+_MODEL, _MOST_TERMS = "SparseEncoder", "max_active_dims"
+_SETTINGS = {
+    **{key: known for key, known in module_folder.SETTINGS_KEYS.items() if key != module_folder.TRUNCATED},
+    "model_type": (_MODEL,),
+    _MOST_TERMS: ANY,
+}
+_TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "transformer_task": ("fill-mask",)}
+_LOGITS = {"method": "forward", "method_output_name": "logits"}
+_POOLING_KEYS = {
+    "pooling_strategy": ("max",),
+    "activation_function": ("relu",),
+    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "chunk_size"), ANY),
+}
+_TABLE_KEYS = {"frozen": (True, False)}
 
 
 class SparseFolder(NamedTuple):
@@ -39,11 +53,15 @@ class SparseFolder(NamedTuple):
     Attributes:
       encoder: the masked language model, whose weights are read when they are asked for.
       table: the folder of the weights of queries' tokens; None where the encoder encodes queries too.
+      settings: what it says of prompts, the comparison of vectors and how many weights they keep.
+      lengths: the tokens that queries and documents are cut to.
       files: all that say what it does.
     """
 
     encoder: EncoderFolder
     table: Path | None
+    settings: dict[str, Any]
+    lengths: tuple[int, int]
     files: list[Path]
 
     @classmethod
@@ -58,30 +76,23 @@ class SparseFolder(NamedTuple):
             found = ", ".join(module.kind for module in kinds) or f"no {MODULES}"
             raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {found}")
         path = kinds[1].folder / "config.json"
-        config = files.read_json(path)
-        for key, ours in (("pooling_strategy", "max"), ("activation_function", "relu")):
-            if config.get(key, ours) != ours:
-                raise UserError(
-                    f"{path}: {key} is {config[key]!r}, and only {ours!r} is understood: take another model"
-                )
+        known_keys.read(path, _POOLING_KEYS)
+        settings = module_folder.settings(folder, _SETTINGS)
+        if _MOST_TERMS in settings:
+            known_keys.whole(folder / SETTINGS, settings, _MOST_TERMS)
         encoder = EncoderFolder.open(kinds[0].folder)
         if not encoder.has_head:
             raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
+        encoder.check_head()
+        query, document = module_folder.lengths(encoder, _TRANSFORMER, _LOGITS)
+        if table:
+            query = _table_length(table, encoder)
         said = [folder / name for name in (MODULES, SETTINGS, export_files.ROUTER)]
         said += [path, *(sorted(table.iterdir()) if table else ())]
         said += [*encoder.files, *vocabularies.files(vocabularies.find(encoder.path))]
-        return cls(encoder, table, [path for path in dict.fromkeys(said) if path.is_file()])
-
-    @property
-    def length(self) -> int:
-        """The tokens that a text is cut to."""
-        most = self.encoder.sizes["max_length"]
-        for name, key in ((_LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-            path = self.encoder.path / name
-            record = files.read_json(path) if path.is_file() else {}
-            if record.get(key) is not None:
-                return min(most, known_keys.whole(path, record, key, least=3))
-        return most
+        return cls(
+            encoder, table, settings, (query, document), [path for path in dict.fromkeys(said) if path.is_file()]
+        )
 
     def weights(self, size: int) -> np.ndarray:
         """The weights of queries' tokens, float32 [V]; a token that is never read has none.
@@ -94,6 +105,23 @@ class SparseFolder(NamedTuple):
         if tensor is None or tensor.ndim != 1 or len(tensor) < size or not np.isfinite(tensor).all():
             raise UserError(f"{self.table}: no weight for each of the {size} tokens of the encoder; copy it again")
         return np.asarray(tensor[:size], np.float32)
+
+
+def _table_length(table: Path, encoder: EncoderFolder) -> int:
+    """The tokens that a query is cut to, with those that stand around it and weigh nothing.
+
+    Raises:
+      UserError: its tokens are not those of the encoder.
+    """
+    known_keys.read(table / "config.json", _TABLE_KEYS, optional=True)
+    ours, theirs = vocabularies.load(encoder.path), vocabularies.find(table)
+    if theirs and vocabularies.load(theirs).fingerprint != ours.fingerprint:
+        raise UserError(f"{table}: its tokenizer is not that of {encoder.path}: copy both again")
+    path = table / "tokenizer_config.json"
+    record, most = files.read_json(path) if path.is_file() else {}, encoder.sizes["max_length"]
+    record = record if isinstance(record, dict) else {}
+    length = known_keys.whole(path, record, "model_max_length", default=most)
+    return min(most, length + ours.template.size())
 
 
 def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
@@ -124,12 +152,6 @@ def is_sparse(folder: Path) -> bool:
     return isinstance(settings, dict) and settings.get("model_type") == _MODEL
 
 
-def settings(folder: Path) -> dict[str, Any]:
-    """What the folder says about prompts."""
-    path = folder / SETTINGS
-    return {"prompts": files.read_json(path).get("prompts", {}) if path.is_file() else {}}
-
-
 def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> None:
     """Writes a model with its tokenizer into a folder that is there.
 
@@ -145,7 +167,8 @@ def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> Non
         _write_modules(folder, kinds)
     prompts = {side: text for side in ("query", "document") if (text := data[f"{side}_prefix"])}
     settings = {"model_type": _MODEL, "prompts": prompts, "default_prompt_name": None}
-    files.write_json(folder / SETTINGS, settings | {"similarity_fn_name": "dot"})
+    settings |= {"similarity_fn_name": COSINE[0] if model.normalize else "dot", _MOST_TERMS: model.terms or None}
+    files.write_json(folder / SETTINGS, settings)
 
 
 def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> None:
@@ -157,7 +180,9 @@ def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary
     weights = np.maximum(np.asarray(model.idf[...], np.float32), 0)
     files.write_json(folder / query / "config.json", {"frozen": False})
     export_files.write_tensors(folder / query, {"weight": weights})
-    tokenizer_files.write_tokenizer(folder / query, vocabulary, length=data.query_length, types=1)
+    # The library reads queries without the tokens around them.
+    length = max(1, data.query_length - vocabulary.template.size())
+    tokenizer_files.write_tokenizer(folder / query, vocabulary, length=length, types=1)
     kinds = {query: _TABLE, document: _ENCODER, pooling: _POOLING}
     router = {
         "types": {name: f"{_PACKAGE}.{kind}" for name, kind in kinds.items()},
@@ -182,8 +207,7 @@ def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: 
     files.write_json(
         folder / "config.json", config | {"architectures": [kind], "pad_token_id": padding, "tie_word_embeddings": True}
     )
-    settings = {"max_seq_length": length, "do_lower_case": False}
-    files.write_json(folder / _LENGTHS, settings)
+    files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
     types = sizes.type_vocab_size if sizes.architecture.token_types else 0
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 

@@ -22,7 +22,13 @@ class Splade(MaskedLanguageModel):
 
     With queries 'idf' a query needs no encoder: each of its tokens weighs what a table says, however often it is there
     (SPLADE-doc with weights; OpenSearch's inference-free models).
+
+    Attributes:
+      terms: the greatest weights that a vector keeps at most; 0 for all.
+      normalize: whether vectors are compared by cosines.
     """
+
+    terms, normalize = 0, False  # what published models may say
 
     def __init__(self, config: TransformerConfig, queries: str, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
+from retrieval.methods.splade.model import BY_IDF
 from retrieval.methods.splade.weights import as_matrix, greatest
 from retrieval.recipes import encoding_cost
 from retrieval.recipes.encoder_sizes import longest_text
@@ -19,6 +20,7 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.recipes.trained_model import Trained
+from retrieval.runtime.filler import FILLER
 from retrieval.search import encoding
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.sparse import SparseIndex
@@ -41,14 +43,19 @@ class TermEncoder:
         params, self._devices = parameters_of(self._model), mesh.size
 
         def compiled(encode: Callable, terms: int) -> Callable[[np.ndarray], np.ndarray]:
-            return on_mesh.compiled(lambda model, text: greatest(encode(model, text), terms))(params)
+            most = min(terms, self._model.terms or terms)
+            return on_mesh.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
         self._queries = compiled(_encode_queries, fields.query_terms)
         self._documents = compiled(_encode_documents, fields.document_terms)
 
     def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
-        return self._matrix(query_tokens(self.config, self.vocabulary, texts), self._queries)
+        rows = query_tokens(self.config, self.vocabulary, texts)
+        if self._model.queries == BY_IDF:  # the tokens around a query weigh nothing, and keep their places
+            before, behind = (len(self.vocabulary.template[part]) for part in (0, 2))
+            rows = [[FILLER] * before + list(row[before : len(row) - behind]) + [FILLER] * behind for row in rows]
+        return self._matrix(rows, self._queries)
 
     def encode_documents(self, items: Sequence[Candidate], /) -> scipy.sparse.csr_array:
         """As `encode_queries`, of the first window of each document."""

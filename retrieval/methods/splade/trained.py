@@ -16,6 +16,7 @@ from retrieval.methods.splade.model import BY_IDF, ENCODED
 from retrieval.methods.splade.recipe import SpladeRecipe
 from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.models.encoder_folder import is_encoder
+from retrieval.models.module_folder import COSINE
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.recipes.trained_model import TRAINED, Trained, TrainedKind
@@ -72,13 +73,16 @@ def _read(own: ConfigDict, place: Path) -> Trained:
     found, config = SparseFolder.open(place), own.copy_and_resolve_references()
     encoder = found.encoder
     config.recipe, config.model.sparse_queries = "splade", BY_IDF if found.table else ENCODED
-    config.data.update(query_length=found.length, document_length=found.length, titles=prefixes.JOINED)
+    query, document = found.lengths
+    config.data.update(query_length=query, document_length=document, titles=prefixes.JOINED)
     config.model.update(module_fields.encoder_fields(encoder))
     config.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
-    prompts = module_fields.prompts(place, splade_folder.settings(place))
+    prompts = module_fields.prompts(place, found.settings)
     config.data.update(dict(zip(prefixes.NAMES, prompts)))
     vocabulary = bert_weights.vocabulary_of(encoder)
     model = SpladeRecipe(config).build(len(vocabulary))
+    model.normalize = found.settings.get("similarity_fn_name") in COSINE
+    model.terms = found.settings.get("max_active_dims", 0)
     state = nnx.state(model, nnx.Param)
     like = nnx.to_pure_dict(state)
     head = encoder.mlm_head({name: like[name] for name in ("dense", "norm", "bias")})

@@ -24,12 +24,16 @@ class Pruning(NamedTuple):
     scale: int = 0
 
 
-def greatest(weight_BV: jax.Array, terms: int) -> jax.Array:
+def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:
     """The greatest weights of each vector, and behind them their tokens, float32 [B, 2 K]: few values leave a device.
+
+    Where they are normalised their squares sum to 1, unless all are 0.
 
     Whole numbers up to 2^24 are exact in float32, and no vocabulary has more tokens.
     """
     weight_BK, token_BK = jax.lax.top_k(weight_BV, min(terms, weight_BV.shape[1]))
+    if normalize:
+        weight_BK *= jax.lax.rsqrt(jnp.square(weight_BK).sum(axis=1, keepdims=True) + 1e-24)
     return jnp.concatenate([weight_BK, token_BK.astype(jnp.float32)], axis=1)
 
 

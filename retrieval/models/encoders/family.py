@@ -51,8 +51,9 @@ _HARMLESS = """
     return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
     exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     unsloth_version unsloth_fixed cache_implementation reference_compile repad_logits_with_grad
-    sparse_pred_ignore_index sparse_prediction classifier_activation classifier_bias classifier_pooling decoder_bias
+    sparse_pred_ignore_index sparse_prediction classifier_bias classifier_pooling decoder_bias
     deterministic_flash_attn pretraining_tp num_decoder_layers is_training
+    is_matryoshka matryoshka_dimensions
 """.split()
 
 
@@ -127,12 +128,24 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
       UserError: a part of it is not understood, or missing, or no size.
     """
     record = files.read_json(path)
-    name = record.get("model_type", "bert") if isinstance(record, dict) else "bert"
+    name = record.get("model_type", _usual_family(path, record)) if isinstance(record, dict) else "bert"
     if not isinstance(name, str) or name not in FAMILIES:
         raise UserError(f"{path}: model_type is {shown(name)}; one of {', '.join(FAMILIES)} is needed")
     family = FAMILIES[name]
     config = known_keys.read(path, dict.fromkeys(_HARMLESS, ANY) | {"model_type": (name,)} | _known(family))
     return name, family.read(path, config)
+
+
+def _usual_family(path: Path, record: Mapping[str, Any]) -> str | None:
+    """The family of a config without a `model_type`, as old ones of BERT are: that of its class, or a plain BERT."""
+    if path.name != CONFIGS[0]:
+        return "bert"
+    if classes := record.get("architectures"):
+        name = str(classes[0] if isinstance(classes, list) else classes).lower()
+        known = [family for family in FAMILIES if name.startswith(re.sub("[-_]", "", family))]
+        return max(known, key=len, default=None if name.endswith("model") else "bert")
+    # RoBERTa's configs have these values, and count positions otherwise.
+    return None if record.get("pad_token_id", 0) or record.get("type_vocab_size") == 1 else "bert"
 
 
 def _known(family: Family) -> dict[str, Any]:

@@ -85,7 +85,7 @@ FAMILIES.register(
         ARCHITECTURE,
         SIZES,
         {
-            **dict.fromkeys([*_THETAS, "norm_eps", "local_attention", _EVERY], ANY),
+            **dict.fromkeys([*_THETAS, "norm_eps", "local_attention", "classifier_activation", _EVERY], ANY),
             **rotary.KEYS,
             "rope_scaling": (),  # of all layers, which no published one has
             "norm_bias": (False,),
@@ -117,7 +117,7 @@ FAMILIES.register(
             "classifier": "classifier",
         },
         _write,
-        heads={"head.": "mlm", "decoder.": "mlm", "classifier.": "classifier"},
+        heads={"linear.": "late", "head.": "mlm", "decoder.": "mlm", "classifier.": "classifier"},
         names={r"^model\.": ""},
         prefix="model.",
     ),
