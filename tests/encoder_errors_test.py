@@ -10,6 +10,7 @@ from support.encoder_models import load
 
 from retrieval.errors import UserError
 from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders import family as families
 
 # What is set in config.json, and what the message says.
 CONFIGS = {
@@ -24,6 +25,23 @@ CONFIGS = {
     ),
     "the same, as it was called": ("llama", dict(rope_scaling=dict(type="dynamic", factor=2.0)), "rope_type is 'dyn"),
     "in version 5": ("gte", dict(rope_parameters=dict(rope_type="longrope")), "rope_type is 'longrope'"),
+    "two spellings of scaling": (
+        "qwen3",
+        dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters=dict(rope_type="linear", factor=4.0)),
+        "rope_scaling and rope_parameters say linear:4 and linear:2",
+    ),
+    "two spellings of Gemma's": (
+        "gemma3",
+        dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters={
+            kind: dict(rope_type="default", rope_theta=base)
+            for kind, base in (("full_attention", 1e6), ("sliding_attention", 1e4))
+        }),
+        "and rope_parameters say",
+    ),
+    "two thetas": ("llama", dict(rope_theta=7.0, rope_parameters=dict(rope_theta=8.0)), "say 8.0 and 7.0"),
+    "RoBERTa's without its name": ("mpnet", dict(model_type=None, architectures=None), "model_type is None"),
+    "a class of nobody": ("mpnet", dict(model_type=None, architectures=["XModel"]), "model_type is None"),
+    "an activation of T5": ("t5", dict(dense_act_fn="tanh"), "dense_act_fn is 'tanh'"),
     "a number of llama3's that is missing": (
         "llama3",
         dict(rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)),
@@ -95,6 +113,11 @@ def _with(key, function):
     return change
 
 
+def _types(config, tensors):
+    config.pop("type_vocab_size", None)
+    tensors["embeddings.token_type_embeddings.weight"] = np.ones((2, H), np.float32)
+
+
 def _infinite(x):
     return np.where(np.arange(x.size).reshape(x.shape) == 5, np.inf, x)
 
@@ -158,6 +181,7 @@ TENSORS = {
         _with("layers.0.self_attn.k_norm.weight", lambda x: np.append(x, x)),
         "layers.0.self_attn.k_norm.weight is [16], [8] is needed",
     ),
+    "types that the config leaves out": ("gte", _types, "type_vocab_size is 1, and in model.safetensors"),
     "a value": (
         "gte",
         _with("encoder.layer.2.mlp.up_gate_proj.weight", _infinite),
@@ -174,6 +198,28 @@ def test_tensors_that_do_not_fit_are_refused(case, tmp_path):
         load(folder)
     assert str(tmp_path) in str(caught.value)
     assert "#" not in str(caught.value), "the name is that of the file"
+
+
+_XLMR = dict(architectures=["XLMRobertaModel"], type_vocab_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "switches"),
+    [
+        ("t5", dict(dense_act_fn="gelu_new", is_gated_act=False), dict(activation="gelu_tanh", gated=False)),
+        ("mistral", dict(sliding_window=6, is_causal=False), dict(reach=6, causal=False)),
+        ("mpnet", dict(model_type=None, relative_attention_num_buckets=None, **_XLMR), dict(family="bert")),
+        ("mistral", dict(sliding_window=6), dict(reach=5, causal=True)),
+        ("qwen3", dict(rope_parameters=dict(rope_theta=7.0), rope_theta=7), dict(rope_theta=7.0)),
+    ],
+)
+def test_keys_at_every_spelling(name, fields, switches, tmp_path):
+    path = write(tmp_path, name) / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("rope")}
+    config |= fields
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    found = families.read(path)[1]["architecture"]
+    assert {key: getattr(found, key) for key in switches} == switches
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -94,7 +94,8 @@ def _read(path: Path, config: Mapping[str, Any], usual: Architecture, theta: flo
     if kinds["global_every"] != (0 if window else 1):
         raise UserError(f"{path}: layer_types has local layers, and this family has them in all layers or in none")
     if window:
-        switches["reach"] = whole(path, config, "sliding_window", least=2) - 1
+        # A causal window counts the token itself; without the causal mask tokens at its very distance are seen too.
+        switches["reach"] = whole(path, config, "sliding_window", least=2) - config.get("is_causal", True)
     return {
         **found,
         "type_vocab_size": 1,
@@ -114,7 +115,11 @@ def _write(config: TransformerConfig, name: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": config.attention_rate,
-        **({"sliding_window": switches.reach + 1 if switches.reach else None} if name == "mistral" else {}),
+        **(
+            {"sliding_window": switches.reach + switches.causal if switches.reach else None}
+            if name == "mistral"
+            else {}
+        ),
         **({"use_sliding_window": False} if name.startswith("qwen") else {}),
         **({} if switches.causal else {"is_causal": False}),
         "rope_theta": switches.rope_theta,

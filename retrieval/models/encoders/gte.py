@@ -23,6 +23,15 @@ ARCHITECTURE = Architecture(
     biases=tuple(name for name in MATRICES if name not in ("mlp_in", "mlp_gate")),
     rope_theta=160_000.0,
 )
+# Keys of the hub's configs, which transformers keeps where it saves one as its own.
+_HUB_KEYS = {
+    "position_embedding_type": ("rope",),
+    "layer_norm_type": ("layer_norm",),
+    "logn_attention_scale": (False,),
+    "pack_qkv": (True,),
+    # These change how it is computed, or an attention that is off.
+    **dict.fromkeys(["logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention", "auto_map"], ANY),
+}
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +56,8 @@ def _read_new(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     if factor != 1:
         found = sizes(path, config, SIZES)
         turned |= {"rope_type": "linear", "factor": factor ** (2 * found["num_heads"] / found["hidden_size"])}
-    return _read(path, {**config, "rope_scaling": None, "rope_parameters": turned})
+    others = {key: value for key, value in config.items() if key not in rotary.KEYS}
+    return _read(path, others | {"rope_parameters": turned})
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
@@ -67,13 +77,13 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def _register(name: str, read: Any, keys: Mapping[str, Any]) -> None:
+def _register(name: str, read: Any) -> None:
     FAMILIES.register(
         name,
         Family(
             ARCHITECTURE,
             SIZES,
-            {**dict.fromkeys([_TYPES, _EPSILON], ANY), **rotary.KEYS, "hidden_act": ("gelu",), **keys},
+            {**dict.fromkeys([_TYPES, _EPSILON], ANY), **rotary.KEYS, "hidden_act": ("gelu",), **_HUB_KEYS},
             read,
             {
                 "token_embedding": "embeddings.word_embeddings",
@@ -117,16 +127,5 @@ def _register(name: str, read: Any, keys: Mapping[str, Any]) -> None:
     )
 
 
-_register("gte", _read, {})
-_register(
-    "new",
-    _read_new,
-    {
-        "position_embedding_type": ("rope",),
-        "layer_norm_type": ("layer_norm",),
-        "logn_attention_scale": (False,),
-        "pack_qkv": (True,),
-        # These change how it is computed, or an attention that is off.
-        **dict.fromkeys(["logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention", "auto_map"], ANY),
-    },
-)
+_register("gte", _read)
+_register("new", _read_new)

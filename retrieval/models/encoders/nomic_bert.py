@@ -21,6 +21,8 @@ _OWN_SIZES = _SIZES | dict(
     num_layers="n_layer", hidden_size="n_embd", num_heads="n_head", mlp_size="n_inner", max_length=_TRAINED
 )
 _EPSILON, _OWN_EPSILON = "layer_norm_eps", "layer_norm_epsilon"
+_NAMES = {*_SIZES.values(), _EPSILON, "hidden_act", *rotary.KEYS}
+_OWN_NAMES = {*_OWN_SIZES.values(), _OWN_EPSILON, "activation_function", "rotary_emb_base"}
 
 ARCHITECTURE = Architecture(
     family="nomic_bert", positions="rope", activation="silu", gated=True, biases=(), rope_theta=1000.0
@@ -30,8 +32,10 @@ ARCHITECTURE = Architecture(
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     own = "n_embd" in config
     keys = _OWN_SIZES if own else _SIZES
-    if both := [key for name, key in _SIZES.items() if own and key in config and key != _OWN_SIZES[name]]:
-        raise UserError(f"{path}: {both[0]} stands beside n_embd, and which names count is not known: copy it again")
+    ours, others = (_OWN_NAMES, _NAMES) if own else (_NAMES, _OWN_NAMES)
+    if both := [key for key in others if key in config and key not in ours]:
+        one = "n_embd" if own else "hidden_size"
+        raise UserError(f"{path}: {both[0]} stands beside {one}, and which names count is not known: copy it again")
     defaults = {_TRAINED: 2048, "max_position_embeddings": 2048, "type_vocab_size": 2}
     found = sizes(path, config, keys, **defaults)
     check_heads(path, found, keys["num_heads"])

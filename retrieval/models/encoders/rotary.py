@@ -1,6 +1,6 @@
 """What configs say of rotary positions and of local layers, in the spellings of transformers 4 and 5."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ def theta(path: Path, config: Mapping[str, Any], default: float, key: str = "rop
     Raises:
       UserError: a kind of scaling that is not built, or a number that is none.
     """
-    given = _group(path, config.get("rope_parameters"))
-    base = positive(path, given if "rope_theta" in given else config, "rope_theta" if given else key, default)
-    return {"rope_theta": base, "rope_scaling": _scaling(path, given or _group(path, config.get("rope_scaling")))}
+    groups = [_group(path, config.get(name)) for name in ("rope_parameters", "rope_scaling")]
+    bases = [positive(path, group, "rope_theta", default) for group in groups if "rope_theta" in group]
+    bases += [positive(path, config, key, default)] if key in config else []
+    return {"rope_theta": _agreed(path, key, bases, default), "rope_scaling": _of_spellings(path, groups)}
 
 
 def thetas(path: Path, config: Mapping[str, Any], keys: tuple[str, str], defaults: tuple[float, float]) -> dict:
@@ -39,10 +40,15 @@ def thetas(path: Path, config: Mapping[str, Any], keys: tuple[str, str], default
     if of_kinds[1] and _scaling(path, of_kinds[1]):
         raise UserError(f"{path}: rope_parameters.{_LOCAL} has a rope_type that local layers have not here")
     full, local = (
-        positive(path, group if group else config, "rope_theta" if group else key, default)
+        _agreed(
+            path,
+            key,
+            [positive(path, x, name, 0) for x, name in ((group, "rope_theta"), (config, key)) if name in x],
+            default,
+        )
         for group, key, default in zip(of_kinds, keys, defaults)
     )
-    scaling = _scaling(path, of_kinds[0] or _group(path, config.get("rope_scaling")))
+    scaling = _of_spellings(path, [of_kinds[0], _group(path, config.get("rope_scaling"))])
     return {"rope_theta": full, "local_theta": local, "rope_scaling": scaling}
 
 
@@ -98,6 +104,20 @@ def _group(path: Path, value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise UserError(f"{path}: {shown(value)} stands where rope_parameters or rope_scaling are; copy the file again")
     return {key: item for key, item in (value or {}).items() if item is not None}
+
+
+def _agreed(path: Path, key: str, values: Sequence[Any], default: Any) -> Any:
+    """The value that every spelling of a setting has: versions of transformers differ in which of two counts."""
+    if len(set(values)) > 1:
+        raise UserError(
+            f"{path}: {key} and rope_parameters say {' and '.join(map(str, values))}, and which counts is not known: "
+            "take one of them out"
+        )
+    return values[0] if values else default
+
+
+def _of_spellings(path: Path, groups: Sequence[Mapping[str, Any]]) -> str:
+    return _agreed(path, "rope_scaling", [_scaling(path, group) for group in groups if group], "")
 
 
 def _scaling(path: Path, group: Mapping[str, Any]) -> str:

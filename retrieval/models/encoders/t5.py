@@ -18,8 +18,9 @@ _SIZES = dict(
     mlp_size="d_ff",
     head_size="d_kv",
 )
-# `feed_forward_proj` -> whether the MLP is gated, and its activation.
+# `feed_forward_proj` -> `is_gated_act` and, in our words, `dense_act_fn`, which count more where they are there.
 _MLPS = {"relu": (False, "relu"), "gated-gelu": (True, "gelu_tanh"), "gated-silu": (True, "silu")}
+_ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu_tanh", "gelu": "gelu", "silu": "silu"}
 _EPSILON = "layer_norm_epsilon"
 _ATTENTION, _MLP = "encoder.block.{}.layer.0", "encoder.block.{}.layer.1"
 
@@ -41,6 +42,8 @@ ARCHITECTURE = Architecture(
 def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     found = sizes(path, config, _SIZES)
     gated, activation = _MLPS[config.get("feed_forward_proj", "relu")]
+    gated = config.get("is_gated_act", gated)
+    activation = _ACTIVATIONS[config["dense_act_fn"]] if "dense_act_fn" in config else activation
     switches = {"head_size": found.pop("head_size"), "gated": gated, "activation": activation}
     return {
         **found,
@@ -78,8 +81,8 @@ FAMILIES.register(
         {
             **dict.fromkeys([_EPSILON, "n_positions"], ANY),
             "feed_forward_proj": tuple(_MLPS),
-            "dense_act_fn": ANY,  # both follow from `feed_forward_proj`
-            "is_gated_act": ANY,
+            "dense_act_fn": tuple(_ACTIVATIONS),
+            "is_gated_act": (True, False),
             "relative_attention_num_buckets": (BUCKETS,),
             "relative_attention_max_distance": (128,),
             "is_encoder_decoder": (True, False),
