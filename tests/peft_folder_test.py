@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -73,10 +74,52 @@ def test_a_module_may_have_a_scale_of_its_own(adapter):
 def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     head = np.full((3, 16), 2, np.float32)
     with_tensors(adapter, lambda tensors: tensors | {"base_model.model.classifier.weight": head})
-    with pytest.raises(UserError, match=r"classifier\.weight is no part of an adapter of a matrix"):
-        peft_folder.read(adapter)
-    assert EncoderFolder.open(changed(adapter, modules_to_save=["classifier"])).classes == 0  # its values are read late
+    with pytest.raises(UserError, match=r"its adapter has classifier\.weight, and"):
+        EncoderFolder.open(adapter)
+    assert EncoderFolder.open(changed(adapter, modules_to_save=["classifier"])).classes == 3
     np.testing.assert_array_equal(EncoderFolder.open(adapter)._tensors["classifier.weight"], head)
+
+
+TABLE = "embeddings.word_embeddings"
+
+
+def table_of(folder):
+    return EncoderFolder.open(folder)._tensors[f"{TABLE}.weight"]
+
+
+def test_tables_of_tokens_are_merged_as_peft_does(adapter):
+    """A whole table with two more tokens, rows of some tokens, and a product of matrices."""
+    base = table_of(adapter.with_name("base"))
+    original = load_file(adapter / "adapter_model.safetensors")
+    random = np.random.default_rng(1)
+
+    def of(tensors, **settings):
+        changed(with_tensors(adapter, lambda _: original | tensors), **settings)
+        return table_of(adapter)
+
+    longer = random.normal(size=(len(base) + 2, 16)).astype(np.float32)
+    np.testing.assert_array_equal(of({f"base_model.model.{TABLE}.weight": longer}), longer)
+    assert EncoderFolder.open(adapter).sizes["vocab_size"] == len(base) + 2
+    rows, wanted = random.normal(size=(2, 16)).astype(np.float32), np.array(base)
+    wanted[[5, 3]] = rows
+    for indices in ([5, 3], {"word_embeddings": [5, 3]}):
+        name = f"base_model.model.{TABLE}.token_adapter.trainable_tokens_delta"
+        np.testing.assert_array_equal(of({name: rows}, trainable_token_indices=indices), wanted)
+    with pytest.raises(UserError, match="trainable_token_indices of 1 tokens"):
+        of({name: rows}, trainable_token_indices=[5])
+    a, b = random.normal(size=(2, len(base))).astype(np.float32), random.normal(size=(16, 2)).astype(np.float32)
+    product = {f"base_model.model.{TABLE}.lora_embedding_{side}": x for side, x in (("A", a), ("B", b))}
+    np.testing.assert_allclose(of(product), base + 1.5 * (b @ a).T, atol=1e-5)
+    with pytest.raises(UserError, match="merge it into its base first"):
+        with_tensors(adapter, lambda _: original | {name: rows})
+        peft_folder.read(adapter).parts([])
+
+
+def test_a_pattern_for_every_matrix_takes_no_time(adapter):
+    patterns = {f"layer.{number}.attention": 7 for number in range(300_000)} | {QUERY: 2}
+    began = time.process_time()
+    peft_folder.read(changed(adapter, rank_pattern=patterns))
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -120,7 +163,7 @@ def renamed(old, new):
             lambda tensors: {name: x[:, :8] if "_A" in name else x for name, x in tensors.items()},
             r"is of \[16, 8\], and",
         ),
-        (renamed("query.lora_A.weight", "query.lora_embedding_A"), "is no part of an adapter of a matrix"),
+        (renamed("query.lora_A.weight", "query.lora_magnitude_A"), "is no part of an adapter of a matrix"),
         (lambda tensors: dict(list(tensors.items())[:-1]), "is no pair of lora_A and lora_B"),
         (lambda tensors: {name: np.full_like(x, np.nan) for name, x in tensors.items()}, "not finite"),
     ],

@@ -32,13 +32,15 @@ _KNOWN = {
         """
         r lora_alpha rank_pattern alpha_pattern modules_to_save base_model_name_or_path revision task_type auto_mapping
         target_modules exclude_modules layers_to_transform layers_pattern lora_dropout inference_mode peft_version
-        megatron_core qalora_group_size
+        megatron_core qalora_group_size trainable_token_indices
         """.split(),
         ANY,
     ),
 }
 _WRAPPED = "base_model.model."
 _TENSOR = re.compile(r"(.+)\.lora_([AB])\.weight")
+_OF_TABLE = re.compile(r"(.+)\.lora_embedding_([AB])")
+_ROWS = ".token_adapter.trainable_tokens_delta"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
 
@@ -64,12 +66,35 @@ class Adapter:
 
     Attributes:
       matrices: the module of each matrix, without the wrapped class's prefix -> A [r, in], B [out, r] and the scale.
-      saved: other tensors that it has in place of the base's.
+      saved: other tensors that it has in place of the base's; a table of tokens may have more rows.
+      rows: a table of tokens -> the numbers of its rows, and what stands there in place of the base's.
+      added: modules of `saved` that the base need not have, as a classifier.
     """
 
     path: Path
     matrices: Mapping[str, tuple[np.ndarray, np.ndarray, float]]
     saved: Mapping[str, np.ndarray]
+    rows: Mapping[str, tuple[list[int], np.ndarray]]
+    added: Sequence[str]
+
+    def with_saved(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The base's tensors, with those that the adapter has whole.
+
+        Raises:
+          UserError: the base has none of that name, or one of another shape.
+        """
+        names, found = _with_ends({name: name for name in tensors}), {**tensors}
+        for name, tensor in self.saved.items():
+            if set(self.added) & set(name.split(".")):
+                ours = names.get(name, names.get(name.partition(".")[2], name))
+            else:
+                ours = self._of(name, names)
+            if ours in tensors and tensors[ours].shape[1:] != tensor.shape[1:]:
+                raise UserError(
+                    f"{self.path}: {name} is {list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
+                )
+            found[ours] = tensor
+        return found
 
     def merged(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The base's tensors, with W + s B A in place of each matrix, float32.
@@ -77,7 +102,7 @@ class Adapter:
         Raises:
           UserError: the adapter is of another model.
         """
-        names = _with_ends({name: name for name in tensors})
+        names, tensors = _with_ends({name: name for name in tensors}), self.with_saved(tensors)
         found = {**tensors}
         for module, (a_RI, b_OR, scale) in self.matrices.items():
             name = self._of(f"{module}.weight", names)
@@ -87,16 +112,29 @@ class Adapter:
                     f"{list(tensors[name].shape)}: name the model that it was trained on"
                 )
             found[name] = tensors[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
-        for name, tensor in self.saved.items():
-            found[names.get(name, name)] = tensor
+        for module, (indices, rows) in self.rows.items():
+            name = self._of(f"{module}.weight", names)
+            table = np.array(found[name], np.float32)
+            if rows.shape != (len(indices), table.shape[1]) or max(indices, default=0) >= len(table):
+                raise UserError(
+                    f"{self.path}: rows of {name} that were trained are {list(rows.shape)}, for "
+                    f"trainable_token_indices of {len(indices)} tokens, and its base has {list(table.shape)}"
+                )
+            table[indices] = rows
+            found[name] = table
         return found
 
     def parts(self, matrices: Sequence[Matrix]) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
         """The adapter of each of our modules by some matrices: A^T [in, r], B^T [r, out] and the scale.
 
         Raises:
-          UserError: the adapter has a matrix that is none of them.
+          UserError: the adapter has a matrix that is none of them, or other parameters than matrices.
         """
+        if others := [*self.saved, *self.rows]:
+            raise UserError(
+                f"{self.path}: the adapter has {others[0]} beside its matrices, which cannot be trained on as an "
+                "adapter: merge it into its base first (PeftModel.merge_and_unload), and train on that"
+            )
         names, parts = _with_ends({matrix.name: matrix for matrix in matrices}), {}
         for module, (a_RI, b_OR, scale) in self.matrices.items():
             matrix = self._of(module, names)
@@ -128,14 +166,25 @@ def read(folder: Path) -> Adapter:
         _by_module(path, config, *names) for names in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
     )
     kept = [name for name in config.get("modules_to_save") or [] if isinstance(name, str)]
+    indices = _token_indices(path, config.get("trainable_token_indices") or {})
     sides: dict[str, dict[str, np.ndarray]] = {}
-    saved = {}
+    saved, rows = {}, {}
     for name, tensor in tensor_files.read_safetensors(place).items():
         match = _TENSOR.fullmatch(name)
         module = name.removeprefix(_WRAPPED)
         if match and tensor.ndim == 2:
             sides.setdefault(match[1].removeprefix(_WRAPPED), {})[match[2]] = tensor.astype(np.float32)
-        elif set(kept) & set(module.split(".")) and not match:
+        elif (of_table := _OF_TABLE.fullmatch(module)) and tensor.ndim == 2:
+            # Of a table [V, H] the product is the other way round: A is [r, V] and B [H, r].
+            side = {"A": "B", "B": "A"}[of_table[2]]
+            sides.setdefault(of_table[1], {})[side] = tensor.astype(np.float32).T
+        elif module.endswith(_ROWS) and tensor.ndim == 2:
+            table = module.removesuffix(_ROWS)
+            own = next(
+                (numbers for name, numbers in indices.items() if not name or f".{table}".endswith(f".{name}")), []
+            )
+            rows[table] = own, tensor
+        elif not match and "lora_" not in name and name.startswith(_WRAPPED):
             saved[module] = tensor
         else:
             raise UserError(f"{place}: {name} is no part of an adapter of a matrix; take another adapter")
@@ -145,9 +194,18 @@ def read(folder: Path) -> Adapter:
         if {*found} != {"A", "B"} or len(found["A"]) != rank or found["B"].shape[1] != rank:
             raise UserError(f"{place}: {module} is no pair of lora_A and lora_B of rank {rank}, as {path.name} has it")
         matrices[module] = found["A"], found["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
-    if not matrices:
+    if not matrices and not saved and not rows:
         raise UserError(f"{place}: no adapter there; copy it again")
-    return Adapter(folder, matrices, saved)
+    return Adapter(folder, matrices, saved, rows, kept)
+
+
+def _token_indices(path: Path, value: Any) -> dict[str, list[int]]:
+    """The rows that were trained of a table, by the end of its name; '' for any."""
+    named = value if isinstance(value, dict) else {"": value}
+    for numbers in named.values():
+        if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
+            raise UserError(f"{path}: trainable_token_indices is {shown(value)}; numbers of tokens are needed")
+    return named
 
 
 def write(
@@ -228,9 +286,15 @@ def _by_module(path: Path, config: Mapping[str, Any], key: str, pattern: str) ->
     if unknown := [name for name in own if not _NAME.fullmatch(name)]:
         raise UserError(f"{path}: {pattern} has {shown(unknown[0])}, and names of modules alone are understood here")
 
+    # By the ends of a module's name: there may be a pattern for every matrix. Of two that fit the first counts.
+    numbered: dict[str, tuple[int, float]] = {}
+    for number, (name, value) in enumerate(own.items()):
+        numbered.setdefault(name.replace("\\.", "."), (number, value))
+
     def of(module: str) -> float:
-        found = (value for name, value in own.items() if re.match(rf"(.*\.)?({name})$", module))
-        return next(found, usual)
+        parts = module.split(".")
+        ends = [f"^{module}", *(".".join(parts[start:]) for start in range(len(parts)))]
+        return min((numbered[end] for end in ends if end in numbered), default=(0, usual))[1]
 
     return of
 

@@ -272,6 +272,8 @@ def log_spare_rows(folder: EncoderFolder, vocabulary: Vocabulary) -> None:
 def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: Path, remedy: str) -> None:
     """Every token has an embedding."""
     tokens, rows = len(vocabulary), folder.sizes["vocab_size"]
+    if tokens > rows and model_folder.base_of(folder.place):
+        remedy = "the adapter has no rows for its added tokens: save it with save_embedding_layers=True"
     if tokens > rows:
         raise UserError(f"{name}: a model of {rows} tokens, and {path} has {tokens}: {remedy}")
 
