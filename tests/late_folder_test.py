@@ -92,6 +92,36 @@ def test_a_folder_of_stanford_is_the_same_model(folder, tmp_path):
     np.testing.assert_allclose(scores(read(config, place)), scores(read(config, folder)), atol=1e-6)
 
 
+def test_a_folder_of_sentence_transformers_is_the_same_model(folder):
+    """Its modules say what PyLate's settings do."""
+    wanted = scores(read(make_config("colbert"), folder))
+    names = ("", "1_Dense", "2_MultiVectorMask", "3_Normalize")
+    kinds = ("base.modules.transformer.Transformer", "base.modules.dense.Dense")
+    kinds += ("multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask", "base.modules.normalize.Normalize")
+    modules = [{"path": name, "type": f"sentence_transformers.{kind}"} for name, kind in zip(names, kinds)]
+    write_json(folder / "modules.json", modules)
+    skip = read_json(folder / "config_sentence_transformers.json")["skiplist_words"]
+    write_json(folder / "2_MultiVectorMask" / "config.json", {"skiplist_words": skip, "skiplist_tasks": ["document"]})
+    own = {"model_type": "MultiVectorEncoder", "prompts": {"query": "[unused0] ", "document": "[unused1] "}}
+    write_json(folder / "config_sentence_transformers.json", own | {"similarity_fn_name": "maxsim"})
+    expansion = {"strategy": "fixed", "attend": False, "token": None, "length": 16}
+    write_json(folder / "sentence_bert_config.json", {"document_length": 48, "query_expansion": expansion})
+    np.testing.assert_allclose(scores(read(make_config("colbert"), folder)), wanted, atol=1e-6)
+    mean = read(make_config("colbert"), settings(folder, similarity_fn_name="meanmaxsim"))
+    np.testing.assert_allclose(scores(mean), wanted / 16, atol=1e-6)
+    for file, change, message in (
+        ("sentence_bert_config.json", {"query_expansion": expansion | {"strategy": "min"}}, "query_expansion is"),
+        ("sentence_bert_config.json", {"query_expansion": expansion | {"token": "fox"}}, "query_expansion is"),
+        ("2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}, "skiplist_tasks is"),
+        ("modules.json", modules[:3], "a Transformer, Dense, a MultiVectorMask and a Normalize are understood"),
+    ):
+        kept = read_json(folder / file)
+        write_json(folder / file, kept | change if isinstance(change, dict) else change)
+        with pytest.raises(UserError, match=message):
+            LateFolder.open(folder)
+        write_json(folder / file, kept)
+
+
 def test_several_projections_are_one(made, folder):
     """16 -> 32 with a matrix beside it, 32 -> 32 beside its input, and 32 -> 8: as PyLate applies them."""
     random = np.random.default_rng(0)

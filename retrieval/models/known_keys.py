@@ -27,6 +27,11 @@ def read(path: Path, known: Mapping[str, Any], optional: bool = False) -> dict[s
     record = files.read_json(path) if path.is_file() or not optional else {}
     if not isinstance(record, dict):
         raise UserError(f"{path}: not settings by name; copy the file again")
+    return check(path, record, known)
+
+
+def check(path: Path, record: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """As `read`, of settings that have been read."""
     for key, value in record.items():
         if value is None:
             continue

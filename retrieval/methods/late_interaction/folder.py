@@ -7,10 +7,14 @@ PyLate's, which sentence-transformers 6 reads too:
     config_sentence_transformers.json    what stands before texts, their lengths, query expansion, what does not count
     tokenizer.json ...
 
+sentence-transformers 6 writes its own `MultiVectorEncoder` in another way, which is read: what does not count is a
+module, query expansion stands among the settings of the Transformer, and prefixes are prompts.
+
 Stanford's (`HF_ColBERT`) are read, not written: one `model.safetensors` with the projection as `linear.weight`, and
 `artifact.metadata` beside it.
 """
 
+import re
 import string
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +28,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
 from retrieval.methods.late_interaction.model import LateInteraction
-from retrieval.models import export_files, known_keys, tensor_files
+from retrieval.models import export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.module_folder import SETTINGS
@@ -32,6 +36,7 @@ from retrieval.recipes import bert_weights, module_fields
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES
 
+NATIVE = "MultiVectorEncoder"
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
 _MODEL, _SCORE = "ColBERT", "MaxSim"
 _IDENTITY = "torch.nn.modules.linear.Identity"
@@ -48,17 +53,28 @@ _SETTINGS = {
     "document_prefix": ANY,
     "query_length": ANY,
     "document_length": ANY,
+    "add_special_tokens": (True,),
     "do_query_expansion": _SWITCHES,
     "attend_to_expansion_tokens": _SWITCHES,
     "skiplist_words": ANY,
 }
+# Modules that stand behind one another, on the vectors of tokens.
+_OF_TOKENS = {f"module_{end}_name": ("token_embeddings",) for end in ("input", "output")}
 _OF_DENSE = {
     "in_features": ANY,
     "out_features": ANY,
     "bias": (False,),
     "activation_function": (_IDENTITY,),
     "use_residual": _SWITCHES,
+    **_OF_TOKENS,
 }
+_OF_NATIVE = {
+    **{key: known for key, known in module_folder.SETTINGS_KEYS.items() if key != module_folder.TRUNCATED},
+    "model_type": (NATIVE,),
+    "similarity_fn_name": ("maxsim", "meanmaxsim"),
+}
+_OF_TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "query_expansion": ANY}
+_OF_MASK = {"skiplist_words": ANY, "skiplist_tasks": (["document"], "document"), "keep_only_token_ids": ([],)}
 # Of `artifact.metadata` what is read; the rest is of training.
 _OF_STANFORD = {
     "query_prefix": ("query_token_id", "[unused0]"),
@@ -90,11 +106,13 @@ class LateFolder(NamedTuple):
           UserError: it is none, a file is missing or damaged, or a setting is not understood.
         """
         encoder = EncoderFolder.open(path)
-        if model_folder.has_modules(path):
+        vocabulary, is_native = bert_weights.vocabulary_of(encoder), _settings(path).get("model_type") == NATIVE
+        if is_native:
+            projections, settings = _native(path, encoder, vocabulary)
+        elif model_folder.has_modules(path):
             projections, settings = _pylate(path)
         else:
             projections, settings = (path,), _stanford(path)
-        vocabulary = bert_weights.vocabulary_of(encoder)
         skip = tuple(settings["skiplist_words"])
         expands, attends = settings["do_query_expansion"], settings["attend_to_expansion_tokens"]
         size = encoder.sizes["hidden_size"]
@@ -104,12 +122,14 @@ class LateFolder(NamedTuple):
             "embed_dim": size,
             "late.expansion": (SEEN if attends else UNSEEN) if expands else NONE,
             "late.skip": (PUNCTUATION,) if set(skip) == set(string.punctuation) else skip,
+            "late.mean": settings.get("mean", False),
         }
         data: dict[str, Any] = {"titles": prefixes.JOINED}
         for side in ("query", "document"):
             length, prefix = settings[f"{side}_length"], settings[f"{side}_prefix"]
             data |= {f"{side}_length": min(length, encoder.sizes["max_length"]), f"{side}_prefix": prefix}
-            _check_prefix(path, prefix, vocabulary)
+            if not is_native:
+                _check_prefix(path, prefix, vocabulary)
         named = {"model": model, "data": data}
         return cls(encoder, projections, {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()})
 
@@ -134,10 +154,76 @@ class LateFolder(NamedTuple):
 def is_late(folder: Path) -> bool:
     """Whether a folder says that it has a model of late interaction."""
     if model_folder.has_modules(folder):
-        settings = files.read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-        return isinstance(settings, dict) and settings.get("similarity_fn_name") == _SCORE
+        settings = _settings(folder)
+        return settings.get("similarity_fn_name") == _SCORE or settings.get("model_type") == NATIVE
     config = files.read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     return isinstance(config, dict) and STANFORD in (config.get("architectures") or ())
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    settings = files.read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> tuple[tuple[Path, ...], dict[str, Any]]:
+    """As `_pylate`, of a folder that sentence-transformers 6 saved as its own."""
+    settings = module_folder.settings(path, _OF_NATIVE)
+    modules = model_folder.modules(path)
+    kinds = [module.kind for module in modules]
+    if not re.fullmatch("Transformer (Dense )*(MultiVectorMask )?Normalize", " ".join(kinds)):
+        raise UserError(
+            f"{path / MODULES}: its modules are {', '.join(kinds)[:80]}; a Transformer, Dense, a MultiVectorMask and a "
+            "Normalize are understood, in this order"
+        )
+    folders = {module.kind: module.folder for module in modules}
+    mask = {}
+    if place := folders.get("MultiVectorMask"):
+        mask = known_keys.read(place / "config.json", _OF_MASK)
+    known_keys.read(folders["Normalize"] / "config.json", _OF_TOKENS, optional=True)
+    projections = tuple(module.folder for module in modules if module.kind == "Dense")
+    for place in projections:
+        known_keys.read(place / "config.json", _OF_DENSE)
+    query_length, document_length = module_folder.lengths(encoder, _OF_TRANSFORMER)
+    place = encoder.place / "sentence_bert_config.json"
+    record = files.read_json(place) if place.is_file() else {}
+    expansion = record.get("query_expansion")
+    if expansion is not None:
+        query_length = _expanded(place, expansion, query_length, vocabulary)
+    query, document = module_fields.prompts(path, settings)
+    return projections, _checked(
+        path / SETTINGS,
+        {
+            "query_prefix": query,
+            "document_prefix": document,
+            "query_length": query_length,
+            "document_length": document_length,
+            "do_query_expansion": expansion is not None,
+            "attend_to_expansion_tokens": bool(expansion and expansion.get("attend")),
+            "skiplist_words": mask.get("skiplist_words", []),
+            "mean": settings.get("similarity_fn_name") == "meanmaxsim",
+        },
+    )
+
+
+def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) -> int:
+    """The length that queries are filled up to.
+
+    Raises:
+      UserError: they may be longer, or it is done in another way than here.
+    """
+    known = {"strategy": ("fixed", "min"), "attend": _SWITCHES, "token": ANY, "length": ANY}
+    known_keys.check(path, expansion if isinstance(expansion, dict) else {"query_expansion": expansion}, known)
+    length = known_keys.whole(path, expansion, "length", _MOST, least=5)
+    fill = next((id for id in (vocabulary.mask_id, vocabulary.eos_id) if id >= 0), -1)
+    token = expansion.get("token")
+    if (token is not None and token not in vocabulary.tokens[max(fill, 0) :][:1]) or (
+        expansion.get("strategy") != "fixed" and length != longest
+    ):
+        raise UserError(
+            f"{path}: query_expansion is {shown(expansion)}; only [MASK], or the token that ends a text, up to one "
+            "length of all queries is understood here"
+        )
+    return length
 
 
 def _pylate(path: Path) -> tuple[tuple[Path, ...], dict[str, Any]]:
