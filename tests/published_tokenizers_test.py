@@ -160,6 +160,7 @@ def dropping():
 
 
 OTHER = {"type": "Other"}
+GROWS = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40}
 LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
 
 
@@ -172,6 +173,9 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
         (edited(post_processor=OTHER), {}, "tokenizer.json: .*post_processor of an unknown type, Other"),
         (framed("[CLS] $A [SEP] $A"), {}, "post_processor has the text twice"),
         (framed("[CLS] $A:1 [SEP]"), {}, "another token type than 0"),
+        (edited(normalizer=GROWS), {}, r"its normalizer makes \d+ characters of one, and 64 is the most"),
+        (edited(normalizer={**GROWS["normalizers"][0], "content": "a" * 2**20}), {}, "makes 1048576 characters of"),
+        (framed("[SEP] " * 300 + "$A"), {}, "post_processor puts more than 256 tokens around a text"),
         (dropping(), {}, "tokenizer.json: with model.dropout a text has other ids each time"),
         (pipeline(), [], r"tokenizer_config\.json: not a JSON object"),
     ],
@@ -211,6 +215,14 @@ def test_neither_padding_nor_a_template_is_needed(tmp_path):
     assert vocabulary.pad_id == -1 and vocabulary.tokens[vocabulary.cls_id] == "[CLS]"
     vocabulary = vocabularies.load(write(tmp_path, edited(post_processor=None)))
     assert vocabulary.single([7, 8, 9], 2) == [7, 8] and (vocabulary.cls_id, vocabulary.sep_id) == (-1, -1)
+
+
+@pytest.mark.parametrize(("kind", "lowers"), [("TokenizersBackend", False), ("BertTokenizer", True)])
+def test_a_generic_class_leaves_the_normalizer_as_it_is(tmp_path, kind, lowers):
+    cased = edited(normalizer={**json.loads(pipeline().to_str())["normalizer"], "lowercase": False})
+    settings = AS_IT_IS | {"tokenizer_class": kind, "do_lower_case": True}
+    vocabulary = vocabularies.load(write(tmp_path, cased, settings))
+    assert (vocabulary.encode("AB") == vocabulary.encode("ab")) == lowers
 
 
 def test_a_model_without_a_mask_has_none(tmp_path):

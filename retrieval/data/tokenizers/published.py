@@ -103,7 +103,8 @@ def load(path: Path) -> Vocabulary:
         settings = _settings(path)
         kind = _checked_kind(path, settings)
         config = _pipeline(path, settings)
-        _apply(path, settings, config)
+        _apply(path, settings, config, is_generic=path.suffix == ".json" and kind in _AS_IT_IS)
+        tokenizer_json.check_growth(config)
         usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
         tokenizer_json.name_special_tokens(config, settings, usual.values() if settings else ())
         frame = tokenizer_json.take_frame(
@@ -167,9 +168,13 @@ def _pipeline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     return tokenizer_json.word_piece(tokens, *folds_and_lowers(path, tokens), settings)
 
 
-def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any]) -> None:
-    """Changes a pipeline as transformers does, by the settings that its class is made with."""
-    keys = {"BertNormalizer": _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
+def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_generic: bool) -> None:
+    """Changes a pipeline as transformers does, by the settings that its class is made with.
+
+    Args:
+      is_generic: whether the class is one that leaves a normalizer as it is.
+    """
+    keys = {"BertNormalizer": {} if is_generic else _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
     for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
         part |= {
             theirs: settings[key] for key, theirs in keys.get(str(part.get("type")), {}).items() if key in settings

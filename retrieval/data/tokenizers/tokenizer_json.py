@@ -25,6 +25,8 @@ USUAL: list[dict[str, str]] = [
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 _MOST_HOLES = 1000  # ids without a token
+_MOST_GROWTH = 64  # characters that a normalizer makes of one
+_MOST_AROUND = 256  # tokens around a text
 
 
 class Frame(NamedTuple):
@@ -113,6 +115,23 @@ def tokens(config: Config) -> list[str]:
 def tokenizer(config: Config) -> Tokenizer:
     """The library's object."""
     return Tokenizer.from_str(json.dumps(config, ensure_ascii=False))
+
+
+def check_growth(config: Config) -> None:
+    """Checks that no text becomes many times longer before it is tokenized.
+
+    Raises:
+      ValueError: it may.
+    """
+    growth, parts = 1.0, [config.get("normalizer")]
+    while parts:
+        part = parts.pop() or {}
+        parts += part.get("normalizers") or []
+        content = part.get("content", part.get("prepend")) or ""
+        pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
+        growth *= max(1.0, len(content) / len(pattern))
+    if growth > _MOST_GROWTH:
+        raise ValueError(f"its normalizer makes {growth:.0f} characters of one, and {_MOST_GROWTH} is the most here")
 
 
 def check_added(config: Config, tokenizer: Tokenizer) -> None:
@@ -229,6 +248,8 @@ def _around(processor: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int
         place = row.index(None)
         before = [*itertools.chain(*filter(None, row[:place])), *before]
         behind = [*behind, *itertools.chain(*filter(None, row[place:]))]
+        if len(before) + len(behind) > _MOST_AROUND:
+            raise ValueError(f"post_processor puts more than {_MOST_AROUND} tokens around a text")
     return before, behind
 
 
