@@ -158,7 +158,7 @@ class Model:
     @property
     def card(self) -> Card:
         """What the towers are, for those who ask for embeddings."""
-        return self.towers.card(self._run.holder("train").config.train.matryoshka if self._run else ())
+        return self.towers.card((self._run.holder("train") if self._run else self.towers).config.train.matryoshka)
 
     def index(
         self,

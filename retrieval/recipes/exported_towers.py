@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.models import module_folder
+from retrieval.models import module_folder, two_tower
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.recipes.placement import parameters_of
@@ -64,6 +64,13 @@ def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTo
     return ExportedTowers(config, vocabulary, params)
 
 
+def _sizes(said: tuple[int, ...], model: ConfigDict) -> tuple[int, ...]:
+    """The sizes of embeddings that a folder says it was trained for; only cosines may be of fewer dimensions."""
+    size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    smaller = tuple(each for each in said if each < size)
+    return (*smaller, size) if smaller and model.normalize else ()
+
+
 def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:
     """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers.
 
@@ -85,6 +92,7 @@ def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple
     if chosen.truncate_dim:
         config.model.truncate_dim = chosen.truncate_dim
     check_truncated(config.model)
+    config.train.matryoshka = _sizes(document.bert.matryoshka, config.model)
     config.model.pool_from = (0, 0)
     if not query.include_prompt:
         config.model.pool_from = module_fields.behind_prefixes(config, bert_weights.vocabulary_of(document.bert))
