@@ -154,6 +154,36 @@ def wait_for(path, process):
         time.sleep(0.05)
 
 
+LAST_STEP = """
+import time
+from retrieval import cli
+from retrieval.runtime import ending, hosts
+from retrieval.runtime.signals import PreemptedError
+
+def main(_):
+    hosts.connect()
+    with ending.watch() as stops_at:
+        for step in (1, 2):
+            assert not stops_at(step)
+        print("trained", flush=True)
+        time.sleep(3)
+        if hosts.is_anywhere(stops_at.received.is_set()):
+            raise PreemptedError("after the last step")
+
+cli.run(main)
+"""
+
+
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_after_the_last_step_stops_all(signalled):
+    """JAX's sync point lies behind that step, where nobody asks for it."""
+    with ending(processes(["-c", LAST_STEP], 2)) as started:
+        assert [process.stdout.readline() for process in started] == ["trained\n"] * 2
+        started[signalled].terminate()
+        ended = [finish(process, timeout=60) for process in started]
+    assert all(code == EXIT_CODE and "after the last step" in said for code, said in ended), ended
+
+
 # Without a model: pods whose first process is at work, while the others wait.
 
 WAITING = """

@@ -5,6 +5,7 @@ at every moment, so that a process may end at any.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -13,8 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn, Protocol
 
 from retrieval import terminal
 from retrieval.errors import first_line
@@ -34,6 +35,8 @@ _NEWS = 2
 _LOST = "error: another host is gone ({}): start all of them again, the same command goes on from what is finished"
 # What collectives say when the other end of a connection is closed, and what none of them says.
 _CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket closed|UNAVAILABLE", re.IGNORECASE)
+# The C library's, which gives the handler that was there: Python's own knows none but its own.
+_C_SIGNAL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("signal", ctypes.CDLL(None)))
 _OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
@@ -60,33 +63,62 @@ def end_with_input() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-@contextlib.contextmanager
-def watch() -> Iterator[Callable[[int], bool]]:
-    """A function of the step that says whether to save and stop there: SIGTERM or SIGHUP came to some process.
+class Preemption(Protocol):
+    """Whether the machine of some process is about to go away."""
 
-    All processes ask after every step, and all get the same answer, on a pod from JAX.
+    received: threading.Event
+    """Set when SIGTERM or SIGHUP has come to this process."""
+
+    def __call__(self, step: int) -> bool:
+        """Whether to save this step and stop. All processes ask after every step and get the same answer."""
+        ...
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[Preemption]:
+    """Defers SIGTERM and SIGHUP to the end of the block, which asks after every step whether to stop there.
+
+    On a pod JAX answers, by a step that all processes have yet to reach. It may lie behind the last step: then the
+    processes have to tell each other what they received.
     """
     with signals.deferred() as received:
-        yield (lambda step: received.is_set()) if pod.current() is None else _sync_point(received)
+        yield _Alone(received) if pod.current() is None else _SyncPoint(received)
 
 
-def _sync_point(received: threading.Event) -> Callable[[int], bool]:
-    """JAX's service, which takes SIGTERM from here to the end of `signals.deferred`: nothing but training asks it."""
-    import jax
-    from jax._src import distributed
-    from jax.experimental import multihost_utils
+class _Alone:
+    def __init__(self, received: threading.Event):
+        self.received = received
 
-    if distributed.global_state.preemption_sync_manager is None:
-        jax.config.update("jax_enable_preemption_service", True)
-        distributed.global_state.initialize_preemption_sync_manager()
+    def __call__(self, step: int) -> bool:
+        return self.received.is_set()
 
-    def stops_at(step: int) -> bool:
-        if received.is_set():  # SIGHUP, which JAX does not hear
-            received.clear()
-            os.kill(os.getpid(), signal.SIGTERM)
+
+class _SyncPoint:
+    """JAX's service, which agrees on a step. Its handler of SIGTERM is called by ours, which knows of SIGHUP too."""
+
+    _handler: Any = None  # JAX's, of which there is one in a process
+
+    def __init__(self, received: threading.Event):
+        import jax
+        from jax._src import distributed
+
+        self.received, self._passed_on = received, False
+        if _SyncPoint._handler is None:
+            ours = signal.getsignal(signal.SIGTERM)
+            jax.config.update("jax_enable_preemption_service", True)
+            distributed.global_state.initialize_preemption_sync_manager()
+            _SyncPoint._handler = _C_SIGNAL(signal.SIGTERM, None)
+            signal.signal(signal.SIGTERM, ours)
+
+    def __call__(self, step: int) -> bool:
+        from jax.experimental import multihost_utils
+
+        if self.received.is_set() and not self._passed_on:
+            self._passed_on, ours = True, signal.getsignal(signal.SIGTERM)
+            _C_SIGNAL(signal.SIGTERM, _SyncPoint._handler)
+            signal.raise_signal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, ours)
         return multihost_utils.reached_preemption_sync_point(step)
-
-    return stops_at
 
 
 def leave(code: int, why: str = "") -> NoReturn:

@@ -172,6 +172,12 @@ def tell_all(function: Callable[[], Any]) -> Any:
     return result
 
 
+def is_anywhere(flag: bool) -> bool:
+    """Whether a flag is true in some process. All processes ask, and get the same answer."""
+    flags = to_first(flag)
+    return tell_all(lambda: any(flags))
+
+
 def _answer(joined: Pod, key: str) -> Any:
     """What the first process has to say to the others."""
     with joined.wait():

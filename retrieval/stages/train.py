@@ -24,6 +24,7 @@ from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.source_batches import make_batches
 from retrieval.recipes.source_objective import BySource
 from retrieval.runtime import artefacts, ending, following, hosts, platforms, programs
+from retrieval.runtime.signals import PreemptedError
 from retrieval.stages import (
     data_warnings,
     metric_writers,
@@ -141,6 +142,10 @@ def train(run: Run) -> dict[str, Any]:
                     )
                 checkpointer.close()
                 writer.close()
+                if hosts.is_anywhere(stops_at.received.is_set()):
+                    raise PreemptedError(
+                        "interrupted after the last step, which is saved: the same command goes on from there"
+                    )
                 if run.copy:
                     run.copy.get(["checkpoints"])
     if config.train.steps:
