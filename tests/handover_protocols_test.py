@@ -247,6 +247,10 @@ def test_mcp_over_http(address):
     assert http.post(f"{address}/mcp", json=body).status_code == 401
     elsewhere = {"x-api-key": KEY, "host": "evil.example"}
     assert http.post(f"{address}/mcp", json=body, headers=elsewhere).status_code == 421
+    page = {"x-api-key": KEY, "origin": "https://evil.example"}
+    assert http.post(f"{address}/mcp", json=body, headers=page).status_code == 403
+    answer = http.get(f"{address}/mcp", headers={"x-api-key": KEY, "accept": "text/event-stream"})
+    assert answer.status_code == 405 and "POST" in answer.headers["allow"]
 
 
 def test_raw_messages_of_both_revisions(address):

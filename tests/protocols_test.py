@@ -116,6 +116,9 @@ def test_models_are_listed(asked):
     listed = asked.get("/v1/models").json()
     assert [each["id"] for each in listed["data"]] == ["guide", "guide:query", "guide:document", "guide:nq"]
     assert listed["data"][1] == {"id": "guide:query", "object": "model", "created": 0, "owned_by": "local"}
+    assert all(asked.get(f"/v1/models/{each['id']}").json() == each for each in listed["data"])
+    unknown = asked.get("/v1/models/guide:other")
+    assert unknown.status_code == 404 and unknown.json()["error"]["code"] == "model_not_found"
     assert client(made(model=None, reranker=None)).get("/v1/models").json() == {"object": "list", "data": []}
 
 
@@ -299,6 +302,9 @@ def test_texts_are_reranked_for_tei(asked):
     answer = asked.post("/rerank", json=body).json()
     assert [each["index"] for each in answer] == [1, 2, 0] and set(answer[0]) == {"index", "score"}
     assert [each["score"] for each in answer] == pytest.approx([sigmoid(2), sigmoid(-1), sigmoid(-2)])
+    alone = client(made(model=None))  # POST / does what the model is for
+    assert alone.post("/", json=body).json() == answer
+    assert asked.post("/", json={"inputs": "a"}).json() == asked.post("/embed", json={"inputs": "a"}).json()
     raw = asked.post("/rerank", json=body | {"raw_scores": True, "return_text": True}).json()
     assert raw[0] == {"index": 1, "score": 2.0, "text": "abcdefg"}
 
@@ -408,6 +414,15 @@ def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
     with pytest.raises(UserError, match=r"--stage=mcp needs the package mcp 2, .*\[mcp\]"):
         mcp.check(10, 100)
     assert client().post("/mcp", json={}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "status"),
+    [((), "https://evil.example", 403), (("https://a.example",), "https://a.example", 404), (("*",), "http://b", 404)],
+)
+def test_pages_ask_for_tools_where_they_may(monkeypatch, origins, origin, status):
+    monkeypatch.setattr(mcp_server, "is_installed", lambda: False)  # 404 is behind the guard
+    assert client(origins=origins).post("/mcp", json={}, headers={"origin": origin}).status_code == status
 
 
 def test_pages_of_other_sites_may_send_keys():

@@ -72,14 +72,16 @@ def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):
     current.close()
 
 
-def test_a_server_looks_through_no_loaded_module_for_garbage(run, monkeypatch):
+def test_a_server_looks_through_no_loaded_module_for_garbage(run, monkeypatch, caplog):
     """That takes 0.3 s, in which nobody is answered. What it serves goes without it, once there is a newer."""
     pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
     from retrieval.serving import server
 
     frozen = []
     monkeypatch.setattr(server, "run", lambda *_: frozen.append((gc.get_freeze_count(), len(gc.get_objects()))))
+    run.config.serve.host = "0.0.0.0"
     serve.serve(run)
+    assert "no key is needed" in caplog.text
     ((kept, others),) = frozen
     assert kept > 100_000 and others < kept / 10
 

@@ -224,9 +224,9 @@ ANSWERED = {
     ("GET", "/api/health"): None,
     ("GET", "/openapi.json"): None,
     ("GET", "/metrics"): None,
-    **{("GET", path): None for path in ("/v1/models", "/info", "/health", "/ping", "/ready")},
+    **{("GET", path): None for path in ("/v1/models", "/v1/models/{name}", "/info", "/health", "/ping", "/ready")},
     # As in the description's example.
-    **{("POST", path): None for path in ("/v1/embeddings", "/embed", "/rerank", "/v1/rerank", "/v2/rerank")},
+    **{("POST", path): None for path in ("/", "/v1/embeddings", "/embed", "/rerank", "/v1/rerank", "/v2/rerank")},
 }
 
 
@@ -242,7 +242,7 @@ def test_answers_and_refusals_are_as_described():
         example = operation["requestBody"]["content"]["application/json"]["example"] if method == "POST" else None
         if example:
             assert whole.post(path, json=example).status_code == 200, path
-        given, is_own = listed or example, "/api" in path
+        given, is_own, path = listed or example, "/api" in path, path.replace("{name}", "model")
         asked = {"params": given} if method == "GET" else {"json": given}
         answer = whole.request(method, path, **asked)
         ((kind, content),) = operation["responses"]["200"]["content"].items()

@@ -69,7 +69,7 @@ def make_app(
     seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
-    guarded = Guard(app, hosts, seconds, engine, keys)
+    guarded = Guard(app, hosts, seconds, engine, keys, origins)
     return _CrossOrigin(guarded, origins) if origins else guarded
 
 

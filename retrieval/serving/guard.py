@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval.serving import health_routes
+from retrieval.serving import health_routes, mcp_server
 from retrieval.serving.engine import Engine
 from retrieval.serving.errors import form_of
 from retrieval.serving.keys import Keys
@@ -30,17 +30,24 @@ class Guard:
     """An ASGI application before another one."""
 
     def __init__(
-        self, app: Any, hosts: Sequence[str], seconds: Mapping[str, float], engine: Engine, keys: Keys | None = None
+        self,
+        app: Any,
+        hosts: Sequence[str],
+        seconds: Mapping[str, float],
+        engine: Engine,
+        keys: Keys | None = None,
+        origins: Sequence[str] = (),
     ):
         """Args:
         hosts: names that requests may ask for; none for any.
         seconds: that a request may take, from its first byte on, by its address. Those are counted by their names.
         engine: whose measures are told the path, the status and the seconds of each request.
         keys: one of which a request has to have, but for those about health.
+        origins: of other sites whose pages may ask for tools; '*' for any.
         """
         self.engine = engine
         self._app, self._hosts, self._seconds = app, frozenset(host.lower() for host in hosts), seconds
-        self._keys, self._free = keys, health_routes.free()
+        self._keys, self._free, self._origins = keys, health_routes.free(), origins
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -71,6 +78,9 @@ class Guard:
                 why = "a key is needed that the server knows: send the header 'Authorization: Bearer KEY'"
                 await refuse(401, why, "invalid_api_key", [(b"www-authenticate", b"Bearer")])
                 return
+            if path == mcp_server.PATH and not self._may_ask(_header(scope, b"origin")):
+                await refuse(403, "pages of that site may not ask for tools here: see config.serve.origins")
+                return
             async with asyncio.timeout(seconds):
                 await self._app(scope, receive, send_guarded)
         except TimeoutError:
@@ -81,6 +91,12 @@ class Guard:
             self.engine.measures.answered(
                 path if path in self._seconds else "other", status, time.perf_counter() - began
             )
+
+    def _may_ask(self, origin: str) -> bool:
+        """Whether tools may be asked for by who sends a page's origin, as the Model Context Protocol has it."""
+        if not origin or origin in self._origins or "*" in self._origins:
+            return True
+        return _name(origin.partition("//")[2]) in self._hosts
 
 
 def local_names(host: str) -> tuple[str, ...]:
@@ -97,5 +113,13 @@ def local_names(host: str) -> tuple[str, ...]:
 
 def _host(scope: Any) -> str:
     """The host of a request without its port."""
-    value = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
+    return _name(_header(scope, b"host"))
+
+
+def _header(scope: Any, name: bytes) -> str:
+    return next((value for each, value in scope["headers"] if each == name), b"").decode("latin-1").lower()
+
+
+def _name(value: str) -> str:
+    """A name without its port."""
     return value.partition("]")[0].lstrip("[") if value.startswith("[") else value.partition(":")[0]

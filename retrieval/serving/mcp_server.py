@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import Route
 
 from retrieval.errors import UserError
 from retrieval.serving.answers import systems_of
@@ -61,7 +61,7 @@ class _Collections:
 class Mounted(NamedTuple):
     """What an application of Starlette has of it: routes, and what runs as long as the application."""
 
-    routes: Sequence[BaseRoute]
+    routes: Sequence[Route]
     lifespan: Callable[[Any], contextlib.AbstractAsyncContextManager[None]]
 
 
@@ -138,4 +138,6 @@ def http(engine: Engine) -> Mounted:
         max_request_body_size=engine.limits.body,
         transport_security=anybody,
     )
-    return Mounted(app.routes, lambda _: server.session_manager.run())
+    # A GET would wait for messages that a server without sessions never sends.
+    routes = [Route(route.path, route.endpoint, methods=["POST"]) for route in app.routes]
+    return Mounted(routes, lambda _: server.session_manager.run())

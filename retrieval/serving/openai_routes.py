@@ -1,9 +1,10 @@
-"""OpenAI's protocol: POST /v1/embeddings and GET /v1/models.
+"""OpenAI's protocol: POST /v1/embeddings, GET /v1/models and GET /v1/models/NAME.
 
 A model's name alone embeds documents; NAME:query embeds queries, and NAME:PROMPT what another prompt is for.
 """
 
 import functools
+from typing import Any
 
 from starlette.responses import Response
 
@@ -51,6 +52,9 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
             example=example,
         ),
         Operation("GET", "/v1/models", "the names of models", names, "Models"),
+        Operation(
+            "GET", "/v1/models/{name:path}", "a model", functools.partial(_model, engine), "Model", lacks="such model"
+        ),
     )
 
 
@@ -65,8 +69,7 @@ async def _embeddings(engine: Engine, given: Given) -> Response:
     name, _, prompt = model.rpartition(":") if model != engine.name else (model, "", "")
     sides = prompts_of(service)
     if name != engine.name or (prompt and prompt not in sides):
-        known = listed(_names(engine)) or "none, for the run embeds nothing"
-        raise RefusedError(404, f"there is no model '{model[:100]}': known: {known}", "model", "model_not_found")
+        raise _unknown(engine, model)
     side = sides.get(prompt) or _SIDES[given["input_type"] or DOCUMENT]
     texts = [given["input"]] if isinstance(given["input"], str) else given["input"]
     if not service.model:
@@ -81,8 +84,22 @@ async def _embeddings(engine: Engine, given: Given) -> Response:
 
 
 async def _models(engine: Engine, given: Given) -> Response:
-    about = {"object": "model", "created": 0, "owned_by": "local"}
-    return json_response(written({"object": "list", "data": [{"id": name, **about} for name in _names(engine)]}))
+    return json_response(written({"object": "list", "data": [_about(name) for name in _names(engine)]}))
+
+
+async def _model(engine: Engine, given: Given) -> Response:
+    if given["name"] not in _names(engine):
+        raise _unknown(engine, given["name"])
+    return json_response(written(_about(given["name"])))
+
+
+def _about(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "local"}
+
+
+def _unknown(engine: Engine, model: str) -> RefusedError:
+    known = listed(_names(engine)) or "none, for the run embeds nothing"
+    return RefusedError(404, f"there is no model '{model[:100]}': known: {known}", "model", "model_not_found")
 
 
 def _names(engine: Engine) -> list[str]:

@@ -53,6 +53,7 @@ _INFO = _optional(
     _object(model_id=_TEXT, max_client_batch_size=_WHOLE, max_concurrent_requests=_WHOLE),
     **{"model_dtype": _TEXT, "model_type": {"type": "object"}, "max_input_length": _WHOLE},
 )
+_MODEL = _object(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT)
 _STATUS = _optional(_object(status=_TEXT), passages=_WHOLE)
 _ROUTE = _object(method=_TEXT, path=_TEXT, what=_TEXT, fields=_by_name(_TEXT))
 _HAS = {name: _SWITCH for name in ("encode", "rerank", "answer")}
@@ -80,7 +81,8 @@ _SCHEMAS: Mapping[str, Any] = {
         model=_TEXT,
         usage=_object(prompt_tokens=_WHOLE, total_tokens=_WHOLE),
     ),
-    "Models": _object(object=_TEXT, data=_list(_object(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT))),
+    "Model": _MODEL,
+    "Models": _object(object=_TEXT, data=_list(_MODEL)),
     "Vectors": _list(_list(_NUMBER)),
     "Info": _INFO,
     "ForeignReranked": {"anyOf": [_OF_TEXTS, _OF_DOCUMENTS]},
@@ -113,7 +115,7 @@ def routes(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _operation(operation: Operation) -> dict[str, Any]:
     address, _, in_path = operation.path.partition("{")
-    name = address.strip("/").replace("/", "_").replace(".", "_")
+    name = f"{address}{'one' if in_path else ''}".strip("/").replace("/", "_").replace(".", "_") or "root"
     described: dict[str, Any] = {"operationId": f"{operation.method.lower()}_{name}", "summary": operation.what}
     if operation.method == "POST":
         example = {"example": operation.example} if operation.example else {}

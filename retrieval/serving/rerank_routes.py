@@ -38,7 +38,8 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     rerank, what = functools.partial(_rerank, engine), "how well each document answers a query, best first"
     example = {"query": "how to install", "documents": ["It is red.", "Install it with pip."], "top_n": 1}
     each = (what, rerank, "ForeignReranked", fields, ("documents", "texts"), "reranker", True, example)
-    return tuple(Operation("POST", path, *each) for path in _PATHS)
+    at_root = ("/",) if engine.service.reranker and not engine.service.model else ()
+    return tuple(Operation("POST", path, *each) for path in (*_PATHS, *at_root))
 
 
 async def _rerank(engine: Engine, given: Given) -> Response:

@@ -1,4 +1,7 @@
-"""The protocol of Text Embeddings Inference: POST /embed and GET /info; its /rerank is in `rerank_routes`."""
+"""The protocol of Text Embeddings Inference: POST /embed and GET /info; its /rerank is in `rerank_routes`.
+
+POST / does what the model is for, as there: with towers it is /embed, with a reranker alone /rerank.
+"""
 
 import functools
 
@@ -27,8 +30,12 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     )
     embed, info = functools.partial(_embed, engine), functools.partial(_info, engine)
     what, example = "an embedding of each text, as TEI's clients read them", {"inputs": ["red"], "prompt_name": "query"}
+    is_reranker = engine.service.reranker and not engine.service.model
     return (
-        Operation("POST", "/embed", what, embed, "Vectors", fields, (), "towers", True, example),
+        *(
+            Operation("POST", path, what, embed, "Vectors", fields, (), "towers", True, example)
+            for path in ("/embed", *(() if is_reranker else ("/",)))
+        ),
         Operation("GET", "/info", "the model, and what a request may have", info, "Info"),
     )
 

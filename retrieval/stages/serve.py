@@ -88,6 +88,11 @@ def serve(run: Run) -> None:
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
+    if not known and not guard.local_names(address[0]):
+        _log.warning(
+            "serve: other machines reach this address, and no key is needed to read every passage: set "
+            "config.serve.keys_file, or config.serve.host=127.0.0.1"
+        )
     engine = application.engine
     gc.collect()
     gc.freeze()  # to look through the objects of all modules takes 0.3 s, in which nobody is answered
