@@ -157,6 +157,7 @@ BAD = {
     ),
     "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
+    "an empty query id": ("qrels/test.tsv", b"\td1\t1\n", ["test.tsv, line 1", "query ''", "queries.jsonl"]),
     "a second header": ("qrels/test.tsv", 2 * QRELS.encode(), ["test.tsv, line 5", "a second header"]),
     "another order": ("qrels/test.tsv", b"corpus-id\tquery-id\tscore\n", ["line 1", "in this order"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),

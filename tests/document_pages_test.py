@@ -109,6 +109,8 @@ def test_time_is_linear_in_what_is_nested_or_never_closed():
         ("---\ntitle: It's # note\n---", "It's"),
         ("---\ndate created: today\n\ntitle: null\n---", ""),
         ("---\ntags:\n---", ""),
+        ('{\n  "title": "A pump",\n  "tags": ["a"]\n}', "A pump"),
+        ('{"draft": true}', ""),
     ],
 )
 def test_fields_before_a_page_are_no_text_of_it(fields, title):
@@ -122,7 +124,8 @@ def test_fields_before_a_page_are_no_text_of_it(fields, title):
         '+++\ntitle = "A pump"\n\nHold it.',
         "+++\nWords of a page.\n+++\n\nHold it.",
         "+++\ntitle = A pump\n+++\n\nHold it.",
-        '{"title": "A pump"}\n\nHold it.',
+        '{"title": "A pump"} begins\n\nHold it.',
+        '{"title": "A pump",}\n\nHold it.',
     ],
 )
 def test_what_only_begins_like_fields_is_a_text(text):

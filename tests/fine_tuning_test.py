@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import collections
 import json
 import shutil
 
@@ -119,9 +120,10 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     animals = [toy_corpus.title(i) for i in range(40)]
     rows = [(f"What is {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)]
     fields = ("anchor", "positive", "negative")
+    shouted = [(query.upper(), *others) for query, *others in rows[30:]]  # held out, or trained on, with their like
     lines = (json.dumps(dict(zip(fields, row))) + "\n" for row in rows[:30])
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
-    (tmp_path / "triples.tsv").write_text("".join("\t".join(row) + "\n" for row in [*rows[20:], rows[-1]]))
+    (tmp_path / "triples.tsv").write_text("".join("\t".join(row) + "\n" for row in [*rows[20:], *shouted]))
     changes = {
         "pairs.files": f"{tmp_path / 'pairs.jsonl'},{tmp_path / 'triples.tsv'}",
         "sets.labelled": str(tmp_path / "pairs.jsonl"),
@@ -138,8 +140,11 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     run = make_run("dpr", inputs, tmp_path / "run", **changes)
     execute(run)
     written = records.details(run, "pairs")
-    assert (written["pairs"], written["pairs with negatives"], written["validation queries"]) == (36, 36, 4)
+    assert (written["pairs"], written["pairs with negatives"], written["validation queries"]) == (44, 44, 6)
     assert written["evaluated queries"] == 30 and "30 queries are also those of an evaluation set" in caplog.text
+    assert written["left out"]["queries with the wording of a held-out one, held out with it"] == 1
+    held_out = (json.loads(line)["text"] for line in (run.held_out_pairs / "queries.jsonl").open())
+    assert sorted(collections.Counter(map(str.lower, held_out)).values()) == [1, 1, 2, 2]
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert sum("validation/RR" in line for line in lines) == 3
     losses = [line["loss"] for line in lines if "loss" in line]

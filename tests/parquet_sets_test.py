@@ -62,6 +62,22 @@ def test_what_is_empty_is_left_out_and_counted(folder):
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        (
+            "relevance",
+            {"query-id": ["q1", "q2"], "positive-corpus-ids": [["d1"], ["d3"]], "bm25-ranked-ids": [["d3"]] * 2},
+        ),
+        ("qrels", {"query-id": ["q1", "q2"], "corpus-id": ["d1", "d3"], "score": [True, True]}),
+    ],
+)
+def test_judgements_as_lists_or_as_true_and_false(tmp_path, name, columns):
+    files = {path: own for path, own in nano("train").items() if not path.startswith("qrels")}
+    (found,) = read(written(tmp_path / "Mine", files | {f"{name}/train.parquet": columns}))
+    assert found.qrels == {"test": {"q1": {"d1": 1}, "q2": {"d3": 1}}}
+
+
 def test_every_split_of_a_folder_is_a_set(tmp_path, caplog):
     folder = written(tmp_path / "NanoBEIR-en", nano("NanoNQ") | nano("NanoFEVER"))
     with caplog.at_level(logging.WARNING):
@@ -120,6 +136,9 @@ MISTAKES = {
     ),
     "row 1: the query 'q9' is not in queries": lambda files: files.update(
         {"qrels/train-00000-of-00001.parquet": {"query-id": ["q9"], "corpus-id": ["d1"]}}
+    ),
+    "row 1: the query '' is not in queries": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": [""], "corpus-id": ["d1"]}}
     ),
     "no judgement in it": lambda files: files.update(
         {"qrels/train-00000-of-00001.parquet": {"query-id": ["q3"], "corpus-id": ["d1"]}}

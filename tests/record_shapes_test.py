@@ -100,6 +100,14 @@ MARGINS = scored("q", "a", "bc", (0.0, -1.0, -2.0))
             scored("q", "a", "bc", (5.0, 1.0, 2.0)),
         ),
         ({"query": "q", "docs": ["a", "b", "c"], "labels": [0, 1, 2]}, Example("q", texts("b", "c"), texts("a"))),
+        (
+            {"query": "q", "docs": ["a", "b", "c"], "labels": [False, True, True]},
+            Example("q", texts("b", "c"), texts("a")),
+        ),
+        (
+            {"query": "q", "docs": ["a", "b", "c"], "labels": "[false, True, true]"},
+            Example("q", texts("b", "c"), texts("a")),
+        ),
         ({"query": "q", "documents": ["a", "b"], "labels": [0, 0]}, Example("q", (), texts("a", "b"))),
     ],
 )
@@ -108,6 +116,18 @@ def test_lists_and_scores(tmp_path, row, example):
     for path in (lines(tmp_path / "a.jsonl", [row]), as_parquet(tmp_path / "a.parquet", [row])):
         assert read(path)[0] == [example]
         assert labelled_format.shape(path, NONE).has_scores == bool(example.scores)
+
+
+def test_a_negative_may_be_null(tmp_path):
+    """As tables write the rows that have fewer; a null has a score of its own, or none."""
+    rows = [
+        {"query": "q", "positive": "a", "negative_1": "b", "negative_2": "c", "scores": [3.0, 2.0, 1.0]},
+        {"query": "r", "positive": "a", "negative_1": None, "negative_2": "c", "scores": [3.0, 0.0, 1.0]},
+        {"query": "s", "positive": "a", "negative_1": "b", "negative_2": None, "scores": [3.0, 2.0, 0.0]},
+    ]
+    expected = [scored("q", "a", "bc", (3, 2, 1)), scored("r", "a", "c", (3, 1)), scored("s", "a", "b", (3, 2))]
+    for path in (lines(tmp_path / "a.jsonl", rows), as_parquet(tmp_path / "a.parquet", rows)):
+        assert read(path)[0] == expected
 
 
 def test_columns_are_named_by_the_config(tmp_path):
@@ -278,6 +298,10 @@ LIST = {"query": "q", "document_1": "a", "document_2": "b", "scores": [1, 2]}
         (
             [TRIPLE | {"negative_2": "c"}, TRIPLE],
             r"line 2: 1 negatives, and records before it have 2: give each as many, or a list",
+        ),
+        (
+            [TRIPLE | {"negative_2": None, "scores": [3, 2]}],
+            r"line 1: a negative is null, and scores may be 2 scores or",
         ),
         ([LIST, LIST | {"document_3": "c"}], r"line 2: 3 documents, and records before it have 2"),
         ([], r"a\.jsonl: the file is empty"),

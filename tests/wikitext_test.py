@@ -1,5 +1,6 @@
 """Wikitext to articles: what a reader of MediaWiki's page would see, by hand; then real dumps and hostile pages."""
 
+import dataclasses
 import re
 
 import pytest
@@ -110,6 +111,22 @@ def test_links_lie_where_their_anchors_are(text, expected):
 
 def outline(text: str) -> list[tuple[str, int, list[str]]]:
     return [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in parsed(text).sections]
+
+
+@pytest.mark.parametrize(
+    ("language", "shown"),
+    [
+        ("en", "1,234,567.5 −1,234 9999"),
+        ("de", "1.234.567,5 −1.234 9999"),
+        ("fr", "1 234 567,5 −1 234 9999"),
+        ("es", "1.234.567,5 −1234 9999"),
+        ("ja", "1,234,567.5 −1,234 9999"),
+    ],
+)
+def test_numbers_are_written_as_in_the_language_of_the_wiki(language, shown):
+    site = dataclasses.replace(SITE, address=f"https://{language}.wikipedia.org/wiki/")
+    text = "{{formatnum:1234567.5}} {{ZAHLENFORMAT:-1234}} {{formatnum:9,999|R}} {{formatnum:{{x}}}}"
+    assert linked(text, site)[0] == shown
 
 
 def test_categories_of_a_chinese_or_japanese_page_are_not_shown():

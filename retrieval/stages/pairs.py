@@ -30,6 +30,7 @@ from retrieval.stages import data_warnings, guided_pairs, labelled_groups, sourc
 from retrieval.stages.text_sizes import TextSizes
 
 _WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
+_JOINED = "queries with the wording of a held-out one, held out with it"
 _log = logging.getLogger(__name__)
 
 
@@ -48,13 +49,20 @@ def write_pairs(run: Run) -> dict[str, Any]:
         queries = counts.queries  # of the whole pass: a shorter one counts anew
         looked_at = list(itertools.islice(groups, data_warnings.IN_A_RUN))
         data_warnings.warn("pairs", data_warnings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
-        held_out = 0 if split_set or are_scored else splits.held_out(queries, config.split.validation)
-        if held_out:
-            validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
+        drawn = 0 if split_set or are_scored else splits.held_out(queries, config.split.validation)
+        wordings = {splits.wording(group.query) for group in itertools.islice(groups, drawn)}
+        held_out = 0
+        if drawn:
+            same_wording = groups.where(lambda query: splits.wording(query) in wordings)
+            validation = grouping.evaluation_set("validation", same_wording, splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)
+            held_out = len(validation.queries)
+            if joined := held_out - drawn:
+                counts.left_out[_JOINED] = joined
+                _log.info("pairs: %d %s", joined, _JOINED)
         if not run.prepares:
             beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
-        groups = groups.after(held_out)
+        groups = groups.where(lambda query: splits.wording(query) not in wordings)
         if isinstance(groups, MergedGroups):
             statistics = source_pairs.write(config, groups, vocabulary, run.pairs, teacher)
         else:

@@ -1,10 +1,11 @@
-"""What static sites and notebooks put before a page: fields of YAML or TOML. They are no text; a title is its.
+"""What static sites and notebooks put before a page: fields of YAML, TOML or JSON. They are no text; a title is its.
 
----              +++
-title: Words     title = "Words"
----              +++
+---              +++                  {
+title: Words     title = "Words"        "title": "Words"
+---              +++                  }
 """
 
+import json
 import re
 import tomllib
 
@@ -14,6 +15,7 @@ _YAML = re.compile(r"""(?:\#.*\n)*(?:["'\w]["'\w./\ -]*:(?=\s)(?s:.*)\n)?""")
 _TITLE = re.compile(
     r"""^(["']?)title\1:[ \t]+(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*))""", re.MULTILINE | re.IGNORECASE
 )
+_END_OF_LINE = re.compile(r"[ \t]*(?:\n|\Z)")
 _LONGEST_TOML = 1 << 14  # characters: the time for a key of many parts is quadratic
 _NO_TITLE = ("null", "~", "|", ">", ">-", "|-")  # YAML's words for nothing, and for lines that follow
 
@@ -21,6 +23,8 @@ _NO_TITLE = ("null", "~", "|", ">", ">-", "|-")  # YAML's words for nothing, and
 def split(text: str) -> tuple[str, str]:
     """The title that the front matter of a page gives, or '', and the text behind it. What never ends is a text."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if text.startswith("{"):
+        return _json(text)
     fenced = _FENCED.match(text)
     if not fenced:
         return "", text
@@ -32,6 +36,18 @@ def split(text: str) -> tuple[str, str]:
     except (ValueError, RecursionError):
         return "", text
     return str(title), rest
+
+
+def _json(text: str) -> tuple[str, str]:
+    """As `split`, of a page that begins like an object of JSON."""
+    try:
+        fields, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return "", text
+    if not (line := _END_OF_LINE.match(text, end)):
+        return "", text
+    title = fields.get("title")
+    return title if isinstance(title, str) else "", text[line.end() :]
 
 
 def _yaml_title(fields: str) -> str:

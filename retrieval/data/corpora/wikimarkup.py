@@ -167,6 +167,7 @@ class _Renderer:
         self.targets: list[str] = []
         self._page = page
         self._hidden = page.site.hidden | wikinames.HIDDEN_NAMESPACES
+        self._language = page.site.address.partition("//")[2].partition(".")[0]
 
     def render(self, code: Wikicode) -> str:
         return "".join(map(self._node, code.nodes))
@@ -200,7 +201,7 @@ class _Renderer:
         """What a template shows; a hole where that is nothing."""
         name = " ".join(str(node.name).replace("_", " ").split()).lower()
         values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
-        shown = wikitemplates.shown(name, values)
+        shown = wikitemplates.number(name, values, self._language) or wikitemplates.shown(name, values)
         return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:

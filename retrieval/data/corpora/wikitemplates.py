@@ -4,6 +4,7 @@ A rule is a format, where {1} is the first unnamed parameter and {last} the last
 name ('1', '2' ...). Names are in lower case. What has no rule is a hole in its sentence.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 Values = Mapping[str, str]
@@ -54,6 +55,33 @@ RULES: dict[str, _Rule] = {
     **_named("'s", "'s"),
     **_named("!", "|"),
 }
+
+
+# {{formatnum:1234.5}}, by the names of it that wikis have: the number as their language writes it.
+_NUMBER = re.compile(
+    r"(?:formatnum|zahlenformat|formaton[uú]mero|formatanum|formatarnum|formateranum|formatteernum|numformatteren"
+    r"|форматчисла)\s*:\s*([-−+]?)(\d[\d,]*)(?:\.(\d+))?"
+)
+_EVERY_THIRD = re.compile(r"(?<=\d)(?=(?:\d{3})+$)")
+_BETWEEN_THOUSANDS = {
+    **dict.fromkeys("ca da de el es eu gl hr id is it mk nl pt ro sl sr tr vi".split(), "."),
+    **dict.fromkeys("bg cs eo et fi fr hu kk lt lv nb nn no pl ru sk sv uk".split(), " "),
+}
+_FROM_FIVE_DIGITS = frozenset("bg es hu it lv pl pt".split())  # four are not parted
+
+
+def number(name: str, values: Values, language: str) -> str:
+    """What {{formatnum:...}} shows in a wiki of a language such as 'de'; '' where the template is another one."""
+    match = _NUMBER.fullmatch(name)
+    if not match:
+        return ""
+    sign, whole, part = match[1].replace("-", "−"), match[2].replace(",", ""), match[3]
+    between = _BETWEEN_THOUSANDS.get(language, ",")
+    if {"R", "NOSEP"} & {value.strip().upper() for value in values.values()}:
+        return name.partition(":")[2].strip().replace(",", "")
+    if not (language in _FROM_FIVE_DIGITS and len(whole) < 5):
+        whole = _EVERY_THIRD.sub(between, whole)
+    return sign + whole + (f"{',' if between != ',' else '.'}{part}" if part else "")
 
 
 def shown(name: str, values: Values) -> str:

@@ -166,13 +166,13 @@ class Groups:
         self._pool = pool
         self._counts = counts
         self._key = key
-        self._skip = 0
+        self._keeps: Callable[[str], bool] = lambda query: True
         self._leave_out: tuple[str, Callable[[str], bool]] | None = None
 
-    def after(self, count: int) -> "Groups":
-        """The same without the first `count` queries."""
+    def where(self, keeps: Callable[[str], bool]) -> "Groups":
+        """The same with the queries alone of which `keeps` is true. The counts are those of all queries."""
         groups = copy.copy(self)
-        groups._skip = count
+        groups._keeps = keeps
         return groups
 
     def without(self, what: str, is_left_out: Callable[[str], bool]) -> "Groups":
@@ -182,7 +182,7 @@ class Groups:
         return groups
 
     def __iter__(self) -> Iterator[Example]:
-        return itertools.islice(self._all(), self._skip, None)
+        return (group for group in self._all() if self._keeps(group.query))
 
     def apart(self, pool: int) -> Iterator[Example]:
         """The examples of these queries, each with its own texts alone; a positive of the query is no negative.
@@ -190,7 +190,9 @@ class Groups:
         Args:
           pool: negatives that an example keeps.
         """
-        for query, parts in itertools.islice(self._parts(collections.Counter()), self._skip, None):
+        for query, parts in self._parts(collections.Counter()):
+            if not self._keeps(query):
+                continue
             left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
             for part in parts:
                 yield self._merge(query, [part], pool, left)[0]

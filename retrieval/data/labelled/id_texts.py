@@ -69,7 +69,7 @@ class _TextsOfIds:
           UserError: one is not known.
         """
         ids = [text.id for text in IDS.documents(value, field, at)]
-        if unknown := next((id for id in ids if id not in self._documents), None):
+        if (unknown := next((id for id in ids if id not in self._documents), None)) is not None:
             raise UserError(
                 f"{at}: the document '{unknown}' is not in the collection; name its file in config.pairs.collection"
             )

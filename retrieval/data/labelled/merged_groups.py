@@ -4,7 +4,7 @@ import collections
 import heapq
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
@@ -29,26 +29,26 @@ class MergedGroups:
       shared: queries that several sources have.
     """
 
-    def __init__(self, sources: Mapping[str, SourceGroups], seed: int, skip: int = 0):
+    def __init__(
+        self, sources: Mapping[str, SourceGroups], seed: int, keeps: Callable[[str], bool] = lambda query: True
+    ):
         """Args:
         seed: of the order of the queries, which is that of each source.
-        skip: queries that are left out, the first.
+        keeps: of which queries these are.
         """
         self.sources, self.counts, self.shared = sources, Counts(), 0
-        self._seed, self._skip = seed, skip
+        self._seed, self._keeps = seed, keeps
 
-    def after(self, count: int) -> "MergedGroups":
-        """The same without the first `count` queries."""
-        return MergedGroups(self.sources, self._seed, count)
+    def where(self, keeps: Callable[[str], bool]) -> "MergedGroups":
+        """The same with the queries alone of which `keeps` is true."""
+        return MergedGroups(self.sources, self._seed, keeps)
 
     def of_source(self, name: str) -> Groups:
         """The queries of a source, without those that this leaves out."""
-        groups = self.sources[name].groups
-        first = {example.query for example in itertools.islice(MergedGroups(self.sources, self._seed), self._skip)}
-        return groups.after(sum(1 for _ in itertools.takewhile(lambda example: example.query in first, groups)))
+        return self.sources[name].groups.where(self._keeps)
 
     def __iter__(self) -> Iterator[Example]:
-        return itertools.islice(self._all(), self._skip, None)
+        return (group for group in self._all() if self._keeps(group.query))
 
     def _all(self) -> Iterator[Example]:
         queries = shared = 0

@@ -111,6 +111,8 @@ def _example(record: Record, layout: Layout, texts: Texts, counts: Counts, at: s
     scores: Sequence[float] = ()
     if layout.scores and (negatives or layout.kind != TUPLE):
         values = [(field, record[field]) for field in layout.scores]
+        if (every := _with_empty(record, layout, negatives, values, len(documents), at)) is not None:
+            negatives = every
         scores = record_values.scores(values, len(documents), len(negatives), at)
     if layout.kind == DOCUMENTS:
         documents, negatives, scores = _of_list(record, layout, documents, scores, at)
@@ -122,6 +124,30 @@ def _example(record: Record, layout: Layout, texts: Texts, counts: Counts, at: s
     of_negatives = bool(layout.labels)
     if labelled := example(query, documents, negatives, at, counts, scores=scores, is_of_negatives=of_negatives):
         yield labelled
+
+
+def _with_empty(
+    record: Record, layout: Layout, negatives: list[Candidate], values: list[tuple[str, Any]], positives: int, at: str
+) -> list[Candidate] | None:
+    """The negatives, and an empty one for each null, which is left out with its score; None where nulls have none.
+
+    Raises:
+      UserError: the scores may be those of what is there, or margins of every column.
+    """
+    columns = layout.negatives
+    if len(negatives) != len(_given(record, columns)) or len(negatives) == len(columns):
+        return None
+    count = sum(len(record_values.items(value)) for _, value in values)
+    if count == positives + len(negatives):
+        if len(values) == positives == 1 and count == len(columns):
+            raise UserError(
+                f"{at}: a negative is null, and {values[0][0]} may be {count} scores or {count} margins: give each "
+                "document a score, the null too"
+            )
+        return None
+    remaining = iter(negatives)
+    every = [Candidate("", "", "") if record[field] is None else next(remaining) for field in columns]
+    return every if count - len(columns) in (0, positives) else None
 
 
 def _given(record: Record, fields: Sequence[str]) -> list[str]:
@@ -183,7 +209,7 @@ class _Same:
                 "make a file of each sort"
             )
         columns = layout.documents if layout.kind == DOCUMENTS else layout.negatives
-        width = sum(not isinstance(record[name], list) for name in _given(record, columns))
+        width = sum(not isinstance(record[name], list) for name in columns) if _given(record, columns) else 0
         if not width or (layout.ids[0] and len(columns) == 1):
             return
         self._width = self._width or width

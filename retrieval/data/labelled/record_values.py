@@ -19,6 +19,7 @@ _VERDICTS = {
     **dict.fromkeys(("contradiction", "not_equivalent", "not_duplicate"), UNLIKE),
 }
 _OF_PREMISES = {"0": ALIKE, "1": NEITHER, "2": UNLIKE}  # as SNLI and MNLI number them
+_BOOLEANS = {"true": 1, "false": 0}
 _OF_TWO = {"1": ALIKE, "0": UNLIKE}
 
 
@@ -94,7 +95,8 @@ def judgements(value: Any, field: str, documents: int, at: str) -> list[bool]:
     listed = items(value)
     if len(listed) != documents:
         raise UserError(f"{at}: {len(listed)} values in {field}, of {documents} documents; give each one")
-    return [numbers.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(listed, 1)]
+    values = [_BOOLEANS.get(str(value).lower(), value) for value in listed]
+    return [numbers.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(values, 1)]
 
 
 def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:

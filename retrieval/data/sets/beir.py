@@ -273,13 +273,13 @@ def _read_judgements(
     answers = read_answers(of_answers) if of_answers else {}
     if not (paths or answers):
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
-    if unknown := next((id for id in answers if id not in queries), None):
+    if (unknown := next((id for id in answers if id not in queries), None)) is not None:
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
     qrels = {}
     for rule, path in paths.items():
         if not rules or rule in rules:
             found = relevance.read(path, relevance.judgements(path))
-            if unknown := next((id for id in found if id not in queries), None):
+            if (unknown := next((id for id in found if id not in queries), None)) is not None:
                 _, at = next(iter(found[unknown].values()))
                 raise UserError(f"{at}: the query '{unknown}' is not in queries.jsonl; add it there, or drop the line")
             qrels[rule] = relevance.within(path, found, candidates, "corpus.jsonl", dropped)

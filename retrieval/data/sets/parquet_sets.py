@@ -3,6 +3,7 @@
     corpus/SPLIT-00000-of-00001.parquet     _id, text; a title where there is one
     queries/SPLIT-00000-of-00001.parquet    _id, text
     qrels/SPLIT-00000-of-00001.parquet      query-id, corpus-id (or a list of them); score, where judgements have grades
+    relevance/SPLIT-00000-of-00001.parquet  in its place: query-id, positive-corpus-ids
 
 A folder with several splits of a corpus has a set for each, of its name: NanoBEIR in one folder has 13. One corpus with
 several splits of judgements is one set, of the folder's name, with a rule of relevance for each.
@@ -26,7 +27,7 @@ from retrieval.runtime import hub
 _log = logging.getLogger(__name__)
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
-_FOLDERS = {CORPUS: (CORPUS,), QUERIES: (QUERIES,), QRELS: (QRELS, "default", "data")}
+_FOLDERS = {CORPUS: (CORPUS,), QUERIES: (QUERIES,), QRELS: (QRELS, "default", "data", "relevance")}
 _PATTERNS = tuple(f"{name}/*{parquet_files.SUFFIX}" for names in _FOLDERS.values() for name in names)
 _SPLIT = re.compile(r"(.+?)(-\d+-of-\d+)?\.parquet")
 _TEST = "test"  # the rule of a set that has one
@@ -157,7 +158,7 @@ def _read(place: _Place) -> RetrievalSet:
         known = [row for row in rows if row[2] not in without and (row[1] in queries or row[1] not in texts)]
         counts[_OF_EMPTY] += len(rows) - len(known)
         found = relevance.read(paths[0], known)
-        if unknown := next((id for id in found if id not in queries), None):
+        if (unknown := next((id for id in found if id not in queries), None)) is not None:
             raise UserError(f"{next(iter(found[unknown].values()))[1]}: the query '{unknown}' is not in {QUERIES}")
         qrels[rule] = relevance.within(paths[0], found, documents, CORPUS, None)
     _check_size(place, Size(len(texts), len(documents) + len(without), relevant))
@@ -220,7 +221,7 @@ def _texts(paths: Sequence[Path], title: str = "") -> Iterator[tuple[str, str, s
 def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:
     for path in paths:
         there = parquet_files.columns(path)
-        names = [_column(path, there, name) for name in relevance.HEADER[:2]]
+        names = [_column(path, there, "query-id"), _column(path, there, "corpus-id", "positive-corpus-ids")]
         graded = relevance.HEADER[2] in there
         for at, row in parquet_files.rows(path, [*names, *relevance.HEADER[2:]] if graded else names):
             query, found = (row[name] for name in names)

@@ -20,6 +20,7 @@ OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "o
 LOST = "queries that lose all their judgements so, left out"
 HEADER = ["query-id", "corpus-id", "score"]
 _WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
+_BOOLEANS = {"true": "1", "false": "0"}
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 
@@ -120,13 +121,13 @@ def trec_judgements(path: Path) -> Iterator[Row]:
 
 
 def grade(text: str, at: str) -> int:
-    """The grade of a judgement, which may be written as 1.0.
+    """The grade of a judgement, which may be written as 1.0, or as true or false.
 
     Raises:
       UserError: it is not an integer, or too large for what counts with it.
     """
     try:
-        value = numbers.integer(_WITHOUT_FRACTION.sub("", text))
+        value = numbers.integer(_BOOLEANS.get(text.lower()) or _WITHOUT_FRACTION.sub("", text))
     except ValueError as error:
         raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
     if abs(value) > _HIGHEST_GRADE:
