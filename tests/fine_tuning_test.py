@@ -1,8 +1,8 @@
 """Labelled examples, with a corpus or without: what towers learn from them, and from which they start."""
 
+import collections
 import dataclasses
 import importlib
-import collections
 import json
 import shutil
 
@@ -144,7 +144,7 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     assert written["evaluated queries"] == 30 and "30 queries are also those of an evaluation set" in caplog.text
     assert written["left out"]["queries with the wording of a held-out one, held out with it"] == 1
     held_out = (json.loads(line)["text"] for line in (run.held_out_pairs / "queries.jsonl").open())
-    assert sorted(collections.Counter(map(str.lower, held_out)).values()) == [1, 1, 2, 2]
+    assert sorted(collections.Counter(map(str.lower, held_out)).values()) == [1, 1, 1, 1, 2]
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert sum("validation/RR" in line for line in lines) == 3
     losses = [line["loss"] for line in lines if "loss" in line]
