@@ -23,14 +23,8 @@ from retrieval.methods.seed_encoder.model import (
 from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
-
-
 RANDOM = np.random.default_rng(0)
-
-
 IDS = RANDOM.integers(1, 30, (8, 10)).astype(np.int32)
-
-
 POSITIONS = np.stack([RANDOM.permutation(10)[:3] for _ in range(8)]).astype(np.int32)
 
 

@@ -16,14 +16,8 @@ from retrieval.pipeline import preflight
 from retrieval.search.words import Words
 
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
-
-
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
-
-
 STAGES = ("prepare", "sets", "pairs", "train", "weigh")
-
-
 CHANGES = {
     "stages": STAGES,
     "split.set": "reqa",

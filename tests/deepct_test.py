@@ -60,14 +60,8 @@ def test_the_authors_example_of_weights(readme):
 CONFIG = TransformerConfig(
     vocab_size=20, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, dropout=0.0
 )
-
-
 RANDOM = np.random.default_rng(0)
-
-
 IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), -1).astype(np.int32)
-
-
 TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), ((IDS > 0) & (IDS % 3 > 0)).astype(np.float32)
 
 

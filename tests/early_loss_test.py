@@ -22,20 +22,10 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES
 
 B, K, L, W, N, E, T = 8, 2, 5, 3, 6, 4, 0.5
-
-
 _RANDOM = np.random.default_rng(0)
-
-
 SPANS = np.full((B, 3, 3), -1, np.int32)
-
-
 SPANS[0, :2], SPANS[1, :1], SPANS[2, :3] = [(0, 1, 2), (1, 3, 3)], [(1, 2, 4)], [(0, 1, 1), (0, 2, 3), (1, 4, 4)]
-
-
 SPANS[5, :1] = [(0, 2, 2)]
-
-
 BATCH = {
     "inside": np.tile(np.array([0, 1, 1, 1, 1], np.int32), (B, K, 1)),
     "spans": SPANS,
@@ -45,14 +35,8 @@ BATCH = {
     "holds": _RANDOM.integers(0, 2, (B, N)).astype(np.int32),
     "embedding": _RANDOM.normal(size=(B, N, E)).astype(np.float32),
 }
-
-
 BATCH["candidates"][2, 4:] = -1  # fewer candidates
-
-
 BATCH["holds"][2, 4:], BATCH["holds"][3] = 0, 0  # and a question without an answer among them
-
-
 PARAMS = {
     "question": _RANDOM.normal(size=(B, E)).astype(np.float32),
     "start": _RANDOM.normal(size=(B, K, L)).astype(np.float32),
@@ -135,14 +119,8 @@ def test_value_and_gradient_equal_loops_on_one_device_and_eight(setting):
 
 
 EARLY = 6
-
-
 TOWERS = {"split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2, "split.shards": 2, "sets.reqa": ""}
-
-
 TOWERS |= {"stages": ("prepare", "sets", "train", "encode"), "encode.corpus": False, "encode.untrained": False}
-
-
 READER = {
     "stages": ("spans", "train", "answer"),
     "corpus": "",

@@ -21,35 +21,19 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
 V = 9
-
-
 CONFIG = TransformerConfig(
     vocab_size=V, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, architecture=PRE_NORM
 )
-
-
 WRITER = WriterConfig(layers=2, max_length=5)
-
-
 START, END = 2, 3
-
-
 ENDS = Ends(START, END, 5, 0)
-
-
 TWO_TOKENS = Ends(START, END, 2, 0)
-
-
 RANDOM = np.random.default_rng(0)
 
 
 # Sources of different lengths, the last one empty; and texts.
 IDS = np.where(np.arange(6) < np.array([6, 3, 1, 6, 5, 2, 6, 0])[:, None], RANDOM.integers(1, V, (8, 6)), -1)
-
-
 IDS = IDS.astype(np.int32)
-
-
 TEXTS = RANDOM.integers(1, V, (8, 5)).astype(np.int32)
 
 

@@ -23,19 +23,13 @@ PASSAGES = [
     Candidate("d1", "", "It swims far."),
     Candidate("d2", "Owls", "They hunt at night."),
 ]
-
-
 WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
-
-
 SETTINGS = WORDS | {
     "index.bm25_k1": 0.9,
     "index.bm25_b": 0.4,
     "index.expansions_used": 2,
     "index.expansions_share": 1.0,
 }
-
-
 FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
 
 

@@ -120,8 +120,15 @@ def config_of(experiment, family, **changes):
     return make_config(experiment, **SIZES | FAMILIES[family] | (causal if family == "qwen3" else {}) | own | changes)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("experiment", RECIPES)
+# Each recipe on one of the families, in turn; on the others in the long tests.
+TURNS = [
+    pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 else ())
+    for i, experiment in enumerate(RECIPES)
+    for j, family in enumerate(FAMILIES)
+]
+
+
+@pytest.mark.parametrize(("experiment", "family"), TURNS)
 def test_it_learns_a_batch_by_heart(experiment, family):
     config = config_of(experiment, family)
     recipe, batch = recipe_of(config), jax.tree.map(jnp.asarray, RECIPES[experiment][2]())

@@ -12,8 +12,6 @@ from conftest import REPOSITORY
 from retrieval.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation", "handover")
-
-
 RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"
 SHARED = tuple(
     f"retrieval.{name}"
@@ -163,8 +161,6 @@ MODULES = (
     "retrieval.training.losses",
     "retrieval.models.two_tower",
 )
-
-
 IMPORT = """
 import importlib, sys
 for module in sys.argv[1:]:

@@ -25,14 +25,8 @@ from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
 
 pytestmark = pytest.mark.usefixtures("one_device")
-
-
 GOLDEN = REPOSITORY / "tests" / "golden"
-
-
 WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]
-
-
 SIZES = dict(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=6, tied=False)
 
 

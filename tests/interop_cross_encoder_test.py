@@ -19,33 +19,17 @@ from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-
-
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-
-
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-
-
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-
-
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
 )
-
-
 WORDS = "where do zebras live they graze on grassland in africa and lions sleep there ?".split()
-
-
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
-
-
 CONFIG = TransformerConfig(
     vocab_size=len(VOCABULARY), num_layers=2, hidden_size=16, num_heads=2, mlp_size=24, max_length=16
 )
-
-
 PAIRS = [
     ("where do zebras live?", "zebras graze on grassland in africa"),
     ("where do zebras live?", "lions sleep"),

@@ -13,25 +13,15 @@ from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding
 from retrieval.methods.writer.stage import PublishedWriter
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-
-
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-
-
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-
-
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-
-
 WORDS = [
     "<pad>",
     "</s>",
     "<unk>",
     *"where do zebras live they graze on grassland in africa and lions sleep there".split(),
 ]
-
-
 PASSAGES = [
     Candidate("a", "Zebras", "they graze on grassland in africa"),
     Candidate("b", "", "lions sleep"),

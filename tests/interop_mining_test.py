@@ -72,8 +72,6 @@ RULES = [
     {"absolute_margin": 0.005, "range_min": 2, "range_max": 30},
     {"absolute_margin": 0.0, "relative_margin": 0.005, "max_score": 0.97, "num_negatives": 2},
 ]
-
-
 FORMS = [("triplet", True), ("n-tuple", False), ("labeled-pair", False), ("labeled-list", True)]
 
 

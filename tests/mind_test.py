@@ -26,13 +26,9 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
-
-
 NEWS = "".join(
     f"N{i}\tnews\tsub\tthe {word}\t{'of a ' + word if i % 2 else ''}\turl\t[]\t[]\n" for i, word in enumerate(WORDS)
 )
-
-
 ROWS = [
     ("1", "U1", "11/13/2019 9:05:58 AM", "N0 N1", "N2-1 N3-0"),
     ("2", "U2", "11/13/2019 1:00:00 PM", "N1 N9", "N4-0 N2-1 N8-0"),

@@ -182,8 +182,6 @@ $SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.
   run 's0-10-search' of the study: {folder}/squad.jsn: no such file | did you mean {folder}/squad.json
 """
 )
-
-
 LOCK = REPOSITORY / "requirements.lock"
 
 

@@ -24,20 +24,10 @@ from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.runtime import model_folder
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
-
-
 RANDOM = np.random.default_rng(0)
-
-
 W1, B1, W2 = RANDOM.normal(size=(12, 16)), RANDOM.normal(size=12), RANDOM.normal(size=(5, 12))
-
-
 SCALE, SHIFT = RANDOM.normal(size=(2, 12))
-
-
 TORCH = "torch.nn.modules"
-
-
 POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 
 

@@ -31,8 +31,6 @@ from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 
 CLS, SEP, MASK = 1, 2, 3
-
-
 SPECIALS = Specials(Template((CLS,), (SEP,), (SEP,)), MASK, 0, 1000)
 
 

@@ -16,8 +16,6 @@ from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training import sharding
 
 LANES, EXAMPLES = 8, 4  # of a lane in a batch
-
-
 PACKING = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document": Rows(2, 40, "share of documents")})
 
 

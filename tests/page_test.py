@@ -12,8 +12,6 @@ from support.served import Reranker
 from retrieval.api.answering import Answer
 
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
-
-
 pytest.importorskip("playwright.sync_api", reason="launch/browser.sh has not been run")
 
 
@@ -28,23 +26,11 @@ from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-
-
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium: launch/browser.sh has not been run")
-
-
 WORDS = Words()
-
-
 NASTY = '<img src=x onerror="window.ran = 1"><script>window.ran = 1</script> owl'
-
-
 MOST = 5  # hits of a list, fewer than the page would show
-
-
 GONE = "net::ERR_CONNECTION_REFUSED"
-
-
 TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
 

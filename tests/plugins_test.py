@@ -161,8 +161,6 @@ CHECKS = {
     "adapted": adapted,
     "roped": roped,
 }
-
-
 _LONG = ("diaries", *TRAINED)
 
 

@@ -16,8 +16,6 @@ from retrieval.models.transformer_config import TransformerConfig
 """BERT's weights: there and back, and those that do not fit."""
 
 NAMES = TensorNames.of(BERT)
-
-
 CONFIG = TransformerConfig(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
 
 

@@ -15,11 +15,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.mlm.task import mask
 
 CLS, SEP, MASK = 101, 102, 103
-
-
 SPECIALS = Specials(Template((CLS,), (SEP,), (SEP,)), MASK, pad=0, vocab_size=1000)
-
-
 LENGTHS = {"query": 8, "document": 16, "text": 16}
 
 
@@ -33,11 +29,7 @@ RECORD = {
     "document_id": tf.constant(77),
     "counts": tf.constant([1, 1, 2]),
 }
-
-
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
-
-
 ICT = {
     (CLS, 11, 12, SEP): (CLS, 5, 6, SEP, 21, 22, 23, 31, SEP),
     (CLS, 21, 22, 23, SEP): (CLS, 5, 6, SEP, 11, 12, 31, SEP),

@@ -25,8 +25,6 @@ from retrieval.pipeline.run import Run
 from retrieval.search import encoding
 
 WORDS = {word.lower() for text in (*toy_corpus.COLOURS, *toy_corpus.ANIMALS) for word in text.split()}
-
-
 DOCUMENTS = ["the red fox sleeps", {"id": "owl", "title": "owls", "text": "an owl sees at night"}, "a blue whale"]
 
 

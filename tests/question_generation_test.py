@@ -18,8 +18,6 @@ TEXT = (
     "Dr. Smith paid $1.2 million in the early 19th century for 35.5 % of U.S. territory. He was born in New York City. "
     "Today, it costs 3."
 )
-
-
 ANSWERS = [
     "Norman",
     "1066",

@@ -28,11 +28,7 @@ from retrieval.methods.reader.trained import WEIGHTS, Span, best_weight, ranked
 from retrieval.models.text import Text
 
 PIECES = "the of in a red fox zurich 1895 1943 old dr . ( ) , ##s jose o ' neil cafe live what who".split()
-
-
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
-
-
 TEXT = "The red fox (1895–1943) lives in Zürich. José O'Neil, of the Café; OLD Zu\u0308rich"
 
 

@@ -10,11 +10,7 @@ from retrieval.methods.reader.model_and_loss import dpr_reader, orqa_reader, spa
 from retrieval.training.loss_kind import LOSSES
 
 B, K, L, W, N = 4, 3, 7, 3, 5
-
-
 _RANDOM = np.random.default_rng(0)
-
-
 INSIDE = np.zeros((B, K, L), np.int32)
 
 
@@ -23,38 +19,16 @@ for b, k in np.ndindex(B, K):
 
 
 INSIDE[2, 2] = 0  # a question with two paragraphs
-
-
 SPANS = np.full((B, 4, 3), -1, np.int32)
-
-
 SPANS[0, :3] = (0, 2, 3), (0, 4, 4), (2, 3, 4)
-
-
 SPANS[1, :1] = ((1, 2, 4),)
-
-
 SPANS[2, :2] = (1, 3, 3), (1, 2, 4)
-
-
 SCORES = {name: _RANDOM.normal(0, 3, (B, K, L)).astype(np.float32) for name in ("start", "end")}
-
-
 SCORES["select"] = _RANDOM.normal(0, 2, (B, K)).astype(np.float32)
-
-
 SCORES["pairs"] = _RANDOM.normal(0, 2, (B, K, L, W)).astype(np.float32)
-
-
 RETRIEVED = np.sort(_RANDOM.normal(0, 2, (B, N)).astype(np.float32))[:, ::-1].copy()
-
-
 RETRIEVED[3, 3:] = -np.inf
-
-
 PLACES = np.array([[0, 1, 2], [2, 0, 4], [0, 1, 2], [0, 1, 2]], np.int32)
-
-
 BATCH = {"inside": INSIDE, "spans": SPANS, "retrieved": RETRIEVED, "paragraph": PLACES}
 
 

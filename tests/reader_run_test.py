@@ -22,8 +22,6 @@ from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import encoding
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
-
-
 CHANGES = {
     "stages": STAGES,
     "sets.reqa": "",

@@ -79,11 +79,7 @@ def test_depths_of_monobert_are_those_of_the_official_scorer(shared_data, tmp_pa
 
 
 WORDS = "the a red blue fox owl whale sleeps swims where does".split()
-
-
 TEXTS = ["the red fox sleeps", "an owl", "the blue whale swims", "a red owl", "a whale , a whale", "red red red fox"]
-
-
 QUERIES = {"q0": "red fox", "q1": "the whale", "q2": "owl"}
 
 

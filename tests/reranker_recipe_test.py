@@ -23,11 +23,7 @@ from retrieval.training.collapse import SPREAD, Collapse
 
 
 WORDS = [f"w{number}" for number in range(45)]
-
-
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
-
-
 SIZES = dict(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, dropout=0.0)
 
 

@@ -28,8 +28,6 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.stages.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
-
-
 CHANGES = {
     "stages": STAGES,
     "base": "",

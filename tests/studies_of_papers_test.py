@@ -19,20 +19,10 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 # Of the documentation, without what follows in a page's prose; and sizes that it has no command for.
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
-
-
 FOUND = [found[1] for page in PAGES for found in re.finditer(r"-m retrieval\.study((?:.*\\\n)*.*)", page.read_text())]
-
-
 COMMANDS = sorted({" ".join(command.replace("\\\n", " ").split()) for command in FOUND})
-
-
 FIRST = list({re.search(r"--config=(\S+)", command)[1]: command for command in COMMANDS}.values())  # of each size
-
-
 OTHERS = ["pretraining_tasks.py:paper,nq", "proqa.py:paper", "quadruplet.py:paper,nq", "seed_encoder.py:paper,msmarco"]
-
-
 OTHERS = [f"--config=configs/studies/{name} --workdir=runs/x --config.corpus=dump.xml" for name in OTHERS]
 
 

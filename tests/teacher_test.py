@@ -31,8 +31,6 @@ from retrieval.search import encoding
 from retrieval.stages.teacher import together
 
 TEXTS = [Candidate("d1", "", "one"), Candidate("", "a title", "two"), Candidate("d3", "", "three")]
-
-
 GROUP = Example("a question", tuple(TEXTS[:1]), tuple(TEXTS[1:]))
 
 
