@@ -10,7 +10,6 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. A
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """
 
-import importlib
 import itertools
 import sys
 from collections.abc import Sequence
@@ -130,14 +129,15 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` and `benchmark` are modules of these names, as `retrieval mine` is without a --workdir. Other
-    words are stages.
+    `retrieval compare` is the module of this name, as `retrieval mine` is without a --workdir. Other words are stages.
     """
     sys.path.insert(0, "")
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
-    if words[:1] in (["compare"], ["benchmark"]):
+    if words[:1] == ["compare"]:
+        from retrieval import compare
+
         del sys.argv[1]
-        importlib.import_module(f"retrieval.{words[0]}").program()
+        compare.program()
     elif words[:1] == ["mine"] and not any(word.startswith("--workdir") for word in sys.argv):
         from retrieval import mine
 

@@ -21,7 +21,7 @@ from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
 
 FOLDER = REPOSITORY / "docs" / "reference"
-_COMMANDS = ("main", "study", "compare", "benchmark", "mine")  # modules of this package, which import this one
+_COMMANDS = ("main", "study", "compare", "mine")  # modules of this package, which import this one
 
 _FIRST = """\
 retrieval {version}: trains embedding models for search, and measures them
@@ -186,8 +186,8 @@ def commands_page() -> str:
     shared = flags.FLAGS.flags_by_module_dict()[cli.__name__]
     return _page(
         "Commands",
-        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`, and so are "
-        "`retrieval benchmark` and, without a `--workdir`, `retrieval mine`.",
+        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`, and so is, "
+        "without a `--workdir`, `retrieval mine`.",
         "## Flags of retrieval.main and retrieval.study\n",
         _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in shared)),
         "",

@@ -67,26 +67,3 @@ def test_randomisation_is_the_same_every_time_and_both_ways():
 def test_systems_that_do_not_differ():
     assert significance.randomisation(np.zeros(10)) == 1
     assert significance.randomisation(np.full(100, 0.5)) == pytest.approx(1 / 10_001)
-
-
-def test_the_bootstrap_of_one_set_is_scipys_percentiles():
-    values_Q = np.random.default_rng(3).beta(0.5, 0.5, 80)
-    theirs = scipy.stats.bootstrap(
-        (values_Q,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(4)
-    ).confidence_interval
-    assert significance.bootstrap([values_Q], samples=20_000) == pytest.approx((theirs.low, theirs.high), abs=0.005)
-
-
-def test_the_bootstrap_of_a_mean_over_sets_has_the_spread_of_each_sets_mean():
-    """Against the normal approximation: sets of 400 and 50 queries count alike, so the small one's error rules."""
-    rng = np.random.default_rng(5)
-    sets = [rng.uniform(0, 1, 400), rng.uniform(0, 0.5, 50), rng.uniform(0, 1, 2000)]
-    error = np.sqrt(sum(values_Q.var() / len(values_Q) for values_Q in sets)) / 3
-    mean = np.mean([values_Q.mean() for values_Q in sets])
-    low, high = significance.bootstrap(sets)
-    assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error)
-    assert (low, high) == significance.bootstrap(sets) != significance.bootstrap(sets, seed=1)
-
-
-def test_the_bootstrap_of_equal_values_has_no_width():
-    assert significance.bootstrap([np.full(3, 0.25), np.array([0.75])]) == (0.5, 0.5)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval.evaluation import card_results, display, run_report
+from retrieval.evaluation import display, run_report
 
 
 class Kind(NamedTuple):
@@ -74,8 +74,6 @@ def model_card(
     notes: Sequence[str],
     settings: Mapping[str, Any],
     results: Sequence[Mapping],
-    own: Sequence[Mapping] = (),
-    score: str = "",
 ) -> str:
     """The card as Markdown; every text is shown as it reads, but for `data` and `notes`, which are Markdown.
 
@@ -86,12 +84,10 @@ def model_card(
       notes: how to use it, and what it is not good for.
       settings: fields of the config by their dotted names.
       results: rows of results.json.
-      own: those of the model itself on sets that others can have, for the metadata.
-      score: how its embeddings are compared: 'cosine' or 'dot'.
     """
     fields = [[field, str(value)] for field, value in settings.items()]
     parts = [
-        _metadata(kind, license, datasets, card_results.index(title, own, score)),
+        _metadata(kind, license, datasets),
         f"# {display.inline(title)}",
         kind.summary,
         "## Use",
@@ -109,14 +105,14 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _metadata(kind: Kind, license: str, datasets: Sequence[str], index: Sequence[str]) -> str:
+def _metadata(kind: Kind, license: str, datasets: Sequence[str]) -> str:
     """YAML between two lines of dashes; a JSON string is one of YAML's."""
     names = sorted({re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") for name in datasets} - {""})
     lines = ["library_name: sentence-transformers", f"pipeline_tag: {kind.task}"]
     lines += [f"license: {json.dumps(license)}"] if license else []
     lines += ["tags:", *(f"- {tag}" for tag in kind.tags)]
     lines += ["datasets:", *(f"- {json.dumps(name)}" for name in names)] if names else []
-    return "\n".join(["---", *lines, *index, "---"])
+    return "\n".join(["---", *lines, "---"])
 
 
 def _listed(items: Sequence[str]) -> str:

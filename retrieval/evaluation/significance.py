@@ -66,26 +66,5 @@ def randomisation(differences_Q: np.ndarray, samples: int = 10_000, seed: int = 
     return (1 + extreme) / (1 + samples)
 
 
-def bootstrap(sets: Sequence[np.ndarray], samples: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of a mean over sets, each of which counts alike: percentiles of means of questions drawn anew.
-
-    Questions are drawn within their set (Efron 1979; Sakai 2006 for retrieval). The sets are not drawn: the interval is
-    about other questions of these sets, and not about other sets.
-
-    Args:
-      sets: the values [Q] of each set's questions, one at least.
-    """
-    generator, means_S = np.random.default_rng(seed), np.zeros(samples)
-    for values_Q in sets:
-        batch = max(1, _BATCH // len(values_Q))
-        for start in range(0, samples, batch):
-            part_S = means_S[start : start + batch]
-            part_S += np.asarray(values_Q, np.float64)[
-                generator.integers(0, len(values_Q), (len(part_S), len(values_Q)))
-            ].mean(axis=1)
-    low, high = np.quantile(means_S / len(sets), [LEVEL / 2, 1 - LEVEL / 2]).tolist()
-    return low, high
-
-
 def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))

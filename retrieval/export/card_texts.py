@@ -15,7 +15,6 @@ from retrieval.models import export_files as folders
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hub
-from retrieval.search.index_kind import EXACT, INDEXES
 
 
 def model_card(
@@ -27,7 +26,6 @@ def model_card(
     license: str,
     trained_on: Mapping[str, list[str]],
     evaluated: Sequence[Mapping[str, Any]],
-    divided: ConfigDict,
     onnx: bool,
 ) -> str:
     """The text of the model card.
@@ -37,11 +35,8 @@ def model_card(
       named: prompts by name.
       trained_on: as the function of that name gives it.
       evaluated: rows of `results.json`.
-      divided: `config.split` of the run that has the evaluation sets.
       onnx: whether the folder `onnx` has the model, too.
     """
-    # Of a set that was divided by chance nobody else has the same test queries.
-    not_theirs = divided.set if not divided.train else ""
     lengths = trained.data.query_length, trained.data.document_length
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
     publisher = recipe_of(trained).published_by
@@ -59,8 +54,6 @@ def model_card(
         ],
         settings=dict(_settings(trained)),
         results=[{**row, "seconds": None} for row in evaluated],  # of the machine, not of the model
-        own=[row for row in evaluated if row["system"] == INDEXES[EXACT].system and row["dataset"] != not_theirs],
-        score="cosine" if trained.model.normalize else "dot",
     )
 
 

@@ -65,7 +65,6 @@ def export(run: Run) -> dict[str, Any]:
             license=fields.license,
             trained_on=dict(trained_on),
             evaluated=_evaluated(run, step) if results(run) else [],
-            divided=run.holder("sets").config.split,
             onnx=fields.onnx,
         )
         _write(run.folder, write_model, card)

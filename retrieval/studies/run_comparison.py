@@ -37,7 +37,6 @@ class FinishedRun(NamedTuple):
       fields: its config, by dotted names.
       records: of its own finished stages.
       candidates: how many each evaluation set has, its own or its base's, where that is known.
-      normalized: whether its towers, or its base's, give embeddings of length 1, whose inner products are cosines.
     """
 
     name: str
@@ -46,7 +45,6 @@ class FinishedRun(NamedTuple):
     fields: Mapping[str, Any]
     records: Mapping[str, Mapping[str, Any]]
     candidates: Mapping[str, int]
-    normalized: bool
 
 
 class Difference(NamedTuple):
@@ -149,13 +147,12 @@ def read_run(place: str, name: str) -> FinishedRun:
     of_stages = {
         stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
     }
-    sets, normalized = of_stages.get("sets"), config.model.normalize
+    sets = of_stages.get("sets")
     with contextlib.suppress(UserError):  # a base that is gone, without which the rest can still be compared
-        normalized = run.holder("train").config.model.normalize
         sets = sets or records.read_record(run, "sets")
     counted = ((sets or {}).get("details") or {}).items()
     sizes = {dataset: counts["candidates"] for dataset, counts in counted if "candidates" in counts}
-    return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes, normalized)
+    return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes)
 
 
 def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
