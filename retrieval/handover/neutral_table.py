@@ -3,7 +3,6 @@
 vectors/part-00000.parquet, ...   id, vector (fixed_size_list; bits: fixed_size_binary), title, text, metadata (JSON)
 vectors.json                      what the vectors are; each part has it too, as the entry `retrieval.vectors`
 queries/, queries.json            the same of an evaluation set's queries
-croissant.json                    files, sums and columns, for readers of Croissant
 """
 
 import json
@@ -15,7 +14,6 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.handover import croissant
 from retrieval.handover.target import Place, Target, register
 from retrieval.handover.vectors import (
     BIT,
@@ -56,8 +54,6 @@ class NeutralTable(Target):
                 parts = dict(self._write_parts(place.folder / name, side))
                 files.write_json(place.folder / f"{name}.json", side.described | {"parts": len(parts)})
                 rows |= {f"{name}/{part}": count for part, count in parts.items()}
-        said = f"Texts with embeddings of {vectors.dimension} dimensions, stored as {vectors.dtype}."
-        croissant.write(place.folder, "vectors", said)
         return rows
 
     def _write_parts(self, folder: Path, vectors: Vectors) -> Iterator[tuple[str, int]]:

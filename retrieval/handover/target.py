@@ -1,6 +1,6 @@
 """The systems that vectors are handed over to: `config.handover.to` names them. One is a file of this package."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +29,6 @@ class Target:
       title: what people call it.
       dtypes: what it can be given.
       instead: what to do where `dtypes` has not what is wanted.
-      dimensions: the most that it stores, by dtype; without a limit where there is none.
-      id_bytes: the longest id, in UTF-8; 0: any.
       load: how the folder is loaded and asked, for its README.
     """
 
@@ -38,8 +36,6 @@ class Target:
     title: str
     dtypes: Sequence[str] = (FLOAT32,)
     instead: str = "take float32"
-    dimensions: Mapping[str, int] = {}
-    id_bytes: int = 0
     load: str = ""
 
     def check_dtype(self, dtype: str) -> None:
@@ -58,16 +54,9 @@ class Target:
         """Checks that it can be given these vectors, before any is written.
 
         Raises:
-          UserError: it takes no such dtype, or not so many dimensions.
+          UserError: it takes no such dtype.
         """
         self.check_dtype(vectors.dtype)
-        most = self.dimensions.get(vectors.dtype, vectors.dimension)
-        if vectors.dimension > most:
-            raise UserError(
-                f"config.handover.to={self.name}: the most for {self.title} are {most:,} dimensions of "
-                f"{vectors.dtype}, and embeddings have {vectors.dimension:,}: cut them with config.encode.truncate, or "
-                "name another target"
-            )
 
     def check_id(self, id: str) -> None:
         """Checks that an id can be one there.
@@ -75,11 +64,6 @@ class Target:
         Raises:
           UserError: it cannot.
         """
-        if self.id_bytes and len(id.encode()) > self.id_bytes:
-            raise UserError(
-                f"config.handover.to={self.name}: the id '{id[:60]}…' has {len(id.encode()):,} bytes, and the most "
-                f"for {self.title} are {self.id_bytes:,}: give that document a shorter id"
-            )
 
     def blocks(self, vectors: Vectors) -> Iterator[Block]:
         """The rows, their ids checked."""

@@ -1,18 +1,14 @@
-"""Vertex AI Vector Search: a folder of Avro files, or of JSON lines, and the metadata of an index.
+"""Vertex AI Vector Search: a folder of JSON lines, and the metadata of an index.
 
-Nothing but files of data may be in `data/`, and `data/delete/` is the one folder below it.
+Nothing but files of data may be in `data/`.
 """
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.handover import avro_file
 from retrieval.handover.number_text import numbers
 from retrieval.handover.target import Place, Target, register
 from retrieval.handover.vectors import BLOCK, DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, Block, Vectors
@@ -28,27 +24,6 @@ config.handover.out was an address on Cloud Storage:
 
 Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
 """
-
-
-_SCHEMA = json.loads("""
-{"type": "record", "name": "FeatureVector", "fields": [
-  {"name": "id", "type": "string"},
-  {"name": "embedding", "type": {"type": "array", "items": "float"}},
-  {"name": "sparse_embedding", "type": ["null", {"type": "record", "name": "sparse_embedding", "fields": [
-    {"name": "values", "type": {"type": "array", "items": "float"}},
-    {"name": "dimensions", "type": {"type": "array", "items": "long"}}]}]},
-  {"name": "restricts", "type": ["null", {"type": "array", "items": {"type": "record", "name": "Restrict", "fields": [
-    {"name": "namespace", "type": "string"},
-    {"name": "allow", "type": ["null", {"type": "array", "items": "string"}]},
-    {"name": "deny", "type": ["null", {"type": "array", "items": "string"}]}]}}]},
-  {"name": "numeric_restricts", "type": ["null", {"type": "array", "items": {
-    "type": "record", "name": "NumericRestrict", "fields": [
-    {"name": "namespace", "type": "string"},
-    {"name": "value_int", "type": ["null", "int"], "default": null},
-    {"name": "value_float", "type": ["null", "float"], "default": null},
-    {"name": "value_double", "type": ["null", "double"], "default": null}]}}]},
-  {"name": "crowding_tag", "type": ["null", "string"]}]}
-""")
 
 
 class Point(NamedTuple):
@@ -68,11 +43,10 @@ class Point(NamedTuple):
 
 @register
 class Vertex(Target):
-    """Avro: a third of the bytes of JSON, and exact."""
+    """JSON lines, which indexes and collections of Vector Search 2.0 import."""
 
     name, title = "vertex", "Vertex AI Vector Search"
     load = _LOAD
-    suffix = "avro"
 
     def check(self, vectors: Vectors) -> None:
         super().check(vectors)
@@ -86,16 +60,12 @@ class Vertex(Target):
         (place.folder / "data").mkdir()
         rows = {}
         for number, block in enumerate(self.blocks(vectors)):
-            name = f"data/data-{number:05}.{self.suffix}"
+            name = f"data/data-{number:05}.json"
             with (place.folder / name).open("wb") as file:
-                self.write_block(file, block, [self._point(vectors, *row) for row in zip(block.ids, block.metadata)])
+                self._write_block(file, block, [self._point(vectors, *row) for row in zip(block.ids, block.metadata)])
             rows[name] = len(block.ids)
         files.write_json(place.folder / "index.json", _index(vectors, place.address))
         return rows
-
-    def write_block(self, file: BinaryIO, block: Block, points: Sequence[Point]) -> None:
-        """Writes a file of data."""
-        avro_file.write(file, _SCHEMA, map(_encoded, points, block.vectors))
 
     def _point(self, vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> Point:
         allowed, values = {}, {}
@@ -114,14 +84,7 @@ class Vertex(Target):
                 allowed[name] = {TEXT: [value], SWITCH: [str(value).lower()]}.get(kind, value)
         return Point(id, allowed, values, metadata.get(PARENT) or metadata.get(DOCUMENT) or "")
 
-
-@register
-class VertexJson(Vertex):
-    """The same as JSON lines, which collections of Vector Search 2.0 import too."""
-
-    name, suffix = "vertex_json", "json"
-
-    def write_block(self, file: BinaryIO, block: Block, points: Sequence[Point]) -> None:
+    def _write_block(self, file: BinaryIO, block: Block, points: Sequence[Point]) -> None:
         for point, vector, title, metadata in zip(points, numbers(block.vectors), block.titles, block.metadata):
             record: dict[str, Any] = {"embedding_metadata": {"title": title, **metadata}}
             if point.allowed:
@@ -138,28 +101,6 @@ class VertexJson(Vertex):
 
 def _type(value: int | float) -> str:
     return "int" if isinstance(value, int) else "double"
-
-
-def _encoded(point: Point, vector_D: np.ndarray) -> bytes:
-    """A point in the fields of `_SCHEMA`."""
-    text, optional, array = avro_file.text, avro_file.optional, avro_file.array
-    numbers = avro_file.long(len(vector_D)) + vector_D.astype("<f4").tobytes() + avro_file.long(0)
-    allowed = [text(name) + optional(array([*map(text, of)])) + optional(None) for name, of in point.allowed.items()]
-    values = []
-    for name, value in point.values.items():
-        whole = avro_file.long(value) if isinstance(value, int) else None
-        double = None if isinstance(value, int) else struct.pack("<d", value)
-        values.append(text(name) + optional(whole) + optional(None) + optional(double))
-    return b"".join(
-        (
-            text(point.id),
-            numbers,
-            optional(None),
-            optional(array(allowed) if allowed else None),
-            optional(array(values) if values else None),
-            optional(text(point.crowd) if point.crowd else None),
-        )
-    )
 
 
 def _index(vectors: Vectors, address: str) -> dict[str, Any]:
