@@ -40,11 +40,7 @@ def check_training(run: Any) -> None:
 
 
 def package(what: str, name: str, extra: str) -> Any:
-    """A package that an extra has.
-
-    Raises:
-      UserError: as `missing`.
-    """
+    """A package that an extra has."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

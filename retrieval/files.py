@@ -154,11 +154,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def refuse_special(path: str | Path) -> None:
-    """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever.
-
-    Raises:
-      UserError: it is a pipe, a device or a socket.
-    """
+    """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(

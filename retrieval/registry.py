@@ -49,9 +49,6 @@ class Table(Mapping[str, Entry], Generic[Entry]):
 
         Args:
           field: the field of the config that has the name, for the error.
-
-        Raises:
-          UserError: there is none; the message has the names that are near.
         """
         self._load()
         if name not in self._entries:

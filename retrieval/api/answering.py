@@ -62,11 +62,7 @@ def fetch(run: Run) -> None:
 
 
 def check(run: Run) -> None:
-    """Checks the reader, where there is one.
-
-    Raises:
-      UserError: it is none, or has another vocabulary.
-    """
+    """Checks the reader, where there is one."""
     kind, model = TRAINED[_READER], run.config.answer.model
     if kind.is_there(run, model):
         kind.check(run, model, MODEL)

@@ -51,11 +51,7 @@ class VectorEncoder:
         return lambda queries, k: search(self._encoder.encode_queries(queries), k)
 
     def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
-        """A search among the passages of a run; None where they are not encoded.
-
-        Raises:
-          UserError: as `over_texts`.
-        """
+        """A search among the passages of a run; None where they are not encoded."""
         self._check(kind)
         found = self._kind.over_passages(run, {})
         return found[1] if found else None

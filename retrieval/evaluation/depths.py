@@ -49,9 +49,6 @@ def by_depth(
     Args:
       scores_QK, rows_QK: as `reranked` takes them; with the first stage's own scores they are its own metrics.
       query_ids, candidate_ids, qrels, measures: as `metrics.evaluate` takes them.
-
-    Raises:
-      UserError: as `reranked` and `metrics.evaluate`.
     """
     table = {}
     for depth in depths:

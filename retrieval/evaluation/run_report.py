@@ -115,11 +115,7 @@ def write_report(
 
 
 def results_tables(results: Sequence[Mapping]) -> list[str]:
-    """The rows of results.json as Markdown: a heading and a table for every data set and split.
-
-    Raises:
-      UserError: as `write_report`.
-    """
+    """The rows of results.json as Markdown: a heading and a table for every data set and split."""
     return [
         part
         for (dataset, split), systems in _by_test_set(results).items()

@@ -110,11 +110,7 @@ def read_run(
 
 
 def check_beginning(path: Path, lines: Lines) -> None:
-    """Checks the first lines of a run.
-
-    Raises:
-      UserError: one is not a result.
-    """
+    """Checks the first lines of a run."""
     for result in itertools.islice(_results(lines(path)), _LOOKED_AT):
         if result.score is not None:
             numbers.score(result.score, "score", result.at)

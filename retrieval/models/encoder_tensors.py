@@ -113,9 +113,6 @@ def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], nam
     """Checks that there is a tensor of the right shape for every parameter, and no other, without their values.
 
     Args are those of `to_parameters`.
-
-    Raises:
-      UserError: as `to_parameters`.
     """
     faults, used, tensors = [], set(), names.split(tensors)
     for _, parts, shape in _needed(like, names):

@@ -53,20 +53,13 @@ def check(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = F
     Args:
       rate: of dropout on attention's weights.
       has_bias: whether scores have a bias by distance.
-
-    Raises:
-      UserError: it cannot.
     """
     if form == "fused" and (reason := _refusal(dtype, head_size, rate, has_bias)):
         raise UserError(f"config.model.attention=fused: {reason}")
 
 
 def check_device(form: str, device: Any, head_size: int) -> None:
-    """Checks that a device has a kernel for heads of a size, where attention is to be fused.
-
-    Raises:
-      UserError: it has none.
-    """
+    """Checks that a device has a kernel for heads of a size, where attention is to be fused."""
     if form == "fused" and _kernel_of(device, head_size) is None:
         raise UserError(
             f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' and heads of "

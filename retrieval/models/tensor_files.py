@@ -23,11 +23,7 @@ _CONVERT = "save it as model.safetensors, as model.save_pretrained(FOLDER) of tr
 
 
 def find(folder: Path) -> list[Path]:
-    """The files of a folder that have its weights; of several formats the first of `_READERS`.
-
-    Raises:
-      UserError: there is none, or one of its parts is missing.
-    """
+    """The files of a folder that have its weights; of several formats the first of `_READERS`."""
     for name in _READERS:
         if (folder / name).is_file():
             return [folder / name, *_parts(folder / name)]

@@ -13,9 +13,6 @@ def objects(path: Path, like: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Args:
       like: what an object is like, for errors.
-
-    Raises:
-      UserError: as `text_files.lines`, or a line is no JSON object.
     """
     for at, line in text_files.lines(path):
         record = foreign_json.parse(line, at)

@@ -46,11 +46,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """As `byte_lines`, in pieces of at most `size` characters, wherever lines end.
-
-    Raises:
-      UserError: as `byte_lines`.
-    """
+    """As `byte_lines`, in pieces of at most `size` characters, wherever lines end."""
     yield from _parts(path, lambda file: _pieces(file, size))
 
 
@@ -65,20 +61,12 @@ def whole(path: Path) -> bytes:
 
 
 def whole_json(path: Path) -> bytes:
-    """As `whole`, of up to MOST_OF_JSON, and UTF-16 is made UTF-8.
-
-    Raises:
-      UserError: as `byte_lines`, or it holds more.
-    """
+    """As `whole`, of up to MOST_OF_JSON, and UTF-16 is made UTF-8."""
     return _joined(byte_pieces(path, _PIECE), path, MOST_OF_JSON)
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of text that are not empty, each after the place where it stands.
-
-    Raises:
-      UserError: as `byte_lines`, or a line is not UTF-8.
-    """
+    """The lines of text that are not empty, each after the place where it stands."""
     for number, line in enumerate(byte_lines(path), 1):
         at = f"{path}, line {number}"
         if text := decoded(line, at):
@@ -109,20 +97,12 @@ class CsvLines:
 
 
 def first_character(path: Path) -> str:
-    """The first character that is not blank; empty where there is none.
-
-    Raises:
-      UserError: as `byte_pieces`.
-    """
+    """The first character that is not blank; empty where there is none."""
     return beginning(path)[:1]
 
 
 def beginning(path: Path) -> str:
-    """The first kilobyte or so with a character that is not blank, from that one on.
-
-    Raises:
-      UserError: as `byte_pieces`.
-    """
+    """The first kilobyte or so with a character that is not blank, from that one on."""
     for piece in byte_pieces(path, 1 << 10):
         if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
             return text
@@ -130,11 +110,7 @@ def beginning(path: Path) -> str:
 
 
 def decoded(line: bytes, at: str) -> str:
-    """A line of text that was read at `at`, without its end; empty where there are only blanks.
-
-    Raises:
-      UserError: it is not UTF-8.
-    """
+    """A line of text that was read at `at`, without its end; empty where there are only blanks."""
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -187,11 +163,7 @@ def strings(record: Any, field: str, at: str) -> list[str]:
 
 
 def refuse_surrogates(value: str, field: str, at: str) -> None:
-    """Checks a field that was read at `at`.
-
-    Raises:
-      UserError: it has half of a surrogate pair, which UTF-8 cannot hold.
-    """
+    """Checks a field that was read at `at`."""
     if value.isascii():
         return
     try:

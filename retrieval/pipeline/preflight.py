@@ -43,21 +43,13 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
 
 
 def check_settings(config: ConfigDict, names: Collection[str]) -> None:
-    """Checks that the fields which some stages read fit each other.
-
-    Raises:
-      UserError: they do not.
-    """
+    """Checks that the fields which some stages read fit each other."""
     for check_config in _distinct(names, "check_config"):
         check_config(config)
 
 
 def read_config(folder: Path) -> ConfigDict:
-    """The config that a work directory keeps, with a value that it may have in every field.
-
-    Raises:
-      UserError: it is not whole, or not one of this version.
-    """
+    """The config that a work directory keeps, with a value that it may have in every field."""
     check_kept_config(folder, "--workdir")
     try:
         config = kept_config(folder)

@@ -54,11 +54,7 @@ class Run(WorkDirectory):
         return paths
 
     def check_vocabulary(self) -> None:
-        """Checks that there is a vocabulary which can be read; one that is yet to be prepared passes.
-
-        Raises:
-          UserError: there is none, or its file is missing or damaged.
-        """
+        """Checks that there is a vocabulary which can be read; one that is yet to be prepared passes."""
         if not self.prepares:
             source_paths.checked("config.vocab", source_paths.split(str(self.vocabulary or "")))
             self.load_vocabulary()

@@ -59,9 +59,6 @@ def register_tasks(
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
       positives: whether an example has the ids of its query's known positives, as many as the lengths say.
       source: of the labelled pairs, where there are several.
-
-    Raises:
-      UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
     """
     config, stage = run.config, recipe_of(run.config).examples_of
     drawn_rates: Mapping[str, float] = rates or config.data.rates.to_dict()

@@ -33,11 +33,7 @@ class Guide:
 
 
 def open_guide(run: Run) -> Guide:
-    """The guide that a run's config names.
-
-    Raises:
-      UserError: as `check`, or its parameters cannot be read.
-    """
+    """The guide that a run's config names."""
     return Guide(TextEmbedder(EMBEDDERS.towers(run, run.config.train.guide, FIELD)))
 
 
@@ -47,11 +43,7 @@ def fetch(run: Run) -> None:
 
 
 def check(run: Run) -> None:
-    """Checks that a run's config names a guide, if it names anything.
-
-    Raises:
-      UserError: there is no such model, or it has no towers.
-    """
+    """Checks that a run's config names a guide, if it names anything."""
     if run.config.train.guide:
         EMBEDDERS.check(run, run.config.train.guide, FIELD)
 

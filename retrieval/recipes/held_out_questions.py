@@ -25,11 +25,7 @@ def divided_set(run: Run) -> str:
 
 
 def validation_folder(run: Run) -> Path:
-    """The BEIR folder of the questions that are held out of the training ones: of a set, or of labelled files.
-
-    Raises:
-      UserError: there is none.
-    """
+    """The BEIR folder of the questions that are held out of the training ones: of a set, or of labelled files."""
     for folder in (run.training, run.held_out_pairs):
         if folder.exists():
             return folder

@@ -63,11 +63,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
 
 
 def check_start_folder(run: Run) -> None:
-    """Checks the config of the run that `train.init_from` names.
-
-    Raises:
-      UserError: it is damaged.
-    """
+    """Checks the config of the run that `train.init_from` names."""
     start = run.config.train.init_from
     if start and not bert_weights.folders(run.config):
         check_kept_config(artefacts.local(start), _FIELD)
@@ -121,11 +117,7 @@ def check_start(run: Run) -> None:
 
 
 def check_step(config: ConfigDict) -> None:
-    """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something.
-
-    Raises:
-      UserError: it is not.
-    """
+    """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something."""
     if config.train.init_step and (not config.train.init_from or bert_weights.folders(config)):
         raise UserError(
             f"config.train.init_step={config.train.init_step} is a step of a trained run: set config.train.init_from "
@@ -139,11 +131,7 @@ def check_step(config: ConfigDict) -> None:
 
 
 def check_kept(step: int, steps: Collection[int], folder: Path | str) -> None:
-    """Checks that a run keeps the checkpoint of a step.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Checks that a run keeps the checkpoint of a step."""
     if step not in steps:
         raise UserError(
             f"config.train.init_step={step}: {folder} keeps no checkpoint of that step, but of "
@@ -190,11 +178,7 @@ def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
 
 
 def check_towers(run: Run) -> None:
-    """Checks that the run's model was trained with its vocabulary, as `check_vocabulary`.
-
-    Raises:
-      UserError: it was not.
-    """
+    """Checks that the run's model was trained with its vocabulary, as `check_vocabulary`."""
     check_vocabulary(run, run.holder("train").folder, "config.base")
 
 

@@ -58,11 +58,7 @@ def with_prompts(
 
 
 def of_set(config: ConfigDict, vocabulary: Vocabulary, name: str) -> ConfigDict:
-    """The config with the prompts of an evaluation set, where some have its name.
-
-    Raises:
-      UserError: as `with_prompts`.
-    """
+    """The config with the prompts of an evaluation set, where some have its name."""
     names = prompts.of_set(config.data, name)
     return with_prompts(config, vocabulary, *(prompts.chosen(config.data, side, of) for side, of in names.items()))
 

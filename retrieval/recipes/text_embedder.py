@@ -133,11 +133,7 @@ class _Embedders(TrainedKind):
         exported_towers.set_sizes(folder, experiment.defaults())
 
     def towers(self, run: Run, value: str, field: str) -> ExportedTowers:
-        """The towers as they were trained or published; mesh and sizes of batches are those of `run`.
-
-        Raises:
-          UserError: as `check`, or they cannot be read.
-        """
+        """The towers as they were trained or published; mesh and sizes of batches are those of `run`."""
         self.check(run, value, field)
         if folder := published(value, field):
             towers = exported_towers.read(folder, experiment.defaults())

@@ -35,11 +35,7 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
 
 
 def check_truncated(model: Any) -> None:
-    """Checks that embeddings have the dimensions that are to be kept.
-
-    Raises:
-      UserError: they do not.
-    """
+    """Checks that embeddings have the dimensions that are to be kept."""
     size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     if not 0 <= model.truncate_dim <= size:
         raise UserError(f"config.model.truncate_dim={model.truncate_dim}: embeddings have {size} dimensions: take less")

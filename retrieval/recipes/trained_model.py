@@ -161,11 +161,7 @@ class TrainedKind:
         return bool(value) or ("train" in trainer.stages and self.is_of(recipe_of(trainer)))
 
     def trainer(self, run: Run, value: str, field: str) -> Run:
-        """The run whose folder has the checkpoint.
-
-        Raises:
-          UserError: there is none.
-        """
+        """The run whose folder has the checkpoint."""
         trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
         if "train" not in trainer.config.stages:
             raise UserError(
@@ -181,20 +177,12 @@ class TrainedKind:
         return (self.trainer(run, value, field).own_record("train"),) if value else ()
 
     def fetch(self, run: Run, value: str, field: str) -> None:
-        """Copies the model down, where the field is the address of a work directory on a store.
-
-        Raises:
-          UserError: there is none, or the store does not answer.
-        """
+        """Copies the model down, where the field is the address of a work directory on a store."""
         if is_url(value):
             fetch_model(self.trainer(run, value, field))
 
     def check(self, run: Run, value: str, field: str) -> Any:
-        """Checks that there is a model, with a vocabulary that is its own; returns the run that trained it.
-
-        Raises:
-          UserError: there is none.
-        """
+        """Checks that there is a model, with a vocabulary that is its own; returns the run that trained it."""
         trainer = self.trainer(run, value, field)
         if not self.is_of(recipe_of(trainer.config)):
             raise UserError(
@@ -216,11 +204,7 @@ class TrainedKind:
         return Trained(config, vocabulary, model)
 
     def open(self, run: Run, value: str, field: str) -> Any:
-        """The model as what others use, such as a `PairScorer`.
-
-        Raises:
-          UserError: as `check`, or its parameters cannot be read.
-        """
+        """The model as what others use, such as a `PairScorer`."""
         raise NotImplementedError(f"others do not use a model of the kind '{self.name}'")
 
     def read_folder(self, config: ConfigDict, folder: Path) -> TextEncoder | None:
@@ -273,9 +257,6 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
       kind: the name of its `Recipe.kind`.
       needs: the stage and what it needs, for the error.
       recipe: one that trains such a model.
-
-    Raises:
-      UserError: it is of another kind.
     """
     holder = run.holder("train")
     trained = recipe_of(holder.config)

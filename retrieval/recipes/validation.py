@@ -66,11 +66,7 @@ def check(config: ConfigDict) -> None:
 def make(
     run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, build: Callable[[ConfigDict, int], Any] = towers_of
 ) -> Callable[[Any], dict[str, float]]:
-    """A function from parameters to METRICS over a pool that stays the same; `build` is as of `Embedder`.
-
-    Raises:
-      UserError: as `check`, or there is nothing to make a pool of.
-    """
+    """A function from parameters to METRICS over a pool that stays the same; `build` is as of `Embedder`."""
     config = run.config
     check(config)
     pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)

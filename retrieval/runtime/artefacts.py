@@ -169,11 +169,7 @@ class Artefacts:
             self.give({*self.unknown(looks), *(looks.keys() - stored)})
 
     def give_changed(self, top: str) -> None:
-        """As `put`, but deletes nothing.
-
-        Raises:
-          UserError: as `put`.
-        """
+        """As `put`, but deletes nothing."""
         with self._giving:
             if self.lease:
                 self.lease.renew()
@@ -263,11 +259,7 @@ class Exchange:
             self._take({name: sum for name, sum in sums.items() if name not in self._sums})
 
     def spread(self) -> None:
-        """Brings to the others what the first one has, and deletes there what it has not.
-
-        Raises:
-          UserError: as `gather`.
-        """
+        """Brings to the others what the first one has, and deletes there what it has not."""
         self._look()
         sums: dict[str, str] = hosts.tell_all(self._give)
         if not hosts.is_first():

@@ -116,11 +116,7 @@ def sharing(shared: Shared) -> Iterator[None]:
 
 
 def on_first(function: Callable[[], Any]) -> Any:
-    """As `tell_all`; where files are shared, the first has those of all, and then all have those of the first.
-
-    Raises:
-      UserError: as `tell_all`, or a file cannot be exchanged.
-    """
+    """As `tell_all`; where files are shared, the first has those of all, and then all have those of the first."""
     shared = _shared
     if shared is None:
         return tell_all(function)

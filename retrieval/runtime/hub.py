@@ -28,11 +28,7 @@ def is_name(value: str) -> bool:
 
 
 def path(value: str) -> Path:
-    """The folder that a field names: a model's of the hub, which is downloaded first, or any other.
-
-    Raises:
-      UserError: as `local`.
-    """
+    """The folder that a field names: a model's of the hub, which is downloaded first, or any other."""
     return local(value) if is_name(value) else Path(value)
 
 
@@ -56,11 +52,7 @@ def local(value: str) -> Path:
 
 @functools.lru_cache
 def data_set(value: str, patterns: tuple[str, ...]) -> Path:
-    """The folder in the cache with the files of a data set that fit one of the patterns.
-
-    Raises:
-      UserError: as `local`.
-    """
+    """The folder in the cache with the files of a data set that fit one of the patterns."""
     with told(value, "data set"):
         return Path(snapshot(value, "dataset")(allow_patterns=list(patterns)))
 
@@ -75,11 +67,7 @@ def snapshot(value: str, kind: str) -> Callable[..., str]:
 
 
 def check_login(name: str) -> None:
-    """Checks that the hub answers, and knows who is to push.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Checks that the hub answers, and knows who is to push."""
     import huggingface_hub
 
     with told(PREFIX + name):

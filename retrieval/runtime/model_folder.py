@@ -65,11 +65,7 @@ def modules(folder: Path) -> list[Module]:
 
 
 def encoder_folder(folder: Path) -> Path:
-    """Where the config, the weights and the tokenizer of a model are: the folder itself, or one below it.
-
-    Raises:
-      UserError: as `modules`.
-    """
+    """Where the config, the weights and the tokenizer of a model are: the folder itself, or one below it."""
     if not has_modules(folder):
         return folder
     if has_two_towers(folder):

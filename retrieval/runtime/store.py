@@ -72,11 +72,7 @@ class Store:
         return set(self.sums())
 
     def sums(self, below: str = "") -> dict[str, str]:
-        """Size and checksum of all objects, or of those below a name, as the store has computed it; by name.
-
-        Raises:
-          UserError: as `names`.
-        """
+        """Size and checksum of all objects, or of those below a name, as the store has computed it; by name."""
         with self._telling("listed", below):
             found = self._system.find(f"{self._root}/{below}".rstrip("/"), detail=True)
         sums = {name.removeprefix(f"{self._root}/"): _sum(info) for name, info in found.items()}

@@ -167,11 +167,7 @@ class StoredRows:
         return result_NE
 
     def stored(self, rows: slice) -> np.ndarray:
-        """The rows [N, S] as the files have them.
-
-        Raises:
-          UserError: as `[]`.
-        """
+        """The rows [N, S] as the files have them."""
         start, stop, _ = rows.indices(len(self))
         parts = [part_NS for _, part_NS in self._parts(start, stop)]
         return np.concatenate(parts) if parts else self._shard(self._paths[0])[:0]
@@ -218,11 +214,7 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
 
 
 def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
-    """All embeddings [N, E] of a name, once every host has encoded its shards.
-
-    Raises:
-      UserError: as `load`.
-    """
+    """All embeddings [N, E] of a name, once every host has encoded its shards."""
     hosts.on_first(lambda: None)  # from here on the files of all hosts are there
     return load(folder, name)[0]
 

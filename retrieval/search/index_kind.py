@@ -99,11 +99,7 @@ class IndexKind:
         return True
 
     def check(self, options: Options) -> None:
-        """Checks its options, before a run begins.
-
-        Raises:
-          UserError: they do not fit each other.
-        """
+        """Checks its options, before a run begins."""
 
     def preview(self, options: Options) -> None:
         """Reads the first record of each of its files, before the stages of a run.

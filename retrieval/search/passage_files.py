@@ -17,11 +17,7 @@ T = TypeVar("T")
 
 
 def inputs(field: str, value: str) -> list[Path]:
-    """The files that a field names: one, or those of a folder.
-
-    Raises:
-      UserError: there is none.
-    """
+    """The files that a field names: one, or those of a folder."""
     path = Path(value)
     named = sorted(path.glob("*.jsonl")) if value and path.is_dir() else [path] if value and path.is_file() else []
     if not named:

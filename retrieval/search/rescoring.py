@@ -30,9 +30,6 @@ class Rescored:
 
         Returns:
           scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
-
-        Raises:
-          UserError: as the index, or a score is not finite.
         """
         _, rows_QX = self._index.search(queries_QE, k * self._multiplier)
         found = [no_results(0, k)]

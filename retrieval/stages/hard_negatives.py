@@ -100,9 +100,6 @@ def check_drawn(taken: int, mined: int, place: str = "") -> None:
 
     Args:
       place: of the run that mines, where it is another one.
-
-    Raises:
-      UserError: it has fewer.
     """
     if taken > mined:
         where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")

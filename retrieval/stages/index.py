@@ -102,11 +102,7 @@ def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
 
 
 def check_stages(run: Run) -> None:
-    """Checks that there are the stages whose output the indexes are built from.
-
-    Raises:
-      UserError: one is a stage neither of this run nor of its base.
-    """
+    """Checks that there are the stages whose output the indexes are built from."""
     for stage in further_needs(_all(run.config)):
         if stage not in run.holder(stage).config.stages:
             raise UserError(

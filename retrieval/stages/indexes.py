@@ -203,11 +203,7 @@ def open_all(
 
 
 def check_count(folder: Path, indexed: int, texts: int) -> None:
-    """Checks that an index is over as many texts as there are.
-
-    Raises:
-      UserError: it is over another number.
-    """
+    """Checks that an index is over as many texts as there are."""
     if indexed != texts:
         raise UserError(
             f"{folder}: older than what it was made from, over {indexed} texts where there are {texts} now; "

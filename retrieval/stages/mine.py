@@ -78,11 +78,7 @@ def mine(run: Run) -> dict[str, Any]:
 
 
 def check_index(run: Run) -> None:
-    """Checks that a stage before `mine`, or the base, makes what is searched.
-
-    Raises:
-      UserError: there is none.
-    """
+    """Checks that a stage before `mine`, or the base, makes what is searched."""
     system, source = run.config.mine.system, run.before("mine")
     kind = INDEXES.find(system, "config.mine.system")
     for need in needs(system):

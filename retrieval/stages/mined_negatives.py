@@ -143,9 +143,6 @@ def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout
     Args:
       rows: of each question's negatives.
       answers: whether passages that hold an answer are left out.
-
-    Raises:
-      UserError: it is too small for a batch.
     """
     with_negatives = [question for question, negatives in zip(questions, rows) if len(negatives)]
     pairs_left = sum(

@@ -84,21 +84,13 @@ def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
 
 
 def check_inputs(run: Run) -> None:
-    """Checks the files of a corpus that is yet to be prepared.
-
-    Raises:
-      UserError: as `check_files`.
-    """
+    """Checks the files of a corpus that is yet to be prepared."""
     if not is_done(run, "prepare"):
         check_files(run.config)
 
 
 def _check_settings(corpus: str, prepare: ConfigDict) -> None:
-    """Checks that the settings of the corpus fit each other.
-
-    Raises:
-      UserError: they do not.
-    """
+    """Checks that the settings of the corpus fit each other."""
     corpus_kind.kind_of(corpus)
     for name in ("shortest_paragraph", "least_passage"):
         if prepare[name] > prepare.longest_passage:
@@ -120,11 +112,7 @@ check_settings = of_fields(_check_settings, "corpus", "prepare")
 
 
 def check_files(config: ConfigDict) -> None:
-    """Checks the files of the corpus and of the vocabulary by their beginnings.
-
-    Raises:
-      UserError: one is missing or not what it should be.
-    """
+    """Checks the files of the corpus and of the vocabulary by their beginnings."""
     kind, parts = corpus_kind.kind_of(config.corpus)
     kind.check(parts, values_of(config, kind.options))
     for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):

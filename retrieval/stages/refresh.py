@@ -35,11 +35,7 @@ def needs(makes: str, every: int) -> tuple[str, ...]:
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that a refresh would come, and change something, and what it makes.
-
-    Raises:
-      UserError: it would not, or as `RefreshKind.check`.
-    """
+    """Checks that a refresh would come, and change something, and what it makes."""
     _check_schedule(config.mine, config.train.steps, config.loop.validate_every)
     if config.mine.turn_rate and config.train.schedule != "linear":
         raise UserError(

@@ -64,18 +64,10 @@ class RefreshKind:
         """
 
     def check_run(self, run: Run) -> None:
-        """Checks, before the first stage of a run begins, that there will be what it reads.
-
-        Raises:
-          UserError: there will not.
-        """
+        """Checks, before the first stage of a run begins, that there will be what it reads."""
 
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
-        """Checks, before training begins, that a version can be made of the run's labelled pairs, a folder of shards.
-
-        Raises:
-          UserError: they are too few.
-        """
+        """Checks, before training begins, that a version can be made of the run's labelled pairs, in shards."""
 
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that a version which is there was made from the run's labelled pairs as they are now.
@@ -84,9 +76,6 @@ class RefreshKind:
           pairs: the folder of these.
           folder: that of the version.
           counts: what was counted when it was made.
-
-        Raises:
-          UserError: it was not.
         """
 
     def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
@@ -112,9 +101,5 @@ REFRESHES: Table[RefreshKind] = Table("kind of refresh", file="refresh")
 
 
 def kind_of(name: str) -> RefreshKind:
-    """The kind that `config.mine.refresh_makes` names.
-
-    Raises:
-      UserError: there is none of that name.
-    """
+    """The kind that `config.mine.refresh_makes` names."""
     return REFRESHES.find(name, "config.mine.refresh_makes")

@@ -93,11 +93,7 @@ def set_of(name: str, names: Sequence[str]) -> str:
 
 
 def check_beginnings(values: Sequence[str]) -> None:
-    """Checks the first lines of the files that `config.runs.files` names.
-
-    Raises:
-      UserError: one is not a result.
-    """
+    """Checks the first lines of the files that `config.runs.files` names."""
     for file in run_files(values):
         runs.check_beginning(file.path, text_files.lines)
 

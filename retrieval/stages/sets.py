@@ -91,11 +91,7 @@ def formats(config: ConfigDict) -> list[NamedSets]:
 
 
 def check_inputs(run: Run) -> None:
-    """Checks the evaluation sets; where a corpus comes first, which may take hours, some are read in part.
-
-    Raises:
-      UserError: as `check`, or what is read is wrong.
-    """
+    """Checks the evaluation sets; where a corpus comes first, which may take hours, some are read in part."""
     config = run.config
     check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
     if run.prepares and not is_done(run, "prepare"):

@@ -74,9 +74,6 @@ def check_written(config: ConfigDict, writer: Run) -> None:
 
     Args:
       writer: the run whose stage `pairs` makes them.
-
-    Raises:
-      UserError: it does not.
     """
     fields = (*sources.FILE_KEYS.values(), *sources.PROMPT_KEYS.values())
     ours, theirs = (

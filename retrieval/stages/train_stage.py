@@ -42,9 +42,6 @@ _FILES = {"pairs": "files", "spans": "questions"}
 def check_data(run: Run) -> None:
     """Checks that there will be shards of what is trained on, fitting and as many as the lanes take, negatives enough,
     and what a refresh reads.
-
-    Raises:
-      UserError: there will not.
     """
     if is_done(run, "train") or not draws(run):
         return
@@ -104,11 +101,7 @@ def fetch(run: Run) -> None:
 
 
 def check_model(run: Run) -> None:
-    """Checks that devices, batches and parameters fit each other, and what the parameters start from.
-
-    Raises:
-      UserError: they do not.
-    """
+    """Checks that devices, batches and parameters fit each other, and what the parameters start from."""
     if is_done(run, "train"):
         return
     config, mesh = run.config, make_mesh(run.config)
@@ -139,11 +132,7 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
 
 
 def check_validation(config: ConfigDict) -> None:
-    """Checks that there is something to validate checkpoints on, where that is asked for.
-
-    Raises:
-      UserError: there is not.
-    """
+    """Checks that there is something to validate checkpoints on, where that is asked for."""
     if config.loop.validate_every:
         recipe_of(config).check_validation()
 

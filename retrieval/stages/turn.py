@@ -78,11 +78,7 @@ class Turn:
 
 
 def check(patience: int, validate_every: int) -> None:
-    """Checks that a run in two phases notices the end of the first one.
-
-    Raises:
-      UserError: it is never validated.
-    """
+    """Checks that a run in two phases notices the end of the first one."""
     if not validate_every:
         raise UserError(
             f"config.mine.patience={patience} counts validations, and config.loop.validate_every=0 makes none: set "

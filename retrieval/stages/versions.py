@@ -71,11 +71,7 @@ class Versions:
         self._batches.save(folder)
 
     def restore(self, folder: Path) -> None:
-        """Goes back to a saved position, of whatever version.
-
-        Raises:
-          UserError: there is none, or the version is not what it was.
-        """
+        """Goes back to a saved position, of whatever version."""
         if (version := files.read_json(folder / _VERSION)) != self._version:
             self.turn_to(version)
         self._batches.restore(folder)

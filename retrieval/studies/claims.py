@@ -90,11 +90,7 @@ class Report(NamedTuple):
         return [one for cell in cells for one in (cell, cell.over) if one]
 
     def check(self, known: Collection[str]) -> None:
-        """Checks that cells name runs of the study, each once, and that tables are whole.
-
-        Raises:
-          UserError: they do not.
-        """
+        """Checks that cells name runs of the study, each once, and that tables are whole."""
         for cell in self.cells:
             for name in cell.runs:
                 if name not in known:

@@ -102,9 +102,6 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     """What `a` is above `b`, seed by seed: runs are in the order of the seeds, of which one cell may have more.
 
     A seed draws the questions of the test, so that much of what differs between the runs of a cell is in both cells.
-
-    Raises:
-      UserError: as `Results.values`.
     """
     pairs = zip(results.values(a), results.values(b))
     differences = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}

@@ -97,11 +97,7 @@ def steps_in(folder: Any) -> list[int]:
 
 
 def verify(folder: Any, remedy: str) -> None:
-    """Compares a step with its manifest.
-
-    Raises:
-      UserError: it is not what was written.
-    """
+    """Compares a step with its manifest."""
     if not is_remote(folder):
         files.verify_manifest(folder, remedy)
         return

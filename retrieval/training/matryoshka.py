@@ -41,11 +41,7 @@ def _beginning(embedding_XE: jax.Array, size: int) -> jax.Array:
 
 
 def check_sizes(sizes: tuple[int, ...], size: int) -> None:
-    """Checks that the sizes, if any, ascend to that of the embeddings.
-
-    Raises:
-      UserError: they do not.
-    """
+    """Checks that the sizes, if any, ascend to that of the embeddings."""
     if sizes and sizes[-1] > size:
         raise UserError(f"config.{SIZES}={sizes}: embeddings have {size} dimensions: take sizes of at most {size}")
     if sizes and sizes[-1] < size:
@@ -58,11 +54,7 @@ def check_sizes(sizes: tuple[int, ...], size: int) -> None:
 
 
 def check_weights(sizes: tuple[int, ...], weights: tuple[float, ...]) -> None:
-    """Checks that there are as many weights as sizes, or none.
-
-    Raises:
-      UserError: there are not.
-    """
+    """Checks that there are as many weights as sizes, or none."""
     if weights and len(weights) != len(sizes):
         raise UserError(
             f"config.{WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{SIZES}={sizes}: give "

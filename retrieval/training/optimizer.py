@@ -86,9 +86,6 @@ def check_matrices(name: str, params: Any, is_stacked: Callable[[tuple], bool]) 
 
     Args:
       params: those that are trained, or their shapes.
-
-    Raises:
-      UserError: it has not.
     """
     if name == "muon" and not any(_is_matrix(is_stacked, *item) for item in jax.tree.leaves_with_path(params)):
         raise UserError(

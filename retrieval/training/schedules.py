@@ -36,11 +36,7 @@ def schedule(
 
 
 def check(name: str, warmup_ratio: float, decay_ratio: float) -> None:
-    """Checks that a schedule has updates left for its decay.
-
-    Raises:
-      UserError: it has not.
-    """
+    """Checks that a schedule has updates left for its decay."""
     if name == "cosine" and warmup_ratio == 1:
         raise UserError(
             "config.train.schedule=cosine falls after the warm-up, and config.train.warmup_ratio=1 leaves no step for "

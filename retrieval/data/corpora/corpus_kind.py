@@ -78,11 +78,7 @@ def register(kind: type[CorpusKind]) -> type[CorpusKind]:
 
 
 def kind_of(corpus: str) -> tuple[CorpusKind, Sequence[str]]:
-    """The kind of a corpus, and its parts.
-
-    Raises:
-      UserError: there is none, or parts of several kinds.
-    """
+    """The kind of a corpus, and its parts."""
     return kind_of_parts([part for part in corpus.split(",") if part])
 
 

@@ -66,11 +66,7 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
 
 
 def open_all(sources: Iterable[str], name: str) -> None:
-    """Opens those of some sources that are of TFDS.
-
-    Raises:
-      UserError: as `examples`.
-    """
+    """Opens those of some sources that are of TFDS."""
     for source in filter(is_source, sources):
         next(examples(source, name), None)
 

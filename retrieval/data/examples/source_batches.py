@@ -100,11 +100,7 @@ class SourceBatches:
             batches.save(folder)
 
     def restore(self, folder: Path) -> None:
-        """Goes back to a saved position.
-
-        Raises:
-          UserError: there is none, or it is of other sources.
-        """
+        """Goes back to a saved position."""
         path = folder / _POSITION
         if not path.exists() or (position := files.read_json(path))["sources"] != list(self._sources):
             raise UserError(f"{path}: no position in these sources; go on with the config that the run began with")

@@ -213,11 +213,7 @@ def _split(path: Path) -> re.Match[str] | None:
 
 
 def check(path: Path, settings: Settings) -> None:
-    """Checks that the format of a file is known, that the settings are enough to read it, and the first example.
-
-    Raises:
-      UserError: it is not, they are not, or that is broken.
-    """
+    """Checks that the format of a file is known, that the settings are enough to read it, and the first example."""
     next(sample(path, settings), None)
 
 

@@ -61,11 +61,7 @@ def write(path: Path, mined: Iterable[Mined], form: str, wanted: Wanted) -> int:
 
 
 def check_name(path: Path) -> None:
-    """Checks that the name of a file tells what it is to be.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Checks that the name of a file tells what it is to be."""
     if path.suffix not in (_LINES, parquet_files.SUFFIX):
         raise UserError(f"--out={path}: end the name in {_LINES} or {parquet_files.SUFFIX}, which is what is written")
 

@@ -22,9 +22,6 @@ def read(path: Path, counts: Counts, names: Mapping[str, str] | None = None) -> 
 
     Args:
       names: as `record_fields.named` gives them.
-
-    Raises:
-      UserError: as `parquet_files.rows`, or as `record_examples.examples`; with the row.
     """
     return record_examples.examples(_records(path, counts, names or {}), counts, names or {})
 

@@ -228,11 +228,7 @@ def renamed(record: dict[str, Any], names: Mapping[str, str], at: str) -> dict[s
 
 
 def require(name: str, there: Sequence[str], at: str) -> None:
-    """Checks that a field is there which `config.pairs.fields` names.
-
-    Raises:
-      UserError: it is not.
-    """
+    """Checks that a field is there which `config.pairs.fields` names."""
     if name not in there:
         raise UserError(f"{at}: no field '{name}', which config.pairs.fields names; there are {shown(there)}")
 

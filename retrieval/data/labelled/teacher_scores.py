@@ -38,11 +38,7 @@ def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
 
 
 def check_beginning(path: Path) -> None:
-    """Checks the first line of a file of scores.
-
-    Raises:
-      UserError: it is none.
-    """
+    """Checks the first line of a file of scores."""
     for at, line in itertools.islice(text_files.lines(path), 1):
         _parse(line, at)
 
@@ -82,11 +78,7 @@ class TeacherScores:
         return scores_N
 
     def check(self, groups: Iterable[Example]) -> None:
-        """Checks that every pair has a score.
-
-        Raises:
-          UserError: some have none; the message has the first, and how many they are.
-        """
+        """Checks that every pair has a score."""
         first, pairs, missing = None, 0, 0
         for query, positives, negatives, *_ in groups:
             texts = [*positives, *negatives]

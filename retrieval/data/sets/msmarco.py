@@ -47,11 +47,7 @@ def read_collection(path: Path) -> Iterator[Candidate]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Query id -> query.
-
-    Raises:
-      UserError: as `read_collection`, or a query is empty, or there is none.
-    """
+    """Query id -> query."""
     queries: dict[str, str] = {}
     again = 0
     for at, line in text_files.lines(path):
@@ -125,11 +121,7 @@ def read_id_triples_in_order(
 
 
 def read_ids(path: Path) -> Iterator[tuple[str, Example]]:
-    """The triples of ids without their texts, each after the place where it stands.
-
-    Raises:
-      UserError: as `read_collection`, for three fields.
-    """
+    """The triples of ids without their texts, each after the place where it stands."""
     for at, line in text_files.lines(path):
         query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
         positives, negatives = ((Candidate(id, "", ""),) for id in ids)

@@ -98,11 +98,7 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 
 
 def check_file(path: Path) -> None:
-    """Reads the first record, to fail early.
-
-    Raises:
-      UserError: as `read_nq`, of that record.
-    """
+    """Reads the first record, to fail early."""
     next(_json_records(path), None)
 
 

@@ -51,11 +51,7 @@ def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
 
 
 def corpus_titles(corpus: Path, setting: str) -> set[str]:
-    """The titles of the articles of a prepared corpus, each as `title_key` has it.
-
-    Raises:
-      UserError: as `corpus_passages`.
-    """
+    """The titles of the articles of a prepared corpus, each as `title_key` has it."""
     return {title_key(passage.title) for passage in corpus_passages(corpus, setting)}
 
 

@@ -73,11 +73,7 @@ class QuestionFormat(NamedTuple):
 def set_of(
     name: str, passages: Callable[[], Iterable[Candidate]], queries: dict[str, str], answers: dict[str, Answers]
 ) -> RetrievalSet:
-    """Questions with their answers over some passages, which are not held in memory; there is no judgement.
-
-    Raises:
-      UserError: as the reader of the passages, or there is no passage.
-    """
+    """Questions with their answers over some passages, which are not held in memory; there is no judgement."""
     count = sum(1 for _ in passages())
     if not count:
         raise UserError(f"set '{name}' has no passage to find answers in")
@@ -145,11 +141,7 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
 
 
 def check_beginning(path: Path, are_patterns: bool = False) -> None:
-    """Reads the first question of a file.
-
-    Raises:
-      UserError: as `read_questions`.
-    """
+    """Reads the first question of a file."""
     next(_answered(path, are_patterns), None)
 
 

@@ -132,11 +132,7 @@ def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
 
 
 def check_sentences(options: Options) -> None:
-    """Checks that no distractors come beside sentences alone, for these are sentences with their passages.
-
-    Raises:
-      UserError: some do.
-    """
+    """Checks that no distractors come beside sentences alone, for these are sentences with their passages."""
     if options["sets.reqa_sentences"] and options["sets.distractors"]:
         raise UserError(
             f"config.sets.distractors={options['sets.distractors']} adds sentences with their passages, and "
@@ -173,11 +169,7 @@ def _same_sentence(
 
 
 def paragraphs(path: Path | str) -> Iterator[Paragraph]:
-    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order.
-
-    Raises:
-      UserError: as `read_squad`.
-    """
+    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order."""
     if tfds_source.is_source(path):
         yield from _tfds_paragraphs(str(path))
         return

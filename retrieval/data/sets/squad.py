@@ -21,9 +21,6 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
     answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
     were.
-
-    Raises:
-      UserError: as `reqa.paragraphs`, or there is no question with an answer.
     """
     queries: dict[str, str] = {}
     qrels: dict[str, dict[str, int]] = {}

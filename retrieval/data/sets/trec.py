@@ -74,20 +74,12 @@ def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, s
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
-    """The candidates of a collection.tsv or a corpus.jsonl, which is told by its first character.
-
-    Raises:
-      UserError: as `msmarco.read_collection` or `beir.read_candidates`.
-    """
+    """The candidates of a collection.tsv or a corpus.jsonl, which is told by its first character."""
     return beir.read_candidates(path) if text_files.first_character(path) == "{" else msmarco.read_collection(path)
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Query id -> text, of lines with a tab, or of TREC topics, which are told by their first character.
-
-    Raises:
-      UserError: as `msmarco.read_queries` or `topics.read`.
-    """
+    """Query id -> text, of lines with a tab, or of TREC topics, which are told by their first character."""
     return topics.read(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
 
 

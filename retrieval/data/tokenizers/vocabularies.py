@@ -52,11 +52,7 @@ def files(path: Path | None) -> list[Path]:
 
 
 def load(place: Path) -> Vocabulary:
-    """The vocabulary of a file, or of a folder that has one.
-
-    Raises:
-      UserError: there is none, or it is none.
-    """
+    """The vocabulary of a file, or of a folder that has one."""
     path = find(Path(place))
     if path is None and (other := next(filter(Path.is_file, (Path(place) / name for name in _OTHERS)), None)):
         raise UserError(

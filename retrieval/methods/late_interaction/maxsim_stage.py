@@ -145,11 +145,7 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
 
 
 def _check_known(value: Judged, rows_QK: np.ndarray, known: int, system: str) -> None:
-    """Checks that all results have vectors: a run of others may name candidates that the set has no text of.
-
-    Raises:
-      UserError: one has none.
-    """
+    """Checks that all results have vectors: a run of others may name candidates that the set has no text of."""
     if (most := int(rows_QK.max(initial=-1))) >= known:
         raise UserError(
             f"the run of '{system}' names the candidate '{value.candidates[most]}', which the set '{value.name}' has "
@@ -174,11 +170,7 @@ def check_settings(config: ConfigDict) -> None:
 
 
 def check(run: Run) -> None:
-    """Checks that there are runs to rank, long enough ones.
-
-    Raises:
-      UserError: there are not.
-    """
+    """Checks that there are runs to rank, long enough ones."""
     fields = run.config.late
     if fields.systems:
         evaluated_runs.check(run, "maxsim", fields.depth, f"late.depth={fields.depth}")

@@ -139,11 +139,7 @@ class TokenStore:
         return Queries.padded([self[number] for number in range(len(self))], len(self), longest)
 
     def check(self, what: str, ids: Sequence[str]) -> None:
-        """Checks that the texts are those of a set as it is now.
-
-        Raises:
-          UserError: they are others, and results would be taken for theirs.
-        """
+        """Checks that the texts are those of a set as it is now."""
         for number, (id, other) in enumerate(itertools.zip_longest(ids, self.ids), 1):
             if id != other:
                 raise UserError(

@@ -246,11 +246,7 @@ def inputs(mind: str, pair_files: str) -> Sequence[Path]:
 
 
 def check(run: Run) -> None:
-    """Checks that there is a set of impressions, none of which the base has learnt from.
-
-    Raises:
-      UserError: there is none, or the base has learnt from some.
-    """
+    """Checks that there is a set of impressions, none of which the base has learnt from."""
     shown, learnt = run.holder("sets"), run.holder("pairs")
     if not shown.config.sets.mind:
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")

@@ -142,11 +142,7 @@ class BertRecipe(MaskedRecipe):
         return validate
 
     def held_out(self, run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
-        """The first pairs of the held-out passages, as many as `loop.validate_queries`, in the fields of a batch.
-
-        Raises:
-          UserError: there is none.
-        """
+        """The first pairs of the held-out passages, as many as `loop.validate_queries`, in the fields of a batch."""
         name, _ = examples.register_tasks(run, vocabulary, validation=True)
         open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
         drawn = open_dataset(self.lengths(), "train", shuffle=False, seed=0, num_epochs=1)

@@ -248,11 +248,7 @@ def _lines(read: _Read, best: Sequence[Sequence[Span]]) -> Iterator[str]:
 
 
 def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
-    """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it.
-
-    Raises:
-      UserError: there is none.
-    """
+    """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it."""
     source = _embedded_by(trainer)
     hosts.on_first(lambda: bool(records.verify_written(source.holder("encode").folder, ["embeddings"])))
     found = {name: open_collection(source, name) for name in names}
@@ -320,11 +316,7 @@ def inputs(run: Run) -> list[Path]:
 
 
 def check(run: Run) -> None:
-    """Checks that there is a reader, and runs to read.
-
-    Raises:
-      UserError: there is none, or the runs are too short.
-    """
+    """Checks that there is a reader, and runs to read."""
     fields = run.config.answer
     trainer = READERS.check(run, fields.model, MODEL)
     if TUNED in fields.systems and not trainer.config.train.early:

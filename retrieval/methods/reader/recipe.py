@@ -199,11 +199,7 @@ def towers_of(run: Run) -> Run:
 
 
 def check_towers(towers: Run, field: str) -> None:
-    """Checks that a run has two towers whose paragraphs are one embedding each.
-
-    Raises:
-      UserError: it has not.
-    """
+    """Checks that a run has two towers whose paragraphs are one embedding each."""
     if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
         raise UserError(
             f"{field} takes the question tower and the embeddings of paragraphs of config.base, and {towers.place} has "

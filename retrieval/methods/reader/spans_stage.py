@@ -250,11 +250,7 @@ def read(system: str, early: int) -> list[str | Read]:
 
 
 def check(run: Run) -> None:
-    """Checks that there are questions, and passages with an index.
-
-    Raises:
-      UserError: there are none.
-    """
+    """Checks that there are questions, and passages with an index."""
     config, fields, source = run.config, run.config.spans, run.before(FOLDER)
     needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
     if fields.early:

@@ -88,9 +88,6 @@ def sample(
       keys_R: a random key of each source, so that its texts do not depend on the batch that it is in.
       count: W, how many texts.
       temperature: below 1 the probable tokens are drawn more often than the model says.
-
-    Raises:
-      UserError: as `greedy`, or an option is out of its range.
     """
     if not temperature > 0:
         raise UserError(f"sampling: temperature {temperature}: take one above 0")
@@ -108,9 +105,6 @@ def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int =
     """The best texts of a search that keeps `width` of them each time, best first.
 
     Where there are fewer texts, the last have a log-probability of -inf and mean nothing.
-
-    Raises:
-      UserError: as `greedy`.
     """
 
     def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:

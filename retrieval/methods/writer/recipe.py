@@ -78,11 +78,7 @@ class Seq2SeqRecipe(Recipe):
         return self.config.model.writer.pre_norm
 
     def takes_encoder(self, other: Recipe) -> bool:
-        """As `Recipe.takes_encoder`.
-
-        Raises:
-          UserError: the encoder of the other has its norms in other places.
-        """
+        """As `Recipe.takes_encoder`."""
         if (takes := super().takes_encoder(other)) and self.pre_norm:
             raise UserError(
                 f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
