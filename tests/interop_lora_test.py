@@ -179,6 +179,33 @@ def test_an_adapter_that_sentence_transformers_saved_is_loaded(run, tmp_path):
     assert_same(retrieval.load(tmp_path).encode_queries(exported.QUERIES), model.encode_query(exported.QUERIES))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trainable_token_indices": [1, 7]},
+        {"target_modules": ["query", "word_embeddings"]},
+        {"modules_to_save": ["word_embeddings"]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_tables_of_tokens_are_merged_as_peft_merges_them(options, tmp_path):
+    base = write_base(tmp_path / "base", "bert")
+    fields = {"target_modules": ["query"], "r": 2} | options
+    model = peft.get_peft_model(transformers.AutoModel.from_pretrained(base), peft.LoraConfig(**fields))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.2 * torch.randn(parameter.shape)
+    model.save_pretrained(tmp_path / "adapter")
+    before = {name: value.numpy() for name, value in transformers.AutoModel.from_pretrained(base).state_dict().items()}
+    merged = peft_folder.read(tmp_path / "adapter").merged(before)
+    expected = {name: value.numpy() for name, value in model.merge_and_unload().state_dict().items()}
+    table = "embeddings.word_embeddings.weight"
+    assert not np.array_equal(merged[table], before[table])
+    for name, value in expected.items():
+        np.testing.assert_allclose(merged[name], value, atol=1e-6, err_msg=name)
+
+
 def test_what_an_adapter_of_peft_does_besides_is_refused(tmp_path):
     base = write_base(tmp_path / "base", "bert")
     dense = {"target_modules": ["query"], "r": 2}
@@ -186,7 +213,6 @@ def test_what_an_adapter_of_peft_does_besides_is_refused(tmp_path):
         "dora": ({"use_dora": True}, "use_dora is True; only False"),
         "bias": ({"bias": "lora_only"}, "bias is 'lora_only'; only 'none'"),
         "lora_bias": ({"lora_bias": True}, "lora_bias is True; only False"),
-        "tokens": ({"trainable_token_indices": [1]}, "trainable_token_indices is"),
     }.items():
         model = peft.get_peft_model(transformers.AutoModel.from_pretrained(base), peft.LoraConfig(**dense, **options))
         model.save_pretrained(tmp_path / name)
