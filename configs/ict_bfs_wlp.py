@@ -46,7 +46,7 @@ def _paper() -> ConfigDict:
     config.train.update(steps=100_000, batch_size=8192)
     config.train.update(optimizer="adam", learning_rate=1e-4, warmup_ratio=0.1)
     config.train.update(weight_decay=0.0, adam_epsilon=1e-6, clip_norm=1.0)
-    # Pairs of Wikipedia fill 59 % of a text per row (docs/scale.md#packing-how-full-rows-get). A TPU computes rows in steps of 128.
+    # Pairs of Wikipedia fill 59 % of a text per row (docs/scale.md). A TPU computes rows in steps of 128.
     config.data.pack.update(query=0.62, query_row=128, document=0.6, document_row=384)
     return config
 
