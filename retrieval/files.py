@@ -62,10 +62,9 @@ def atomic(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming_failures(path: Path) -> Iterator[None]:
-    """Around what writes a file.
+    """Around what writes below a path: that the disk is full or broken comes as an `OSError` that names a path.
 
-    Raises:
-      OSError: the disk is full or broken; with its number and the path, whatever the library that writes makes of it.
+    Whatever the library that writes makes of it.
     """
     try:
         yield
@@ -73,7 +72,7 @@ def naming_failures(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         number = disk_failure(error)
-        if number is None or getattr(error, "filename", None):
+        if number not in _OF_DISKS or getattr(error, "filename", None):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
 
@@ -93,7 +92,10 @@ def scratch(folder: Path | None = None) -> Iterator[Path]:
     What a kill leaves below `folder` is removed by `remove_temporaries`. Of the system's nobody knows, and embeddings
     of millions of texts may fill its disk.
     """
-    with tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{os.getpid()}-", dir=folder) as name:
+    with (
+        naming_failures(folder or Path(tempfile.gettempdir())),
+        tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{os.getpid()}-", dir=folder) as name,
+    ):
         yield Path(name)
 
 

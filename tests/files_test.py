@@ -7,10 +7,12 @@ import json
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import write
+from conftest import REPOSITORY, write
+from support import tiny
 
 from retrieval import files
 from retrieval.data.corpora import source_paths
@@ -18,6 +20,9 @@ from retrieval.data.labelled import json_array, pair_shards
 from retrieval.errors import UserError
 from retrieval.libraries import figures
 from retrieval.parsing import foreign_json, text_files
+from retrieval.pipeline import runner
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path):
@@ -73,6 +78,30 @@ def test_a_disk_that_takes_no_more_is_named_with_the_path(tmp_path, kind):
     assert failed.value.errno in (errno.EFBIG, errno.ENOSPC)
     assert "/a" in failed.value.filename or "-a" in failed.value.filename
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_without_a_path_is_named_with_the_folder(tmp_path, monkeypatch, own_table):
+    """Where a stage or a library writes plainly: in the run's folder, in one of `scratch`, or in the system's."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    run = Run(tiny.make_config("bm25"), tmp_path / "run", REPOSITORY / "requirements.lock")
+
+    def fill(run):
+        with (run.folder / "out").open("wb", buffering=0) as file, no_file_above(1_000):
+            while True:
+                file.write(bytes(2_000))
+
+    def fill_scratch(*given):
+        with files.scratch(*given) as folder:
+            (folder / "sub").mkdir()
+            fill(SimpleNamespace(folder=folder))
+
+    own_table(STAGES, {"filling": Stage(fill, writes=("out",))})
+    runner.open_run(run)
+    for fails, place in ((lambda: runner.run_stage(run, "filling"), run.folder), (fill_scratch, tmp_path)):
+        with pytest.raises(OSError) as failed:
+            fails()
+        assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(place))
 
 
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import save_file
-from support import bert_folders, exported
+from support import bert_folders, exported, served
 from support.tiny import make_run
 
 import retrieval
@@ -227,10 +227,17 @@ def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, in
     )
     score = ((standard(x @ W1.T + B1) * SCALE + SHIFT) @ W2[:1].T + B1[:1]).item()
     run = make_run("bm25", inputs, tmp_path / "run", **{"model.dtype": "float32"})
-    found = RERANKERS.open(run, str(folder), "config.rerank.model").scores_of(
-        "the fox", [Candidate("", "", "a dog " * 9)]
-    )
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-score)) if activation == "Sigmoid" else score, atol=1e-4)
+    reranker = RERANKERS.open(run, str(folder), "config.rerank.model")
+    found, probability = reranker.scores_of("the fox", [Candidate("", "", "a dog " * 9)]), 1 / (1 + np.exp(-score))
+    np.testing.assert_allclose(found, probability if activation == "Sigmoid" else score, atol=1e-4)
+    # Over HTTP the pair is cut to the folder's length, too; the logit is that of TEI's `raw_scores`.
+    asked = served.client(reranker=reranker)
+    body = {"query": "the fox", "texts": ["a dog " * 9], "truncate": True}
+    for raw, expected in ((True, score), (False, probability)):
+        (answer,) = asked.post("/rerank", json=body | {"raw_scores": raw}).json()
+        assert answer["score"] == pytest.approx(expected, abs=1e-4)
+    body = {"query": "the fox", "documents": body["texts"]}
+    assert asked.post("/api/rerank", json=body).json()["results"][0]["score"] == pytest.approx(found.item())
     set_keys(folder / "4_Dense" / "config.json", out_features=2)
     with pytest.raises(UserError, match="copy both again"):
         RERANKERS.check(run, str(folder), "config.rerank.model")

@@ -96,8 +96,9 @@ def test_its_model_reranks_from_python(trained):
     assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []
     scorer = TRAINED["reranker"].open(trained, "", "")
     rows, scores = scorer.rows_of("what does the red fox eat?", documents), [expected[each.id] for each in documents]
-    np.testing.assert_allclose(scorer.scores_of_rows(rows), scores, atol=1e-5)
-    np.testing.assert_allclose(scorer.probabilities(scorer.scores_of_rows(rows)), np.exp(scores), atol=1e-5)
+    logits = scorer.logits(rows)
+    np.testing.assert_allclose(scorer.scores_of_logits(logits), scores, atol=1e-5)
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), np.exp(scores), atol=1e-5)
     with_room = scorer.rows_of("what does the red fox eat?", documents, 1)
     assert [ids != longer for ids, longer in zip(rows, with_room)] == [False, False, True, False]
     with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):

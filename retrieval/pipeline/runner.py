@@ -108,13 +108,18 @@ def run_stage(run: WorkDirectory, name: str) -> None:
         with downloads.one_disk(run, name):
             if run.copy and not hosts.is_first():
                 _verify_needs(run, name)  # what has been copied down
-            details = stage.function(run)
+            details = _results(run, stage)
     else:
-        details = hosts.on_first(lambda: stage.function(run))
+        details = hosts.on_first(lambda: _results(run, stage))
     seconds = time.perf_counter() - began
     record = begun | {"done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
     hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
     _log.info("%s: done in %.0f s", name, seconds)
+
+
+def _results(run: WorkDirectory, stage: Stage) -> Any:
+    with files.naming_failures(run.folder):
+        return stage.function(run)
 
 
 def _read(run: WorkDirectory, name: str) -> None:

@@ -47,7 +47,7 @@ class PairScorer(Protocol):
         ...
 
     def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
-        """The token ids of a query with each document, for `scores_of_rows`.
+        """The token ids of a query with each document, for `logits`.
 
         Args:
           room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
@@ -55,12 +55,12 @@ class PairScorer(Protocol):
         """
         ...
 
-    def scores_of_rows(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """The scores of a few pairs, float32 [N], as `scores_of` gives them."""
+    def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """The logit of each of a few pairs, float32 [N]: its sigmoid says how likely the document is relevant."""
         ...
 
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Of scores, how likely it is that the document answers the query: from 0 to 1, in the same order."""
+    def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
+        """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
         ...
 
     def compile(self, count: int) -> None:

@@ -15,6 +15,7 @@ from retrieval.serving.answers import Query, written
 from retrieval.serving.engine import Engine
 from retrieval.serving.errors import RefusedError
 from retrieval.serving.requests import Field, Given, Operation
+from retrieval.serving.rerank_routes import best_first
 from retrieval.serving.responses import json_response
 from retrieval.serving.service import Service
 
@@ -95,10 +96,9 @@ async def _encode(engine: Engine, given: Given) -> Response:
 
 
 async def _rerank(engine: Engine, given: Given) -> Response:
-    scores_N, _ = await engine.rerank(given["query"], given["documents"], "documents")
-    results = [
-        {"index": place, "score": scores_N[place].item()} for place in np.argsort(-scores_N, kind="stable").tolist()
-    ]
+    logits_N, _ = await engine.rerank(given["query"], given["documents"], "documents")
+    scores_N = engine.service.reranker.scores_of_logits(logits_N)
+    results = [{"index": place, "score": score} for place, score in best_first(logits_N, scores_N)]
     return json_response(written({"results": results}))
 
 

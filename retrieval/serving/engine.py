@@ -137,7 +137,7 @@ class Engine:
     async def rerank(
         self, query: str, documents: Sequence[Any], field: str, truncate: bool = True
     ) -> tuple[np.ndarray, int]:
-        """The score of each document, float32 [N], and the tokens of all pairs.
+        """The logit of each document, float32 [N], and the tokens of all pairs.
 
         Raises:
           RefusedError: there is no reranker.
@@ -155,7 +155,7 @@ class Engine:
         count = self._tokens(rows, field)
 
         def item(places: list[int]) -> Callable[[], Sequence[float]]:
-            return lambda: reranker.scores_of_rows([rows[place] for place in places]).tolist()
+            return lambda: reranker.logits([rows[place] for place in places]).tolist()
 
         return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
 

@@ -102,7 +102,7 @@ class Operation(NamedTuple):
         if not self.fields:
             return dict(request.path_params)  # whatever a monitor adds to the address
         fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
-        if is_post and not self.is_foreign and (name := next(iter(request.query_params), "")):
+        if is_post and not self.is_foreign and (name := next(iter(request.query_params), None)) is not None:
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
         longest = limits.inputs_body if self.is_foreign else limits.body
         given: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
@@ -126,7 +126,7 @@ class Operation(NamedTuple):
 
 def _of_address(request: Request) -> dict[str, str]:
     counts = Counter(name for name, _ in request.query_params.multi_items())
-    if twice := next((name for name, count in counts.items() if count > 1), ""):
+    if (twice := next((name for name, count in counts.items() if count > 1), None)) is not None:
         raise UserError(
             f"'{terminal.one_line(twice)[:100]}' is there twice: leave one out; between names of a list are commas"
         )

@@ -31,7 +31,7 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
         Field("model", requests.text(1000), "documents: as /v1/models names it; by default the one that there is"),
         Field("top_n", requests.whole(1), "documents: how many results there are; by default all"),
         Field("return_documents", SWITCH, "documents: whether results have their text", False),
-        Field("raw_scores", SWITCH, "texts: whether scores are as the model gives them, or probabilities", False),
+        Field("raw_scores", SWITCH, "texts: whether scores are logits, or probabilities", False),
         Field("return_text", SWITCH, "texts: whether results have their text", False),
         Field("truncate", SWITCH, "texts: whether long ones are cut; otherwise they are refused", False),
     )
@@ -49,11 +49,11 @@ async def _rerank(engine: Engine, given: Given) -> Response:
     if given["texts"]:
         return json_response(await _of_texts(engine, given))
     documents = [{"text": each} if isinstance(each, str) else each for each in given["documents"]]
-    scores_N, tokens = await engine.rerank(given["query"], documents, "documents")
+    logits_N, tokens = await engine.rerank(given["query"], documents, "documents")
     results = [
         {"index": place, "relevance_score": score}
         | ({"document": documents[place]} if given["return_documents"] else {})
-        for place, score in _best_first(engine, scores_N)[: given["top_n"]]
+        for place, score in best_first(logits_N, _probabilities(logits_N))[: given["top_n"]]
     ]
     about = {"id": f"r-{next(_numbers)}", "model": engine.name, "results": results}
     meta = {"usage": {"total_tokens": tokens}, "meta": {"api_version": {"version": "2"}}}
@@ -62,17 +62,20 @@ async def _rerank(engine: Engine, given: Given) -> Response:
 
 async def _of_texts(engine: Engine, given: Given) -> bytes:
     texts = given["texts"]
-    scores_N, _ = await engine.rerank(given["query"], texts, "texts", given["truncate"])
+    logits_N, _ = await engine.rerank(given["query"], texts, "texts", given["truncate"])
+    shown_N = logits_N if given["raw_scores"] else _probabilities(logits_N)
     return written(
         [
             {"index": place, "score": score} | ({"text": texts[place]} if given["return_text"] else {})
-            for place, score in _best_first(engine, scores_N, given["raw_scores"])
+            for place, score in best_first(logits_N, shown_N)
         ]
     )
 
 
-def _best_first(engine: Engine, scores_N: np.ndarray, raw: bool = False) -> list[tuple[int, float]]:
-    """The places of documents in the order of their scores, of equals the first; with scores, or with probabilities."""
-    reranker = engine.service.reranker
-    shown_N = scores_N if raw or not reranker else reranker.probabilities(scores_N)
-    return [(place, shown_N[place].item()) for place in np.argsort(-scores_N, kind="stable").tolist()]
+def best_first(logits_N: np.ndarray, shown_N: np.ndarray) -> list[tuple[int, float]]:
+    """The places of documents in the order of their logits, of equals the first, with what is shown of each."""
+    return [(place, shown_N[place].item()) for place in np.argsort(-logits_N, kind="stable").tolist()]
+
+
+def _probabilities(logits_N: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -logits_N))

@@ -57,7 +57,7 @@ def documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, 
     folder, of_corpus = collection.embeddings(), collection.name == CORPUS
     ids, rows, texts = _stored(run, collection)
     in_order = [id for id, _ in itertools.groupby(ids)]
-    if again := next((id for id, count in Counter(in_order).items() if count > 1), ""):
+    if (again := next((id for id, count in Counter(in_order).items() if count > 1), None)) is not None:
         raise UserError(f"{folder}: two passages have the id '{again}', and other systems would keep one: rename it")
     is_cut = len(in_order) < len(ids)
 

@@ -1,8 +1,21 @@
 """Stand-ins for what a service has: towers and a reranker that make numbers of texts by a rule."""
 
 import numpy as np
+from starlette.testclient import TestClient
 
 from retrieval.api.text_rows import Card, TextRows
+from retrieval.serving import app
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+
+def client(service=None, limits=None, keys=None, hosts=(), **parts):
+    """A client of a server of these parts, or of a service."""
+    values = {"titles": {"bm25": "BM25"}, "passages": 7, "search": None, "marked": None} | parts
+    service = service or Service(**values)
+    return TestClient(
+        app.make_app(lambda: service, limits or Limits(), hosts, name="guide", keys=keys), raise_server_exceptions=False
+    )
 
 
 class Towers:
@@ -43,13 +56,13 @@ class Reranker:
         return rows
 
     def scores_of(self, query, documents):
-        return self.scores_of_rows(self.rows_of(query, documents))
+        return self.logits(self.rows_of(query, documents))
 
-    def scores_of_rows(self, rows):
+    def logits(self, rows):
         return np.asarray([self._score(row) for row in rows] if self._score else np.arange(len(rows)), np.float32)
 
-    def probabilities(self, scores):
-        return 1 / (1 + np.exp(-scores))
+    def scores_of_logits(self, logits):
+        return logits
 
     def compile(self, count):
         pass

@@ -120,6 +120,11 @@ class CrossEncoder(nnx.Module):
             x_BH = self.activation(self.pooler(x_BH))
         return self.classifier(dropout(x_BH, self.encoder.config.dropout, key))
 
+    def logits(self, pairs: Text) -> jax.Array:
+        """Logits of relevance, float32 [B]: of two classes their difference."""
+        logits_BC = self(pairs, None)
+        return logits_BC[:, 0] if self.classes == 1 else logits_BC[:, 1] - logits_BC[:, 0]
+
     def scores(self, pairs: Text) -> jax.Array:
         """What passages are ranked by, float32 [B], whatever other pairs are in the batch."""
         score_B = relevance(self(pairs, None))

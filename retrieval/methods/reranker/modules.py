@@ -28,10 +28,13 @@ class ModularCrossEncoder(nnx.Module):
         """The encoder of pairs."""
         return self.tower.encoder
 
+    def logits(self, pairs: Text) -> jax.Array:
+        """As `CrossEncoder.logits`."""
+        return self.tower(pairs, dropout_key=None)[:, 0]
+
     def scores(self, pairs: Text) -> jax.Array:
         """As `CrossEncoder.scores`."""
-        score_B = self.tower(pairs, dropout_key=None)[:, 0]
-        return jax.nn.sigmoid(score_B) if self.sigmoid else score_B
+        return jax.nn.sigmoid(self.logits(pairs)) if self.sigmoid else self.logits(pairs)
 
 
 def is_modular(folder: EncoderFolder) -> bool:

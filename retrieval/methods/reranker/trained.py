@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -48,11 +48,17 @@ def pair_of(vocabulary: Vocabulary) -> PairTemplate:
 
 
 def pair_scorer(
-    config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, pair: PairTemplate, mesh: jax.sharding.Mesh
+    config: ConfigDict,
+    model: CrossEncoder | ModularCrossEncoder,
+    pair: PairTemplate,
+    mesh: jax.sharding.Mesh,
+    value: Literal["scores", "logits"] = "scores",
 ) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
     """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape. Args are `OnMesh`'s."""
     sep_id, place = pair.change
-    return OnMesh(config, model, sep_id, mesh, place).compiled(lambda model, pairs: model.scores(pairs)[:, None])
+    return OnMesh(config, model, sep_id, mesh, place).compiled(
+        lambda model, pairs: getattr(model, value)(pairs)[:, None]
+    )
 
 
 class JoinedRows(NamedTuple):
@@ -104,7 +110,9 @@ class Reranker:
         mesh = local_mesh(config)
         self._devices, self._batch_tokens = mesh.size, config.encode.batch_tokens
         pair = PairTemplate() if isinstance(rows, JudgedRows) else pair_of(vocabulary)
-        self._score = pair_scorer(config, model, pair, mesh)(parameters_of(model))
+        parameters = parameters_of(model)
+        self._score = pair_scorer(config, model, pair, mesh)(parameters)
+        self._logit = pair_scorer(config, model, pair, mesh, "logits")(parameters)
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
@@ -114,23 +122,24 @@ class Reranker:
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
-        return self.scores_of_rows(self.rows_of(query, documents))
+        return self.scores_of_logits(self.logits(self.rows_of(query, documents)))
 
     def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
         """As `PairScorer.rows_of`."""
         rows = self._rows.with_room(room) if room else self._rows
         return rows.of(rows.begin([query]) * len(documents), documents)
 
-    def scores_of_rows(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """As `PairScorer.scores_of_rows`."""
+    def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """As `PairScorer.logits`."""
         parts = [self._few(rows[start : start + _FEW])[:, 0] for start in range(0, len(rows), _FEW)]
         return np.concatenate([np.zeros(0, np.float32), *parts])
 
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """As `PairScorer.probabilities`: a score is a probability, its logarithm, or a logit."""
-        if self._model.sigmoid:
-            return scores
-        return np.exp(scores) if self._model.classes == 2 else np.exp(-np.logaddexp(0, -scores))
+    def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
+        """As `PairScorer.scores_of_logits`: a score is a probability, its logarithm, or the logit."""
+        if not self._model.sigmoid and self._model.classes == 1:
+            return logits
+        logarithms = -np.logaddexp(0, -logits)
+        return np.exp(logarithms) if self._model.sigmoid else logarithms
 
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""
@@ -179,7 +188,7 @@ class Reranker:
         return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
 
     def _few(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        return encoding.encode_few(rows, self._score, self._rows.length, self._devices)
+        return encoding.encode_few(rows, self._logit, self._rows.length, self._devices)
 
 
 class _Rerankers(TrainedKind):
