@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.labelled.labelled_format import Reading, Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 
@@ -47,7 +47,7 @@ def read(path, settings=NONE):
     form = labelled_format.format_of(path, settings)
     form.check(path, settings)
     counts = Counts()
-    return list(form.read(path, counts, settings, path.parent, 100)), counts
+    return list(form.read(path, Reading(settings, path.parent, 100, counts))), counts
 
 
 def scored(query, positives, negatives, scores):

@@ -82,8 +82,8 @@ def test_a_named_format_of_labelled_examples_is_read(tables, tmp_path, first, li
     class Bars(LabelledFormat):
         name, what, setting, example = "bars", "bars", "bars", line
 
-        def read(self, path, counts, settings, folder, pool):
-            yield example("q", [Candidate("", "", "a")], [], str(path), counts)
+        def read(self, path, reading):
+            yield example("q", [Candidate("", "", "a")], [], str(path), reading.counts)
 
     Bars.first = first
     labelled_format.register(Bars)

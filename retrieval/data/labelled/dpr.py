@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.data.labelled import json_array, record_examples
 from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
-from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, register
 from retrieval.data.labelled.record_fields import LISTED
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -78,5 +78,5 @@ class Dpr(LabelledFormat):
     )
     first = "["
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        return read(path, counts)
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        return read(path, reading.counts)

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrieval.data.corpora import source_paths
+from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.record_fields import Shape
-from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError, listed
 from retrieval.parsing import parquet_files, text_files
-from retrieval.registry import Table
 from retrieval.runtime import hub_datasets
 
 _log = logging.getLogger(__name__)
@@ -64,52 +63,42 @@ class Settings(NamedTuple):
         return [path for name in given for path in (files(name) if hub_datasets.is_name(name) else [Path(name)])]
 
 
-class LabelledFormat:
+class Reading(NamedTuple):
+    """How a file of labelled examples is read.
+
+    Attributes:
+      settings: what the config says about it.
+      folder: where temporary files may lie.
+      pool: negatives that a query keeps.
+      counts: of what is left out.
+      in_order: whether the examples must stand in the order of the file, each with all of its negatives.
+    """
+
+    settings: Settings
+    folder: Path
+    pool: int
+    counts: Counts
+    in_order: bool = False
+
+
+class LabelledFormat(Format[Path, Reading, Example]):
     """A format of labelled examples. A format of one's own overrides `read`, and what else differs.
 
     Attributes:
-      name: of the format.
-      what: what people call it.
-      setting: the setting that takes it, in words.
-      example: a line of it, with ⇥ for a tab and ⏎ for the end of a line.
       first: the first character of its files, '[' or '{', if they are JSON.
       of_pages: whether an example is a page, whose negatives were seen beside its positives. A query is a user then,
         who has many pages, and those of an evaluation set may be of the same users.
     """
 
-    name: str
-    what: str
-    setting: str
-    example: str
     first: str = ""
     of_pages: bool = False
-
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        """The examples of a file, one after the other.
-
-        Args:
-          counts: what is left out is counted there.
-          folder: where temporary files may lie.
-          pool: negatives that a query keeps.
-
-        Raises:
-          UserError: the file is not what the format says.
-        """
-        raise NotImplementedError(f"the format '{self.name}' of labelled examples reads nothing")
-
-    def read_in_order(self, path: Path, counts: Counts, settings: Settings, folder: Path) -> Iterator[Example]:
-        """The examples in the order of the file. Arguments and errors are those of `read`.
-
-        A format whose `read` has another order, or leaves negatives out, overrides this.
-        """
-        return self.read(path, counts, settings, folder, sys.maxsize)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         """The examples one after the other, to look at the first before a run. Errors are those of `read`.
 
         A format that has to read all before it gives the first overrides this. Texts may be missing then.
         """
-        return self.read_in_order(path, Counts(), settings, path.parent)
+        return self.read(path, Reading(settings, path.parent, sys.maxsize, Counts(), in_order=True))
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         """Whether a file without a named format is of this one.
@@ -123,28 +112,15 @@ class LabelledFormat:
         return False
 
     def shape(self, path: Path, settings: Settings) -> Shape:
-        """What the examples of a file are.
-
-        Raises:
-          UserError: its first record does not tell.
-        """
+        """What the examples of a file are, as its first record tells."""
         return Shape(self.what, is_apart=self.of_pages)
 
     def check(self, path: Path, settings: Settings) -> None:
-        """Checks that a file of this format can be read with the settings.
-
-        Raises:
-          UserError: a setting is missing.
-        """
+        """Checks that the settings are enough to read a file of this format."""
 
 
-LABELLED: Table[LabelledFormat] = Table("format", "retrieval.data.labelled", "format")
-
-
-def register(kind: type[LabelledFormat]) -> type[LabelledFormat]:
-    """Adds a format to LABELLED. To be used as a decorator."""
-    LABELLED.register(kind.name, kind())
-    return kind
+LABELLED: Formats[LabelledFormat] = Formats("format", "retrieval.data.labelled", "format")
+register = LABELLED.add
 
 
 def format_of(path: Path, settings: Settings) -> LabelledFormat:
@@ -244,7 +220,7 @@ def grouped(
       UserError: a file is not what its format says.
     """
     counts = Counts()
-    examples = (example for path in paths for example in _read(path, settings, folder, pool, counts))
+    examples = (example for path in paths for example in _read(path, Reading(settings, folder, pool, counts)))
     with grouping.grouped(itertools.chain(more, examples), folder, pool, counts, seed=settings.seed) as groups:
         yield groups, counts
 
@@ -255,11 +231,11 @@ def in_order(paths: Sequence[Path], settings: Settings, folder: Path) -> Iterato
     What is left out is not counted: `grouped` reads the same files.
     """
     for path in paths:
-        yield from format_of(path, settings).read_in_order(path, Counts(), settings, folder)
+        yield from format_of(path, settings).read(path, Reading(settings, folder, sys.maxsize, Counts(), in_order=True))
 
 
-def _read(path: Path, settings: Settings, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:
-    form = format_of(path, settings)
-    form.check(path, settings)
-    _log.info("%s: %s", path, form.shape(path, settings).what)
-    return form.read(path, counts, settings, folder, pool)
+def _read(path: Path, reading: Reading) -> Iterator[Example]:
+    form = format_of(path, reading.settings)
+    form.check(path, reading.settings)
+    _log.info("%s: %s", path, form.shape(path, reading.settings).what)
+    return form.read(path, reading)

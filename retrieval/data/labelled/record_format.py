@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval.data.labelled import id_texts, record_examples, record_fields
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.labelled_format import LabelledFormat, Settings
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.labelled.record_fields import Layout, Shape
 from retrieval.errors import UserError
 
@@ -38,13 +38,15 @@ class RecordFormat(LabelledFormat):
             return record_examples.layout_of(record_fields.renamed(record, names, at), names, at)
         raise UserError(f"{path}: no record in it; copy or download it again, or leave it out")
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`."""
-        names = record_fields.named(settings.fields)
-        ids = self.layout(path, names).ids
+        names, counts = record_fields.named(reading.settings.fields), reading.counts
+        has_ids = any(self.layout(path, names).ids)
         with (
-            id_texts.opened(settings, folder) if any(ids) else contextlib.nullcontext(record_examples.WRITTEN) as texts
-        ):
+            id_texts.opened(reading.settings, reading.folder)
+            if has_ids
+            else contextlib.nullcontext(record_examples.WRITTEN)
+        ) as texts:
             yield from record_examples.examples(self.records(path, counts, names), counts, names, texts)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.data.sets import msmarco
 from retrieval.errors import UserError
 from retrieval.runtime import hub_datasets
@@ -23,8 +23,8 @@ class Triples(LabelledFormat):
     setting = "--config.pairs.files=triples.train.tsv,…"
     example = "q⇥positive⇥negative"
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        return msmarco.read_triples(path, counts)
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        return msmarco.read_triples(path, reading.counts)
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         texts = line.split("\t")
@@ -51,13 +51,11 @@ class IdTriples(LabelledFormat):
     )
     example = "1000094⇥5399011⇥4239068"
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        queries, collection = Path(settings.queries), Path(settings.collection)
-        return msmarco.read_id_triples(path, queries, collection, folder, pool, counts)
-
-    def read_in_order(self, path: Path, counts: Counts, settings: Settings, folder: Path) -> Iterator[Example]:
-        queries, collection = Path(settings.queries), Path(settings.collection)
-        return msmarco.read_id_triples_in_order(path, queries, collection, folder, counts)
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        queries, collection = Path(reading.settings.queries), Path(reading.settings.collection)
+        if reading.in_order:
+            return msmarco.read_id_triples_in_order(path, queries, collection, reading.folder, reading.counts)
+        return msmarco.read_id_triples(path, queries, collection, reading.folder, reading.pool, reading.counts)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         return (triple for _, triple in msmarco.read_ids(path))

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data.labelled.grouping import Counts, Example, example
-from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
+from retrieval.data.labelled.grouping import Example, example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.errors import UserError
 from retrieval.methods.mind import mind_set
 
@@ -19,7 +19,8 @@ class MindClicks(LabelledFormat):
     example = "1⇥U1⇥11/13/2019 9:05:58 AM⇥N1⇥N3-1 N4-0"
     of_pages = True
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        settings, counts = reading.settings, reading.counts
         news = mind_set.read_news(Path(settings.collection))
         for impression in mind_set.read_behaviors(path, news, counts):
             at = f"{path}, impression '{impression.id}'"

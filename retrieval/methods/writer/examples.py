@@ -29,8 +29,8 @@ from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker
 from retrieval.data.examples.token_rows import Record, single
 from retrieval.data.labelled import labelled_format
-from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.labelled_format import LabelledFormat, Settings
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
@@ -217,13 +217,14 @@ class GeneratedQuestions(LabelledFormat):
     example = '{"_id": "d7", "text": "a question", "answer": "an answer", "log_probability": -3.2}'
     first = "{"
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
-        passages = _passages(Path(settings.collection))
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        collection, counts = reading.settings.collection, reading.counts
+        passages = _passages(Path(collection))
         for document, written in itertools.groupby(read(path), key=lambda line: line.document):
             passage = next((passage for passage in passages if passage.id == document), None)
             if passage is None:
                 raise UserError(
-                    f"{path}: the passage '{document}' is not in {settings.collection}, or stands before another one "
+                    f"{path}: the passage '{document}' is not in {collection}, or stands before another one "
                     "there: name the passages that the questions were written of in config.pairs.collection"
                 )
             for line in written:
@@ -253,13 +254,13 @@ class SquadAnswers(LabelledFormat):
     example = reqa.SquadFiles.example
     first = "{"
 
-    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         for paragraph in reqa.paragraphs(path):
             for question, placed in paragraph.questions:
                 if placed:
                     yield Example(question, (Candidate("", placed[0][1], paragraph.text),))
                 else:
-                    counts.leave_out("questions whose answer is not in its paragraph", f"{path}, '{question}'")
+                    reading.counts.leave_out("questions whose answer is not in its paragraph", f"{path}, '{question}'")
 
 
 def _passages(place: Path) -> Iterator[Candidate]:
