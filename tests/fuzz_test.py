@@ -18,8 +18,9 @@ from retrieval import files
 from retrieval.data.corpora import articles, sources
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.labelled import dpr, grouping, jsonl_pairs
+from retrieval.data.labelled import dpr, grouping
 from retrieval.data.labelled.grouping import Counts
+from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, natural_questions, reqa
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -67,7 +68,7 @@ def is_refused(path, read) -> bool:
 SET_LEVEL = re.compile(
     r"not one question|no query is left|no grade of the queries|the field '(data|_id)'|not a JSON object|"
     r"neither \S+ nor|a JSON array of obj|"
-    r"no (query|passage|topic|judgement) in it"
+    r"no (query|passage|topic|judgement|record) in it"
 )
 
 
@@ -199,9 +200,13 @@ def use_examples(path, read):
         use_set(grouping.evaluation_set("labelled", groups), path.parent / "set") if examples else None
 
 
+def read_lines(path, counts):
+    return LABELLED["jsonl"].read(path, Reading(Settings(), path.parent, 9, counts))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "encode", "read"),
-    [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, jsonl_pairs.read)],
+    [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, read_lines)],
 )
 def test_labelled_examples(rounds, tmp_path, name, value, encode, read):
     path = tmp_path / name

@@ -8,8 +8,9 @@ import tracemalloc
 import pytest
 from conftest import write
 
-from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
+from retrieval.data.labelled import dpr, grouping, json_array
 from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, msmarco, reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
@@ -59,81 +60,17 @@ def test_a_broken_question_of_dpr(tmp_path, record, message):
         list(dpr.read(path, Counts()))
 
 
-ROWS = [
-    {"query": "q", "positives": ["a", "b"], "negatives": ["c"]},
-    {"query": "q", "pos": ["a", "b"], "neg": ["c"], "prompt": "other fields mean nothing"},
-    {"anchor": "q", "positive": ["a", "b"], "negative": "c"},
-    {"query": "q", "positives": ["a", "b"], "hard_negatives": ["c"]},
-    {"question": "q", "positive_passages": [{"text": "a"}, {"text": "b"}], "negative_passages": [{"text": "c"}]},
-]
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_the_fields_of_json_lines(tmp_path, row):
-    path = write(tmp_path / "x.jsonl", b"\xef\xbb\xbf" + json.dumps(row).encode() + b"\r\n\r\n")
-    assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a", "b"), texts("c"))]
-
-
 def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
     """A negative '0' that is another text than the positive '0' stays; cut or whole, one text has one id."""
     row = {"query": "q", "positives": [{"docid": 0, "text": "a b"}], "negatives": [{"docid": 0.0, "text": "c"}]}
     same = {"query": "r", "positives": [{"docid": "0", "text": "a b"}], "negatives": [{"docid": "0", "text": "a"}]}
-    counts = Counts()
-    found = list(jsonl_pairs.read(write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, (row, same)))), counts))
+    path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, (row, same)))), Counts()
+    found = list(LABELLED["jsonl"].read(path, Reading(Settings(), tmp_path, 9, counts)))
     assert found[0] == Example("q", texts("a b"), texts("c"))
     assert found[1].negatives == (Candidate("0", "", "a"),)
     assert counts.left_out == {"ids of examples in which one is of two texts": 1}
     groups, _ = group(found, tmp_path)
     assert {each.query: len(each.negatives) for each in groups} == {"q": 1, "r": 0}
-
-
-def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
-    ctxs = [
-        {"title": "", "text": "a", "hasanswer": True},
-        {"title": "", "text": "b", "hasanswer": True, "isgold": True},
-    ]
-    rows = [
-        {"question": "q", "answers": ["x", "y"], "ctxs": [*ctxs, {"title": "", "text": "c", "hasanswer": False}]},
-        {"question": "r", "answers": ["x"], "ctxs": ctxs[:1]},
-        {"question": "none", "answers": ["x"], "ctxs": [{"title": "", "text": "c"}]},
-    ]
-    path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))), Counts()
-    found = list(jsonl_pairs.read(path, counts))
-    assert found == [Example("q", texts("b"), texts("c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
-    left_out = {"examples without a positive": 1, "negatives that hold an answer": 1}
-    assert counts.left_out == left_out
-    array, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()  # which is what the retriever writes
-    assert list(dpr.read(array, counts)) == found and counts.left_out == left_out
-
-
-def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
-    passage = {"docid": 3, "title": "T", "text": "a"}
-    rows = [
-        {"query": "q", "positive_passages": [passage], "negative_passages": []},
-        {"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"},
-        {"query": "q", "positive": "a", "negatives": ["", " ", "d"]},
-        {"query": "q", "positive": ""},
-    ]
-    counts = Counts()
-    found = list(jsonl_pairs.read(write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))), counts))
-    assert found[0].positives == (Candidate("3", "T", "a"),)
-    assert found[1].negatives == texts("b", "c") and found[2].negatives == texts("d") and len(found) == 3
-    assert counts.left_out == {"empty texts": 3, "examples without a positive": 1}
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 2: not valid JSON"),
-        ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and there are positive; name it"),
-        ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages, answer, .* is needed"),
-        ('{"query": "q", "anchor": "r", "pos": "a"}', "line 2: one of query, .* there are both 'query' and 'anchor'"),
-        ('{"query": "q", "positive": 3}', "line 2, positive 1: the field 'positive' is missing or not a string"),
-    ],
-)
-def test_a_broken_line_of_json(tmp_path, line, message):
-    with pytest.raises(UserError, match=message):
-        list(jsonl_pairs.read(write(tmp_path / "x.jsonl", f"{json.dumps(ROWS[0])}\n{line}\n"), Counts()))
 
 
 def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):

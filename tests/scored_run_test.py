@@ -55,9 +55,7 @@ def logged(run):
 LISTS = [
     {
         "query": word,
-        "document_1": WORDS[number - 1],
-        "document_2": f"{word} {word}",
-        "document_3": WORDS[number - 2],
+        "documents": [WORDS[number - 1], f"{word} {word}", WORDS[number - 2]],
         "scores": [number / 4, 9 + number / 4, -number / 4],
     }
     for number, word in enumerate(WORDS[:9])
@@ -70,7 +68,7 @@ def test_a_list_with_scores_is_distilled_without_another_file(tmp_path, loss):
     execute(run)
     batch, vocabulary = batch_of(run)
     expected = {
-        (row["query"], row[f"document_{number}"]): row["scores"][number - 1] for row in LISTS for number in (1, 2, 3)
+        (row["query"], document): score for row in LISTS for document, score in zip(row["documents"], row["scores"])
     }
     found = {
         (words_of(query, vocabulary), words_of(text, vocabulary)): float(score)
@@ -115,7 +113,7 @@ def test_pairs_with_a_score_are_trained_on_by_their_order(tmp_path):
             r"loss=cosent compares cosines, .* config.model.normalize=True",
         ),
         (PAIRS, OF_COSINES | {"sets.labelled": "rows.jsonl"}, r"rows\.jsonl: two texts and how alike they are"),
-        ([LISTS[0] | {"scores": [1, 2]}], {}, r"rows\.jsonl, line 1: scores has 2 numbers, of 3 documents"),
+        ([LISTS[0] | {"scores": [1, 2]}], {}, r"rows\.jsonl, line 1: 2 numbers in scores, of 3 positives and 0 neg"),
         (LISTS, {"pairs.positives": 1}, r"examples have .* the scores of their record, in config.pairs.files"),
         (
             [{"query": "fox", "positive": "dog", "negative": "owl"}],

@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, sources
+from retrieval.data.labelled import grouping, labelled_format, sources
 from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups
 from retrieval.data.labelled.record_fields import Shape
 from retrieval.data.sets import beir, nq_dev, splits
@@ -165,9 +166,9 @@ def check_scores(writer: Run, config: ConfigDict) -> None:
         )
 
 
-def settings(config: ConfigDict) -> labelled_format.Settings:
+def settings(config: ConfigDict) -> Settings:
     """What the config says about files of labelled examples."""
-    return labelled_format.Settings.of(values_of(config, labelled_format.OPTIONS))
+    return Settings.of(values_of(config, labelled_format.OPTIONS))
 
 
 def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:
@@ -177,5 +178,5 @@ def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:
         yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
     if negatives.exists():
         asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
-        mined = jsonl_pairs.read(negatives / "negatives.jsonl", Counts())
+        mined = labelled_format.in_order([negatives / "negatives.jsonl"], Settings(), negatives)
         yield from (example for example in mined if example.query in asked)

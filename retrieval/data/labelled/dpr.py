@@ -2,18 +2,16 @@
 
     {"question": ..., "answers": [...], "positive_ctxs": [...], "negative_ctxs": [...], "hard_negative_ctxs": [...]}
 
-whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}; or what its retriever writes,
-whose `ctxs` are those of `record_examples`.
+whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled import json_array, record_examples
+from retrieval.data.labelled import json_array
 from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, register
-from retrieval.data.labelled.record_fields import LISTED
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
@@ -32,12 +30,9 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
     """
     for at, record in json_array.read(path):
         question = text_files.string(record, "question", at)
-        if LISTED in record:
-            positives, negatives = record_examples.listed(record, at, counts)
-        else:
-            positives = _contexts(record, "positive_ctxs", at)
-            hard = _negatives(record, "hard_negative_ctxs", at, counts)
-            negatives = hard or _negatives(record, "negative_ctxs", at, counts)
+        positives = _contexts(record, "positive_ctxs", at)
+        hard = _negatives(record, "hard_negative_ctxs", at, counts)
+        negatives = hard or _negatives(record, "negative_ctxs", at, counts)
         answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
         if labelled := example(question, positives, negatives, at, counts, answers):
             yield labelled

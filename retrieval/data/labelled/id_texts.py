@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from retrieval.data.labelled import labelled_format, record_values
+from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.record_fields import shown
 from retrieval.data.sets import msmarco
@@ -29,55 +29,29 @@ _TEXTS = ("text", "query", "passage", "document", "contents", "body")
 _TITLE = "title"
 
 
-class _Ids:
-    """Ids in place of their texts, to look at records before a run."""
-
-    def query(self, value: Any, field: str, at: str) -> str:
-        """The id."""
-        return identifiers.of_value(value, field, at)
-
-    def documents(self, value: Any, field: str, at: str) -> list[Candidate]:
-        """The ids; of a negative of sentence-transformers those of every system that found some."""
-        values = [id for ids in value.values() for id in ids or ()] if isinstance(value, dict) else value
-        ids = [identifiers.of_value(id, field, at) for id in record_values.items(values)]
-        return [Candidate(id, "", id) for id in dict.fromkeys(ids)]
-
-
-IDS = _Ids()
-
-
-class _TextsOfIds:
+class TextsOfIds:
     """The texts that stand for ids."""
 
     def __init__(self, queries: Mapping[str, str], documents: "_Collection | msmarco.Passages"):
         self._queries, self._documents = queries, documents
 
-    def query(self, value: Any, field: str, at: str) -> str:
-        """The text of an id.
-
-        Raises:
-          UserError: it is not known.
-        """
-        if (id := IDS.query(value, field, at)) not in self._queries:
+    def query(self, id: str, at: str) -> str:
+        """The text of a query that is named at `at`."""
+        if id not in self._queries:
             raise UserError(f"{at}: the query '{id}' is not among those of config.pairs.queries; name the file with it")
         return self._queries[id]
 
-    def documents(self, value: Any, field: str, at: str) -> list[Candidate]:
-        """The texts of some ids.
-
-        Raises:
-          UserError: one is not known.
-        """
-        ids = [text.id for text in IDS.documents(value, field, at)]
-        if (unknown := next((id for id in ids if id not in self._documents), None)) is not None:
+    def document(self, id: str, at: str) -> Candidate:
+        """The text of a document that is named at `at`."""
+        if id not in self._documents:
             raise UserError(
-                f"{at}: the document '{unknown}' is not in the collection; name its file in config.pairs.collection"
+                f"{at}: the document '{id}' is not in the collection; name its file in config.pairs.collection"
             )
-        return [self._documents[id] for id in ids]
+        return self._documents[id]
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, folder: Path) -> Iterator[_TextsOfIds]:
+def opened(settings: Settings, folder: Path) -> Iterator[TextsOfIds]:
     """The texts of ids. Queries are held in memory; of documents, of which there may be millions, 16 bytes for each.
 
     Args:
@@ -94,7 +68,7 @@ def opened(settings: Settings, folder: Path) -> Iterator[_TextsOfIds]:
     paths = labelled_format.files(settings.collection)
     is_tsv = len(paths) == 1 and _is_tsv(paths[0])
     with msmarco.Passages(paths[0], folder) if is_tsv else _Collection(paths, folder) as documents:
-        yield _TextsOfIds(queries, documents)
+        yield TextsOfIds(queries, documents)
 
 
 class _Collection:

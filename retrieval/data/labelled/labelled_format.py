@@ -44,10 +44,10 @@ class Settings(NamedTuple):
       fields: what the fields of JSON lines and the columns of Parquet are called; '' for the usual names.
     """
 
-    format: str
-    queries: str
-    collection: str
-    seed: int
+    format: str = ""
+    queries: str = ""
+    collection: str = ""
+    seed: int = 0
     until: str = ""
     fields: str = ""
 

@@ -1,44 +1,43 @@
-"""What the fields of a record of labelled examples are, by their names: the conventions of published training sets.
+"""What the fields of a record of labelled examples are, by the names of sentence-transformers and BEIR.
 
-query, positive, negative, negative_1, ...           texts; with "score" or "scores" a teacher's of the documents
-query, pos, neg, pos_scores, neg_scores              BGE
-query, document_1, ..., scores; query, docs, labels  a list of documents, with scores or judgements
-sentence1, sentence2, score                          two texts, and how alike they are
-premise, hypothesis, label                           two texts, and the class of the pair
-text, label                                          a text and its class
-query_id, positive_id, negative_id, score            ids, whose texts are elsewhere
+query, positive, negative, negative_1, ...     texts; with "score" or "scores" a teacher's of the documents
+query, documents, scores or labels             a list of documents, with scores or judgements
+sentence1, sentence2, score                    two texts, and how alike they are
+premise, hypothesis, label                     two texts, and the class of the pair
+text, label                                    a text and its class
+query_id, positive_id, negative_id, score      ids, whose texts are elsewhere; so is a list of document_ids
+
+`config.pairs.fields` names fields that are called otherwise.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval import errors
 from retrieval.errors import UserError
 
-QUERY = ("query", "anchor", "question")
-POSITIVE = ("positive", "positives", "pos", "positive_passages")
-NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
-_PAIRED = ("answer", "document", "passage")  # the positive, where no field of POSITIVE is there
-_LISTS = ("documents", "docs")
-_NUMBERED = re.compile(r"(document|passage|doc)_\d+")
+_OF_SIDES = ("pos_scores", "neg_scores")
+_USUAL = {  # our name of a field -> what it may be called
+    "query": ("query", "anchor", "question"),
+    "positive": ("positive", "positives", "pos", "positive_passages"),
+    "documents": ("documents", "docs"),
+    "score": ("score", "scores"),
+    "label": ("label", "labels"),
+    "query_id": ("query_id", "qid"),
+    "positive_id": ("positive_id", "positive_ids"),
+    "document_ids": ("document_ids", "doc_ids"),
+}
+_PAIRED = ("answer", "document", "passage")  # the positive, where no field of that name is there
+_NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
+_NEGATIVE_ID = re.compile(r"negative_ids?(_\d+)?")
 PREMISES = ("premise", "hypothesis")
 _TWO = (("sentence1", "sentence2"), PREMISES)
-SCORE, LABEL = "score", "label"
-_SCORES, _LABELS, _OF_SIDES = (SCORE, "scores"), (LABEL, "labels"), ("pos_scores", "neg_scores")
-LISTED = "ctxs"
-METADATA, OBJECTIVE = "metadata", "objective"
-_TEXT = "text"
-# Of ids. A query may have its text all the same.
-_QUERY_ID, _QUERY_TEXT = ("query_id", "qid"), "query_text"
-_POSITIVE_IDS = re.compile(r"(positive|pos)(_document|_passage)?_ids?")
-_NEGATIVE_IDS = re.compile(r"(negative|neg)(_document|_passage)?(_\d+)?_ids?|negative_ids?_\d+")
-_LISTS_OF_IDS = ("document_ids", "doc_ids", "passage_ids")
-NO_MATTER = ("docid", "_id", "id", *_QUERY_ID)  # a query needs no id
+_TEXT, _LABEL = "text", "label"
+NO_MATTER = ("docid", "_id", "id", *_USUAL["query_id"])  # a query needs no id
 _SHOWN = 40  # characters of a field's name in an error: it may be a text
 
-# What a record is.
-TUPLE, DOCUMENTS, TWO, CLASS, CTXS, OBJECTIVES = "tuple", "documents", "two", "class", "ctxs", "objectives"
+TUPLE, DOCUMENTS, TWO, CLASS = "tuple", "documents", "two", "class"  # what a record is
 
 
 class Layout(NamedTuple):
@@ -65,8 +64,7 @@ class Layout(NamedTuple):
     @property
     def fields(self) -> list[str]:
         """All that are read."""
-        found = [self.query, *self.documents, *self.negatives, *self.scores, self.labels]
-        return [*filter(None, found), *(["answers"] if self.kind == CTXS else [])]
+        return [*filter(None, [self.query, *self.documents, *self.negatives, *self.scores, self.labels])]
 
     @property
     def sort(self) -> tuple:
@@ -100,8 +98,6 @@ def shape(layout: Layout) -> Shape:
         )
     if layout.scores:
         return Shape(f"documents with a teacher's scores ({named}), for kl_divergence and margin_mse too", True, True)
-    if layout.kind in (OBJECTIVES, CTXS):
-        return Shape(f"queries with their texts ({layout.documents[0]})")
     if layout.kind == CLASS:
         return Shape(f"texts with a class ({named}): two of one class are a pair")
     if layout.labels and layout.kind in (TWO, DOCUMENTS):
@@ -109,80 +105,58 @@ def shape(layout: Layout) -> Shape:
     return Shape(f"{'triplets or tuples' if layout.negatives else 'pairs'} ({named})")
 
 
-def layout(
-    there: Sequence[str], at: str, has_objective: bool = False, names: Mapping[str, str] | None = None
-) -> Layout:
+def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
     """What fields are, by our names.
 
     Args:
       there: the names of the fields.
       at: where they were read.
-      has_objective: whether the record says itself what its fields are (Nomic).
       names: as `named` gives them; a score that is named there is read beside a pair too.
 
     Raises:
       UserError: the query or the positives are in none or in two, or documents have neither scores nor judgements.
     """
-    if has_objective:
-        return Layout(OBJECTIVES, "", (METADATA,))
-    if LISTED in there:
-        return Layout(CTXS, _one(there, QUERY, at), (LISTED,))
-    queries = [name for name in QUERY if name in there]
-    if not queries:
+    usual = {ours: tuple(name for name in theirs if name in there) for ours, theirs in _USUAL.items()}
+    scores, label = usual["score"][:1], "".join(usual["label"][:1])
+    if not usual["query"]:
         if pair := next((pair for pair in _TWO if set(pair) <= set(there)), None):
-            scores = _first(there, _SCORES)
-            return Layout(TWO, pair[0], pair[1:], (), scores, "" if scores else "".join(_first(there, (LABEL,))))
-        if _TEXT in there and LABEL in there:
-            return Layout(CLASS, _TEXT, labels=LABEL)
-    if of_ids := _of_ids(there, queries):
+            return Layout(TWO, pair[0], pair[1:], (), scores, "" if scores else label)
+        if _TEXT in there and _LABEL in there:
+            return Layout(CLASS, _TEXT, labels=_LABEL)
+    has_texts = usual["query"] and any(name in there for name in (*_USUAL["positive"], *_USUAL["documents"], *_PAIRED))
+    if not has_texts and (of_ids := _of_ids(there, usual, at)):
         return of_ids
-    query = _one(there, QUERY, at)
-    negatives = tuple(name for name in there if NEGATIVE.fullmatch(name))
-    if any(name in there for name in POSITIVE) or not (documents := _documents(there)):
-        positive = _one(there, _positive_names(there), at)
-        scores = ()
-        if negatives:
-            scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else _first(there, _SCORES)
-        elif SCORE in (names or ()):
-            return Layout(TWO, query, (positive,), (), (SCORE,))
-        return Layout(TUPLE, query, (positive,), negatives, scores, "".join(_first(there, (LABEL,))))
-    return _list(there, Layout(DOCUMENTS, query, documents), at)
+    query = _one(there, _USUAL["query"], at)
+    if usual["documents"] and not usual["positive"]:
+        return _list(Layout(DOCUMENTS, query, usual["documents"][:1]), there, usual, at)
+    positive = _one(there, _USUAL["positive"] + (() if usual["positive"] else _PAIRED), at)
+    negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
+    if not negatives and "score" in names:
+        return Layout(TWO, query, (positive,), (), scores)
+    scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
+    return Layout(TUPLE, query, (positive,), negatives, scores if negatives else (), label)
 
 
-def _list(there: Sequence[str], found: Layout, at: str) -> Layout:
-    scores, labels = _first(there, _SCORES), _first(there, _LABELS)
+def _of_ids(there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout | None:
+    """What fields are whose documents are ids; None where they are none. The query may be a text all the same."""
+    ids = (True, not usual["query"])
+    query = next(iter(usual["query"] or usual["query_id"]), "")
+    negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
+    if query and (positives := usual["positive_id"]):
+        return Layout(TUPLE, query, positives, negatives, usual["score"][:1] if negatives else (), ids=ids)
+    if query and (documents := usual["document_ids"][:1]):
+        return _list(Layout(DOCUMENTS, query, documents, ids=ids), there, usual, at)
+    return None
+
+
+def _list(found: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
+    scores, labels = usual["score"][:1], usual["label"]
     if not (scores or labels):
         raise UserError(
             f"{at}: {', '.join(found.documents)} without scores or labels, which tell what they are to their query; "
             f"there are {shown(there)}"
         )
     return found._replace(scores=scores, labels="" if scores else labels[0])
-
-
-def _documents(there: Sequence[str]) -> tuple[str, ...]:
-    return _first(there, _LISTS) or tuple(name for name in there if _NUMBERED.fullmatch(name))
-
-
-def _of_ids(there: Sequence[str], queries: Sequence[str]) -> Layout | None:
-    """What fields are whose documents are ids; None where these are texts."""
-    query = [*queries, *_first(there, (_QUERY_TEXT,))]
-    ids = (True, not query)
-    query = (*query, *_first(there, _QUERY_ID))
-    positives = tuple(name for name in there if _POSITIVE_IDS.fullmatch(name))
-    negatives = tuple(name for name in there if _NEGATIVE_IDS.fullmatch(name))
-    if not query or (queries and any(name in there for name in (*POSITIVE, *_PAIRED))):
-        return None
-    if positives:
-        return Layout(TUPLE, query[0], positives, negatives, _first(there, _SCORES) if negatives else (), ids=ids)
-    if documents := _first(there, _LISTS_OF_IDS):
-        return _list(there, Layout(DOCUMENTS, query[0], documents, ids=ids), ", ".join(documents))
-    if ids[1] and "pos" in there:  # sentence-transformers' msmarco-hard-negatives.jsonl
-        return Layout(TUPLE, query[0], ("pos",), _first(there, ("neg",)), ids=ids)
-    return None
-
-
-def _first(there: Collection[str], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in there)[:1]
 
 
 def named(value: str) -> dict[str, str]:
@@ -194,14 +168,17 @@ def named(value: str) -> dict[str, str]:
     names: dict[str, str] = {}
     for part in filter(None, value.split(",")):
         ours, _, theirs = part.partition("=")
-        known = ours in (QUERY[0], POSITIVE[0], SCORE, LABEL) or NEGATIVE.fullmatch(ours)
-        if not theirs or ours in names or not known:
+        if not theirs or ours in names or not (ours in _USUAL or _is_negative(ours)):
             raise UserError(
-                f"config.pairs.fields={value}: '{part}' is no query=FIELD, positive=FIELD, negative=FIELD, "
-                "negative_2=FIELD, score=FIELD or label=FIELD, each once; separate them by commas"
+                f"config.pairs.fields={value}: '{part}' is no NAME=FIELD, once for each name; names are negative, "
+                f"negative_2, negative_id, {', '.join(_USUAL)}; separate them by commas"
             )
         names[ours] = theirs
     return names
+
+
+def _is_negative(name: str) -> bool:
+    return bool(_NEGATIVE.fullmatch(name) or _NEGATIVE_ID.fullmatch(name))
 
 
 def renamed(record: dict[str, Any], names: Mapping[str, str], at: str) -> dict[str, Any]:
@@ -213,17 +190,16 @@ def renamed(record: dict[str, Any], names: Mapping[str, str], at: str) -> dict[s
     if not names:
         return record
     for ours, theirs in names.items():
-        if not NEGATIVE.fullmatch(ours):
+        if not _is_negative(ours):
             require(theirs, list(record), at)
-    drops_negatives = any(NEGATIVE.fullmatch(ours) for ours in names)
-    alike = {QUERY[0]: QUERY, POSITIVE[0]: POSITIVE, SCORE: (*_SCORES, *_OF_SIDES), LABEL: _LABELS}
-    dropped = {name for ours in names for name in alike.get(ours, ())}
     own = {ours: record[theirs] for ours, theirs in names.items() if theirs in record}
-    taken = set(names.values())
+    dropped = {name for ours in names for name in _USUAL.get(ours, ())} | set(names.values())
+    dropped |= set(_OF_SIDES if "score" in names else ())
+    drops_negatives = any(map(_is_negative, names))
     return own | {
         field: value
         for field, value in record.items()
-        if not (field in taken or field in dropped or (drops_negatives and NEGATIVE.fullmatch(field)))
+        if not (field in dropped or (drops_negatives and _is_negative(field)))
     }
 
 
@@ -233,21 +209,17 @@ def require(name: str, there: Sequence[str], at: str) -> None:
         raise UserError(f"{at}: no field '{name}', which config.pairs.fields names; there are {shown(there)}")
 
 
-def _positive_names(there: Collection[str]) -> Sequence[str]:
-    """The names of the field of positives: those of a pair's second text count where there is none of the others."""
-    return POSITIVE if any(name in there for name in POSITIVE) else POSITIVE + _PAIRED
-
-
-def _one(there: Collection[str], names: Sequence[str], at: str) -> str:
+def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
     """The field of a record that has one of the names."""
-    given = [name for name in names if name in there]
-    if len(given) > 1:
-        raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are both '{given[0]}' and '{given[1]}'")
-    if not given:
+    ours = [name for name in names if name in there]
+    if len(ours) > 1:
+        raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are both '{ours[0]}' and '{ours[1]}'")
+    if not ours:
         raise UserError(
-            f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}; name it in config.pairs.fields"
+            f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}: name the fields, such as "
+            "config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
         )
-    return given[0]
+    return ours[0]
 
 
 def shown(names: Iterable[str]) -> str:

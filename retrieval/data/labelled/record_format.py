@@ -1,26 +1,36 @@
-"""What the formats of records with named fields have in common: their shape, and texts that stand elsewhere."""
+"""Labelled examples of records with named fields, wherever these are stored; `record_fields` says what fields are."""
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled import id_texts, record_examples, record_fields
-from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled import id_texts, record_fields, record_values
+from retrieval.data.labelled.grouping import Counts, Example, example
+from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
-from retrieval.data.labelled.record_fields import Layout, Shape
+from retrieval.data.labelled.record_fields import CLASS, DOCUMENTS, TUPLE, TWO, Layout, Shape
+from retrieval.data.labelled.record_values import ALIKE, NEITHER
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.parsing import identifiers, text_files
+from retrieval.runtime import hashing
+
+_JUDGEMENTS = (0, 1, "0", "1")
+_NO_CLASS = "-1"  # as the library `datasets` numbers it
+NOT_READ = "values of the field '{}', which is not read"
+Record = dict[str, Any]
 
 
 class RecordFormat(LabelledFormat):
-    """A format of records with named fields. One overrides `records`, and `layout` where it knows fields beforehand."""
+    """A format of records with named fields. One overrides `records`."""
 
-    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """The records of a file, each after the place where it stands.
 
         Args:
-          counts: values that are not given are counted there.
+          counts: values that are not read are counted there.
           names: as `record_fields.named` gives them.
 
         Raises:
@@ -35,25 +45,22 @@ class RecordFormat(LabelledFormat):
           UserError: there is no record, or its fields are not known.
         """
         for at, record in itertools.islice(self.records(path, Counts(), names), 1):
-            return record_examples.layout_of(record_fields.renamed(record, names, at), names, at)
+            return record_fields.layout(list(record_fields.renamed(record, names, at)), at, names)
         raise UserError(f"{path}: no record in it; copy or download it again, or leave it out")
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`."""
         names, counts = record_fields.named(reading.settings.fields), reading.counts
         has_ids = any(self.layout(path, names).ids)
-        with (
-            id_texts.opened(reading.settings, reading.folder)
-            if has_ids
-            else contextlib.nullcontext(record_examples.WRITTEN)
-        ) as texts:
-            yield from record_examples.examples(self.records(path, counts, names), counts, names, texts)
+        opened = id_texts.opened(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
+        with opened as texts:
+            yield from _examples(self.records(path, counts, names), counts, names, texts)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         """As `LabelledFormat.sample`. Of ids the texts are missing: the ids stand for them."""
         names, counts = record_fields.named(settings.fields), Counts()
         self.layout(path, names)
-        return record_examples.examples(self.records(path, counts, names), counts, names, id_texts.IDS)
+        return _examples(self.records(path, counts, names), counts, names)
 
     def shape(self, path: Path, settings: Settings) -> Shape:
         """As `LabelledFormat.shape`."""
@@ -65,3 +72,202 @@ class RecordFormat(LabelledFormat):
         for field, needed in zip(("collection", "queries"), ids):
             if needed and not getattr(settings, field):
                 raise UserError(f"{path}: ids, whose texts are elsewhere: set config.pairs.{field}")
+
+
+def _examples(
+    records: Iterable[tuple[str, Record]], counts: Counts, names: Mapping[str, str], texts: TextsOfIds | None = None
+) -> Iterator[Example]:
+    """The examples of records, each after the place where it stands.
+
+    Args:
+      names: as `record_fields.named` gives them.
+      texts: what ids stand for; without it they stand for themselves.
+
+    Raises:
+      UserError: a field is missing, or there twice; a value is of another kind; or a record has other fields than the
+        first, so that it is another kind of example.
+    """
+    layouts: dict[tuple, Layout] = {}
+    same, classes = _Same(), _Classes(counts)
+    for at, record in records:
+        record = record_fields.renamed(record, names, at)
+        layout = layouts.get(key := tuple(record))
+        if not layout:
+            layout = layouts[key] = record_fields.layout(key, at, names)
+        same.check(layout, record, at)
+        if layout.kind == CLASS:
+            yield from classes.add(record[layout.query], record[layout.labels], at)
+        else:
+            yield from _example(record, layout, texts, counts, at)
+    yield from classes.rest()
+
+
+def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: Counts, at: str) -> Iterator[Example]:
+    """That of a query and its documents, if it has some."""
+    query = _query(record, layout, texts, at)
+    documents, negatives = (
+        [text for field in fields for text in _documents(record, field, layout, texts, at)]
+        for fields in (_filled(record, layout.documents) or layout.documents, _filled(record, layout.negatives))
+    )
+    for field in _unread(record, layout, bool(negatives)):
+        counts.leave_out(NOT_READ.format(field), at)
+    scores: Sequence[float] = ()
+    if layout.scores and (negatives or layout.kind != TUPLE):
+        values = [(field, record[field]) for field in layout.scores]
+        negatives = _with_nulls(record, layout, negatives, values, len(documents), at)
+        scores = record_values.scores(values, len(documents), len(negatives), at)
+    if layout.kind == DOCUMENTS:
+        documents, negatives, scores = _of_list(record, layout, documents, scores, at)
+    elif layout.labels and not negatives and (verdict := _verdict(record, layout, at)) is not None:
+        if verdict == NEITHER:
+            counts.leave_out("pairs of a class that says nothing, such as neutral", at)
+            return
+        documents, negatives = (documents, []) if verdict == ALIKE else ([], documents)
+    of_negatives = bool(layout.labels)
+    if labelled := example(query, documents, negatives, at, counts, scores=scores, is_of_negatives=of_negatives):
+        yield labelled
+
+
+def _query(record: Record, layout: Layout, texts: TextsOfIds | None, at: str) -> str:
+    if not layout.ids[1]:
+        return text_files.string(record, layout.query, at)
+    id = identifiers.of_value(record[layout.query], layout.query, at)
+    return texts.query(id, at) if texts else id
+
+
+def _documents(record: Record, field: str, layout: Layout, texts: TextsOfIds | None, at: str) -> list[Candidate]:
+    if not layout.ids[0]:
+        return record_values.texts(record[field], field, at)
+    ids = record_values.ids(record[field], field, at)
+    return [texts.document(id, at) if texts else Candidate(id, "", id) for id in ids]
+
+
+def _with_nulls(
+    record: Record, layout: Layout, negatives: list[Candidate], values: list[tuple[str, Any]], positives: int, at: str
+) -> list[Candidate]:
+    """The negatives; with an empty one for each null that has a score, with which it is left out.
+
+    Raises:
+      UserError: the scores may be those of what is there, or margins of every column.
+    """
+    columns = layout.negatives
+    count = sum(len(record_values.items(value)) for _, value in values)
+    if len(negatives) != len(_filled(record, columns)) or len(negatives) == len(columns):
+        return negatives
+    if count == positives + len(negatives):
+        if len(values) == positives == 1 and count == len(columns):
+            raise UserError(
+                f"{at}: a negative is null, and {values[0][0]} may be {count} scores or {count} margins: give each "
+                "document a score, the null too"
+            )
+        return negatives
+    if count not in (len(columns), len(columns) + positives):
+        return negatives
+    remaining = iter(negatives)
+    return [Candidate("", "", "") if record[field] is None else next(remaining) for field in columns]
+
+
+def _filled(record: Record, fields: Sequence[str]) -> list[str]:
+    return [field for field in fields if record[field] is not None]
+
+
+def _of_list(
+    record: Record, layout: Layout, documents: Sequence[Candidate], scores: Sequence[float], at: str
+) -> tuple[list[Candidate], list[Candidate], list[float]]:
+    """Positives, negatives and scores of a list of documents. Without judgements the one that scores best is right."""
+    if layout.labels:
+        are_right = record_values.judgements(record[layout.labels], layout.labels, len(documents), at)
+        right, wrong = (
+            [text for text, is_right in zip(documents, are_right) if is_right == side] for side in (True, False)
+        )
+        return right, wrong, []
+    if not documents:
+        raise UserError(f"{at}: no document in {', '.join(layout.documents)}; give some, or drop the record")
+    best = max(range(len(documents)), key=scores.__getitem__)
+    order = [best, *(place for place in range(len(documents)) if place != best)]
+    return [documents[best]], [documents[place] for place in order[1:]], [scores[place] for place in order]
+
+
+def _verdict(record: Record, layout: Layout, at: str) -> int | None:
+    """What the class of a pair says; None where it says nothing: that of a query with a positive may be anything."""
+    value = record[layout.labels]
+    if layout.kind != TWO and value not in _JUDGEMENTS:
+        return None
+    return record_values.verdict(value, layout.labels, layout.query == record_fields.PREMISES[0], at)
+
+
+def _unread(record: Record, layout: Layout, has_negatives: bool) -> list[str]:
+    """The fields that are passed over. Of a tuple with negatives its label is one, of one without them its scores."""
+    read = set(layout.fields)
+    if layout.kind == TUPLE:
+        is_judged = not has_negatives and layout.labels and record[layout.labels] in _JUDGEMENTS
+        read -= {layout.labels} if not is_judged else set()
+        read -= set(layout.scores) if not has_negatives else set()
+    return [field for field in record if not (field in read or field in record_fields.NO_MATTER)]
+
+
+class _Same:
+    """Checks that the records of a file are of one sort and, where each negative has its field, of one width."""
+
+    def __init__(self) -> None:
+        self._sort, self._fields, self._width, self._at = None, "", 0, ""
+
+    def check(self, layout: Layout, record: Record, at: str) -> None:
+        """Checks a record against those before it.
+
+        Raises:
+          UserError: it is another sort of example, or has another number of negatives.
+        """
+        if not self._sort:
+            self._sort, self._fields, self._at = layout.sort, ", ".join(layout.fields), at.rpartition(", ")[2]
+        if layout.sort != self._sort:
+            raise UserError(
+                f"{at}: its fields are {', '.join(layout.fields)}, and those of {self._at} are {self._fields}: make a "
+                "file of each sort"
+            )
+        columns = layout.negatives
+        width = sum(not isinstance(record[name], list) for name in columns) if _filled(record, columns) else 0
+        if not width or (layout.ids[0] and len(columns) == 1):
+            return
+        self._width = self._width or width
+        if width != self._width:
+            raise UserError(
+                f"{at}: {width} negatives, and records before it have {self._width}: give each as many, or a list of "
+                "them"
+            )
+
+
+class _Classes:
+    """Pairs of texts of one class: each text asks for the one before it, and the first of a class for its last one."""
+
+    def __init__(self, counts: Counts):
+        self._counts = counts
+        self._first: dict[str, tuple[str, str]] = {}
+        self._last: dict[str, str] = {}
+        self._sums: set[bytes] = set()
+
+    def add(self, value: Any, of: Any, at: str) -> Iterator[Example]:
+        """The pair of one more text of a class, if there is one before it."""
+        text, label = text_files.string({"text": value}, "text", at), identifiers.of_value(of, "label", at)
+        reasons = {
+            "texts without a class": label == _NO_CLASS,
+            "texts that come again": (sum := hashing.digest(text)) in self._sums,
+            "empty texts": not text.strip(),
+        }
+        if reason := next((what for what, holds in reasons.items() if holds), ""):
+            self._counts.leave_out(reason, at)
+            return
+        self._sums.add(sum)
+        if label in self._last:
+            yield Example(text, (Candidate("", "", self._last[label]),), label=label)
+        else:
+            self._first[label] = text, at
+        self._last[label] = text
+
+    def rest(self) -> Iterator[Example]:
+        """The pairs of the first texts."""
+        for label, (text, at) in self._first.items():
+            if self._last[label] == text:
+                self._counts.leave_out("texts that are alone in their class", at)
+            else:
+                yield Example(text, (Candidate("", "", self._last[label]),), label=label)

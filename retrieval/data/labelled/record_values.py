@@ -7,7 +7,7 @@ from typing import Any
 from retrieval.data.labelled.grouping import text_id
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.parsing import numbers, text_files
+from retrieval.parsing import identifiers, numbers, text_files
 
 _LIST = re.compile(r"\s*[\[(](.*)[\])]\s*", re.DOTALL)
 _ID_FIELDS = ("docid", "_id", "id")
@@ -32,13 +32,15 @@ def items(value: Any) -> list[Any]:
 
 
 def texts(value: Any, field: str, at: str) -> list[Candidate]:
-    """The texts of a field of a record that was read at `at`: one, or a list; each a string, or an object.
-
-    Raises:
-      UserError: one is neither.
-    """
+    """The texts of a field of a record that was read at `at`: one, or a list; each a string, or an object."""
     values = value if isinstance(value, list) else [value]
     return [_text(value, field, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+
+
+def ids(value: Any, field: str, at: str) -> list[str]:
+    """The ids of a field; of a negative of sentence-transformers those of every system that found some."""
+    values = [id for of_one in value.values() for id in of_one or ()] if isinstance(value, dict) else items(value)
+    return list(dict.fromkeys(identifiers.of_value(id, field, at) for id in values))
 
 
 def _text(value: Any, field: str, at: str) -> Candidate:
@@ -61,28 +63,19 @@ def scores(values: Sequence[tuple[str, Any]], positives: int, negatives: int, at
     Raises:
       UserError: a score is no finite number, or there are more or fewer of them than documents.
     """
-    found = []
-    for field, value in values:
-        listed = items(value)
-        names = [f"{field} {number}" for number in range(1, len(listed) + 1)] if len(listed) > 1 else [field]
-        found.append([numbers.score(value, name, at) for name, value in zip(names, listed)])
-    named = " and ".join(field for field, _ in values)
-    if len(found) == 2:
-        counts = tuple(map(len, found))
-        if counts != (positives, negatives):
-            raise UserError(
-                f"{at}: {named} have {counts[0]} and {counts[1]} scores, of {positives} positives and {negatives} "
-                "negatives; give each document one"
-            )
-        return found[0] + found[1]
-    (own,) = found
-    if len(own) == positives + negatives:
+    of_fields = [
+        [numbers.score(item, f"{field} {number}" if len(listed) > 1 else field, at) for number, item in listed]
+        for field, listed in ((field, list(enumerate(items(value), 1))) for field, value in values)
+    ]
+    counts, named = [len(each) for each in of_fields], " and ".join(field for field, _ in values)
+    own = [score for each in of_fields for score in each]
+    if len(own) == positives + negatives and (len(counts) == 1 or counts[0] == positives):
         return own
-    if positives == 1 and len(own) == negatives:
+    if len(counts) == positives == 1 and len(own) == negatives:
         return [0.0, *(-margin for margin in own)]
     raise UserError(
-        f"{at}: {named} has {len(own)} numbers, of {positives + negatives} documents: give each one, or each negative "
-        "of one positive a margin"
+        f"{at}: {' and '.join(map(str, counts))} numbers in {named}, of {positives} positives and {negatives} "
+        "negatives: give each document one, or each negative of one positive a margin"
     )
 
 
@@ -111,12 +104,11 @@ def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:
     is_whole = type(value) is float and value.is_integer()
     whole = int(value) if is_whole or (type(value) is bool and not of_premises) else value
     name = str(whole).strip().lower().replace(" ", "_")
-    known = _OF_PREMISES if of_premises else _OF_TWO
-    found = known.get(name, _VERDICTS.get(name))
-    if found is None:
+    known = _VERDICTS | (_OF_PREMISES if of_premises else _OF_TWO)
+    if name not in known:
         means = "0 (entailment), 1 (neutral) or 2 (contradiction)" if of_premises else "1 (alike) or 0"
         raise UserError(
             f"{at}: the {field} is {str(value)[:40]!r}; of two texts it is {means}, or the name of such a class; "
             "a score is named by config.pairs.fields=score=FIELD"
         )
-    return found
+    return known[name]

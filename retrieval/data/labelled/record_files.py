@@ -1,0 +1,118 @@
+"""Records of labelled examples as JSON lines, as Parquet, and as CSV or TSV whose first line names the columns.
+
+A text is a string or {"docid": ..., "title": ..., "text": ...}; a field of JSON and Parquet has one text or an array of
+them. Fields that are not read, such as "prompt", are counted. Parquet is what training sets of Hugging Face's hub are;
+a data set is a folder, as `snapshot_download` leaves it: data/train-00000-of-00002.parquet, data/test-....
+"""
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from retrieval.data.labelled import record_fields
+from retrieval.data.labelled.grouping import Counts
+from retrieval.data.labelled.labelled_format import Settings, register
+from retrieval.data.labelled.record_fields import CLASS, TWO
+from retrieval.data.labelled.record_format import NOT_READ, Record, RecordFormat
+from retrieval.errors import UserError, first_line, listed
+from retrieval.parsing import json_lines, parquet_files, text_files
+
+
+@register
+class JsonLines(RecordFormat):
+    """The format 'jsonl'."""
+
+    name = "jsonl"
+    what = "JSON lines, with the fields of sentence-transformers, Tevatron or BGE; others by config.pairs.fields"
+    setting = "--config.pairs.files=FILE.jsonl,…"
+    example = '{"anchor": "q", "positive": "a", "negative": "b"}'
+    first = "{"
+
+    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+        """As `RecordFormat.records`."""
+        return json_lines.objects(path, '{"query": ..., "positive": ...}')
+
+
+@register
+class ParquetPairs(RecordFormat):
+    """The format 'parquet', which files are known by and folders are taken for."""
+
+    name = "parquet"
+    what = "Parquet with the fields of JSON lines as columns; or a folder of it, whose train split is read"
+    setting = "--config.pairs.files=FILE.parquet,FOLDER,…"
+    example = "columns anchor, positive, negative"
+
+    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+        """As `RecordFormat.records`. Columns that are not read are not unpacked."""
+        there = parquet_files.columns(path)
+        for name in names.values():
+            record_fields.require(name, there, str(path))
+        ours = record_fields.renamed(dict(zip(there, there)), names, str(path))
+        layout = record_fields.layout(list(ours), str(path), names)
+        read = [ours[field] for field in layout.fields]
+        if twice := [name for name in read if there.count(name) > 1]:
+            raise UserError(f"{path}: two columns are called '{twice[0]}'; give one another name")
+        left_out = [name for name in there if name not in read and name not in record_fields.NO_MATTER]
+        field = ours[layout.labels] if layout.labels and layout.kind in (TWO, CLASS) else ""
+        classes = parquet_files.class_names(path, field) if field else ()
+        for at, record in parquet_files.rows(path, read):
+            for name in left_out:
+                counts.leave_out(NOT_READ.format(name), at)
+            if classes and (number := record[field]) is not None and number != -1:
+                if not 0 <= number < len(classes):
+                    raise UserError(f"{at}: the {field} is {number}, of {len(classes)} classes, {listed(classes)}")
+                record[field] = classes[number]
+            yield at, record
+
+
+@register
+class CsvPairs(RecordFormat):
+    """The format 'csv'. Between commas a field may stand in quotation marks; between tabs these mean nothing."""
+
+    name = "csv"
+    what = "CSV or TSV whose first line names the columns, with the fields of JSON lines"
+    setting = "--config.pairs.files=FILE.csv,FILE.tsv,…"
+    example = "anchor,positive,negative⏎q,a,b"
+
+    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+        """As `RecordFormat.records`. A field that is empty has no value."""
+        rows = _rows(path)
+        at, header = next(rows, (str(path), []))
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")
+        for at, row in rows:
+            if len(row) != len(header):
+                raise UserError(f"{at}: {len(row)} fields, and the first line names {len(header)}: {', '.join(header)}")
+            yield at, {name: value or None for name, value in zip(header, row)}
+
+    def recognises(self, path: Path, line: str, settings: Settings) -> bool:
+        """As `LabelledFormat.recognises`: the fields of the first line are names of columns."""
+        names = record_fields.named(settings.fields)
+        header = [name.strip(' "') for name in line.split("\t" if "\t" in line else ",")]
+        try:
+            ours = record_fields.renamed(dict.fromkeys(header), names, str(path))
+            return len(header) > 1 and bool(record_fields.layout(list(ours), str(path), names))
+        except UserError:
+            return False
+
+
+def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """The fields of each record, after the place where it ends."""
+    places = enumerate(text_files.byte_lines(path), 1)
+    texts = (f"{text_files.decoded(line, f'{path}, line {number}')}\n" for number, line in places)
+    first = next(texts, "")
+    options: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if "\t" in first else {"strict": True}
+    lines, number = text_files.CsvLines(itertools.chain([first], texts)), 0
+    reader = csv.reader(lines, **options)
+    try:
+        for row in reader:
+            lines.size = 0
+            number = reader.line_num
+            if row:
+                yield f"{path}, line {number}", [field.strip() for field in row] if number == 1 else row
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {number + 1}: no CSV ({first_line(error)}); close its quotation marks"
+        ) from error
