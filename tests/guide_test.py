@@ -116,7 +116,7 @@ def refused(run, message):
 
 
 def test_what_is_no_guide_is_refused(root, tmp_path, trained):
-    refused(of(root, tmp_path / "run", "nowhere"), r"train\.guide=nowhere: no model there; name a work directory")
+    refused(of(root, tmp_path / "run", "nowhere"), r"train\.guide=nowhere: no embedder there; name a work directory")
     refused(of(root, tmp_path / "run", root), r"train\.guide=.*: not a work directory")
     reranker = of(root, tmp_path / "reranker", "", recipe="reranker")
     reranker.folder.mkdir()

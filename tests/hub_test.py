@@ -111,12 +111,12 @@ def test_a_cross_encoder_of_the_hub_is_a_reranker(served, tmp_path):
     RERANKERS.check(run, "hf:me/reranker", "config.rerank.model")
     names = {path.name for path in RERANKERS.inputs(run, "hf:me/reranker", "config.rerank.model")}
     assert {"config.json", "model.safetensors", "vocab.txt"} <= names
-    with pytest.raises(UserError, match=r"config\.rerank\.model=hf:me/t5: no cross-encoder of BERT's kind"):
+    with pytest.raises(UserError, match=r"config\.rerank\.model=hf:me/t5: no reranker there"):
         RERANKERS.check(run, "hf:me/t5", "config.rerank.model")
 
 
 def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
-    with pytest.raises(UserError, match=r"config\.rerank\.model=me/bert: no cross-encoder.* is written hf:me/bert$"):
+    with pytest.raises(UserError, match=r"config\.rerank\.model=me/bert: no reranker there.* is written hf:me/bert$"):
         RERANKERS.check(make_run(tmp_path, ""), "me/bert", "config.rerank.model")
     with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json .* is written hf:t5-base$"):
         check_published(Path("t5-base"), 1)

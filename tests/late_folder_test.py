@@ -18,10 +18,11 @@ from retrieval.errors import UserError
 from retrieval.files import read_json, write_json
 from retrieval.methods.late_interaction.exact import of_candidates
 from retrieval.methods.late_interaction.folder import LateFolder, write
-from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel, read
+from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.trained_model import Trained
 
 WORDS = ["[unused0]", "[unused1]", ".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
@@ -49,6 +50,12 @@ def scores(model):
     return of_candidates(queries, documents, rows_QK, model.config.data.document_length)
 
 
+def opened(folder):
+    model = LATE_MODELS.read_folder(make_config("colbert"), folder)
+    assert model
+    return model
+
+
 def settings(folder, **changes):
     path = folder / "config_sentence_transformers.json"
     write_json(path, read_json(path) | changes)
@@ -63,9 +70,9 @@ def test_a_folder_is_read_back(made, folder):
         "query_length": 16,
         "document_length": 48,
     }
-    again = read(make_config("colbert"), folder)
+    again = opened(folder)
     jax.tree.map(np.testing.assert_array_equal, parameters_of(again.model), parameters_of(model))
-    expected = scores(LateModel(config, config, VOCABULARY, model))
+    expected = scores(LateModel(config, Trained(config, VOCABULARY, model)))
     np.testing.assert_allclose(scores(again), expected, atol=1e-5)
     assert [len(x) for x in again.documents([Candidate("", "", "...")])] == [3]  # [CLS], [unused1] and [SEP]
 
@@ -75,7 +82,7 @@ def test_settings_of_others_are_kept(folder):
     found = LateFolder.open(settings(folder, **changes, prompts={"query": "", "document": ""})).fields
     assert found["model.late.skip"] == ("the",) and found["model.late.expansion"] == "none"
     assert found["data.query_length"] == 8
-    model = read(make_config("colbert"), folder)
+    model = opened(folder)
     assert model.queries(["red fox"]).counts.sum() == 5
 
 
@@ -88,13 +95,12 @@ def test_a_folder_of_stanford_is_the_same_model(folder, tmp_path):
     save_file(tensors | load_file(folder / "1_Dense" / "model.safetensors"), place / "model.safetensors")
     lengths = {"query_maxlen": 16, "doc_maxlen": 48, "query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
     write_json(place / "artifact.metadata", {**lengths, "attend_to_mask_tokens": False, "mask_punctuation": True})
-    config = make_config("colbert")
-    np.testing.assert_allclose(scores(read(config, place)), scores(read(config, folder)), atol=1e-6)
+    np.testing.assert_allclose(scores(opened(place)), scores(opened(folder)), atol=1e-6)
 
 
 def test_a_folder_of_sentence_transformers_is_the_same_model(folder):
     """Its modules say what PyLate's settings do."""
-    wanted = scores(read(make_config("colbert"), folder))
+    wanted = scores(opened(folder))
     names = ("", "1_Dense", "2_MultiVectorMask", "3_Normalize")
     kinds = ("base.modules.transformer.Transformer", "base.modules.dense.Dense")
     kinds += ("multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask", "base.modules.normalize.Normalize")
@@ -106,8 +112,8 @@ def test_a_folder_of_sentence_transformers_is_the_same_model(folder):
     write_json(folder / "config_sentence_transformers.json", own | {"similarity_fn_name": "maxsim"})
     expansion = {"strategy": "fixed", "attend": False, "token": None, "length": 16}
     write_json(folder / "sentence_bert_config.json", {"document_length": 48, "query_expansion": expansion})
-    np.testing.assert_allclose(scores(read(make_config("colbert"), folder)), wanted, atol=1e-6)
-    mean = read(make_config("colbert"), settings(folder, similarity_fn_name="meanmaxsim"))
+    np.testing.assert_allclose(scores(opened(folder)), wanted, atol=1e-6)
+    mean = opened(settings(folder, similarity_fn_name="meanmaxsim"))
     np.testing.assert_allclose(scores(mean), wanted / 16, atol=1e-6)
     for file, change, message in (
         ("sentence_bert_config.json", {"query_expansion": expansion | {"strategy": "min"}}, "query_expansion is"),
@@ -150,7 +156,9 @@ def test_several_projections_are_one(made, folder):
 
 def test_texts_of_nothing_but_skipped_tokens(folder):
     """Such a document is never found. Queries skip nothing: one of punctuation finds what is there, as in PyLate."""
-    model = read(make_config("colbert"), settings(folder, skiplist_words=["[CLS]", "[unused1]", "[SEP]", ".", ","]))
+    model = LATE_MODELS.read_folder(
+        make_config("colbert"), settings(folder, skiplist_words=["[CLS]", "[unused1]", "[SEP]", ".", ","])
+    )
     texts = ["...", "the red fox", ". , ."]
     documents = model.documents([Candidate(str(n), "", text) for n, text in enumerate(texts)])
     assert [len(each) for each in documents] == [0, 3, 0]

@@ -245,7 +245,7 @@ BAD = [
     ({"pairs": "empty.jsonl"}, r"empty\.jsonl: the file is empty"),
     ({"pairs": "none.jsonl"}, "no such file"),
     ({"pairs": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
-    ({"model": "none"}, "--model=.*none: no model there"),
+    ({"model": "none"}, "--model=.*none: no embedder there"),
     ({"model": "reranker"}, "--model=.*: it reads pairs, and an embedder is needed"),
     ({"reranker": "model"}, "--reranker=.*: an embedder, and a model that reads pairs is needed"),
 ]

@@ -113,7 +113,8 @@ def write_tower(
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
         kinds.append(_KINDS[layer.kind])
         _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
-    _write_modules(folder, kinds, use.package)
+    places = [_path(kinds[: i + 1]) if i else "" for i in range(len(kinds))]
+    write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in zip(places, kinds)])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
@@ -136,16 +137,20 @@ def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
 def write_router(folder: Path, use: Use, default_prompt: str) -> None:
     """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
     files.write_json(folder / ROUTER, router(folder))
-    _write_modules(folder, ["Router"], use.package)
+    write_modules(folder, [("", f"{use.package}.Router")])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
 def router(folder: Path) -> dict[str, Any]:
     """The config of the router above two towers' folders, by what these have."""
-    routes = {route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)}
+    return routes({route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)})
+
+
+def routes(sides: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
+    """The config of a router, of the folder and the type of each module of its routes."""
     return {
-        "types": {path: kind for modules in routes.values() for path, kind in modules},
-        "structure": {route: [path for path, _ in modules] for route, modules in routes.items()},
+        "types": {path: kind for modules in sides.values() for path, kind in modules},
+        "structure": {route: [path for path, _ in modules] for route, modules in sides.items()},
         "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
     }
 
@@ -209,13 +214,10 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
-def _write_modules(folder: Path, kinds: Sequence[str], package: str) -> None:
-    """`modules.json`: the first module lies in the folder itself, others in a folder of their own."""
-    modules = [
-        {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{package}.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-    files.write_json(folder / MODULES, modules)
+def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Writes `modules.json`, of the folder and the type of each module."""
+    rows = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
+    files.write_json(folder / MODULES, rows)
 
 
 def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:

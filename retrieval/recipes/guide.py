@@ -12,7 +12,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.models import two_tower
 from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers
-from retrieval.recipes.text_embedder import EMBEDDERS, TextEmbedder, published
+from retrieval.recipes.text_embedder import EMBEDDERS, TextEmbedder
 
 FIELD = "config.train.guide"
 
@@ -54,7 +54,7 @@ def size(config: ConfigDict) -> int:
     Raises:
       UserError: there is no such model.
     """
-    if folder := published(config.train.guide, FIELD):
+    if folder := EMBEDDERS.published(config.train.guide, FIELD):
         config = experiment.defaults()
         exported_towers.set_sizes(folder, config)
     else:

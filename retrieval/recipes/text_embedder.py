@@ -13,8 +13,7 @@ from retrieval.config import experiment
 from retrieval.data.labelled import grouping
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError, hub_hint
-from retrieval.models.encoder_folder import is_encoder
+from retrieval.errors import UserError
 from retrieval.models.encoders import family
 from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, module_fields
@@ -24,8 +23,8 @@ from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
-from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import artefacts, hosts, hub, model_folder
+from retrieval.recipes.trained_model import TRAINED, PublishedKind, TrainedKind
+from retrieval.runtime import hosts, model_folder
 from retrieval.search import encoding
 
 QUERIES, DOCUMENTS = "queries", "documents"
@@ -111,31 +110,23 @@ class TextEmbedder:
         return candidate_windows(self._config, self._vocabulary, documents)
 
 
-class _Embedders(TrainedKind):
+class _Embedders(PublishedKind):
     """Work directories of two towers, and folders of sentence-transformers and transformers."""
 
-    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
-        """As `TrainedKind.inputs`."""
-        if not (folder := published(value, field)):
-            return super().inputs(run, value, field)
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        if reads_pairs(folder):
+            raise UserError(f"{field}={folder}: a cross-encoder, which embeds nothing; name an embedder")
+        exported_towers.set_sizes(folder, experiment.defaults())
         towers = dict.fromkeys(module_fields.open_towers(folder))
         weights = [path for tower in towers for path in tower.bert.files]
         vocabulary = vocabularies.files(vocabularies.find(next(iter(towers)).bert.path))
         return [*weights, *model_folder.module_files(folder), *vocabulary]
 
-    def check(self, run: Run, value: str, field: str) -> None:
-        """As `TrainedKind.check`."""
-        if not (folder := published(value, field)):
-            super().check(run, value, field)
-            return
-        if reads_pairs(folder):
-            raise UserError(f"{field}={value}: a cross-encoder, which embeds nothing; name an embedder")
-        exported_towers.set_sizes(folder, experiment.defaults())
-
     def towers(self, run: Run, value: str, field: str) -> ExportedTowers:
         """The towers as they were trained or published; mesh and sizes of batches are those of `run`."""
         self.check(run, value, field)
-        if folder := published(value, field):
+        if folder := self.published(value, field):
             towers = exported_towers.read(folder, experiment.defaults())
         else:
             trainer = self.trainer(run, value, field)
@@ -150,7 +141,7 @@ class _Embedders(TrainedKind):
         """As `TrainedKind.open`; dtype and a folder's longest texts are those of `run` too."""
         towers = self.towers(run, value, field)
         towers.config.model.dtype = run.config.model.dtype
-        for name in ("query_length", "document_length") if published(value, field) else ():
+        for name in ("query_length", "document_length") if self.published(value, field) else ():
             towers.config.data[name] = min(towers.config.data[name], run.config.data[name])
         return TextEmbedder(towers)
 
@@ -177,21 +168,7 @@ def kind_of(value: str, field: str, run: Run) -> TrainedKind:
     Raises:
       UserError: there is neither, or its files do not say.
     """
-    folder = published(value, field)
+    folder = EMBEDDERS.published(value, field)
     if folder:
         return TRAINED["reranker"] if reads_pairs(folder) else EMBEDDERS
     return TRAINED["reranker"] if recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks else EMBEDDERS
-
-
-def published(value: str, field: str) -> Path | None:
-    """The folder of weights that a field names, be it on the hub; None for a work directory.
-
-    Raises:
-      UserError: there is neither.
-    """
-    folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
-    if value and is_encoder(folder):
-        return folder
-    if hub.is_name(value) or not folder.exists():
-        raise UserError(f"{field}={value}: no model there; name a work directory{EMBEDDERS.otherwise}{hub_hint(value)}")
-    return None

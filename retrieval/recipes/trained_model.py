@@ -5,18 +5,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.models.encoder_folder import EncoderFolder, is_encoder
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
+from retrieval.recipes import bert_weights
+from retrieval.recipes.bert_weights import hub_hint
 from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
 from retrieval.registry import Table
-from retrieval.runtime import hub
+from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.side_by_side import Search
@@ -228,6 +234,66 @@ class TrainedKind:
           UserError: they were others then.
         """
         return None
+
+
+class PublishedKind(TrainedKind):
+    """A kind of which a field may also name published weights: a folder, or a name on the hub."""
+
+    def published(self, value: str, field: str) -> Path | None:
+        """The folder of weights that a field names; None for a work directory, or nothing."""
+        if not value:
+            return None
+        folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
+        if is_encoder(folder):
+            return folder
+        if hub.is_name(value) or not folder.exists():
+            raise UserError(
+                f"{field}={value}: no {self.name} there; name a work directory of one{self.otherwise}{hub_hint(value)}"
+            )
+        return None
+
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """Checks a folder's settings; returns the files that say what its model does."""
+        raise NotImplementedError
+
+    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
+        """As `TrainedKind.inputs`, or the files of a folder."""
+        if folder := self.published(value, field):
+            return self.check_folder(run, folder, field)
+        return super().inputs(run, value, field)
+
+    def check(self, run: Run, value: str, field: str) -> Any:
+        """As `TrainedKind.check`, or `check_folder`."""
+        if folder := self.published(value, field):
+            return self.check_folder(run, folder, field)
+        return super().check(run, value, field)
+
+
+def published_model(
+    config: ConfigDict,
+    fields: Mapping[str, Any],
+    encoder: EncoderFolder,
+    head: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> Trained:
+    """The model of an encoder's folder with a head of its own.
+
+    Args:
+      config: all fields, of which `fields` are replaced in a copy.
+      fields: by their dotted names, the recipe among them.
+      head: from all parameters of the model, for their shapes, to those beside the encoder's.
+    """
+    own = config.copy_and_resolve_references()
+    own.update_from_flattened_dict(dict(fields))
+    own.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
+    vocabulary = bert_weights.vocabulary_of(encoder)
+    model = recipe_of(own).build(len(vocabulary))
+    state = nnx.state(model, nnx.Param)
+    like = nnx.to_pure_dict(state)
+    params = {**like, "encoder": encoder.encoder(like["encoder"]), **head(like)}
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+    nnx.update(model, state)
+    bert_weights.log_spare_rows(encoder, vocabulary)
+    return Trained(own, vocabulary, model)
 
 
 TRAINED: Table[TrainedKind] = Table("kind of trained model", file="trained")

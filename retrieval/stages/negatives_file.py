@@ -189,7 +189,7 @@ def _run(asked: Asked) -> Run:
 def _for_reranker(asked: Asked, run: Run) -> Run:
     """The same with the lengths that a reranker has positions for: of a query, and of it and a document."""
     config = run.config.copy_and_resolve_references()
-    if folder := text_embedder.published(asked.reranker, _RERANKER):
+    if folder := TRAINED["reranker"].published(asked.reranker, _RERANKER):
         longest = min(_LONGEST, EncoderFolder.open(folder).sizes["max_length"])
         config.rerank.length = longest
     return dataclasses.replace(run, config=config)

@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers import prefixes, tokenizer_files
+from retrieval.data.tokenizers import prefixes, tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
@@ -92,11 +92,13 @@ class LateFolder(NamedTuple):
       encoder: its encoder, whose weights are read when they are asked for.
       projections: the folders of the layers that make vectors of hidden states, which together are one matrix.
       fields: those of a config on which vectors depend, by their dotted names, as the folder has them.
+      files: all that say what it does.
     """
 
     encoder: EncoderFolder
     projections: tuple[Path, ...]
     fields: dict[str, Any]
+    files: list[Path]
 
     @classmethod
     def open(cls, path: Path) -> "LateFolder":
@@ -131,7 +133,11 @@ class LateFolder(NamedTuple):
             if not is_native:
                 _check_prefix(path, prefix, vocabulary)
         named = {"model": model, "data": data}
-        return cls(encoder, projections, {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()})
+        fields = {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()}
+        metadata = [path for path in [path / METADATA] if path.is_file()]
+        tokenizer = vocabularies.files(vocabularies.find(path))
+        said = [*encoder.files, *model_folder.module_files(path), *metadata, *tokenizer]
+        return cls(encoder, projections, fields, said)
 
     def kernel(self) -> np.ndarray:
         """The projection's, float32 [H, E].
@@ -274,11 +280,16 @@ def _checked(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_prefix(path: Path, prefix: str, vocabulary: Vocabulary) -> None:
     """Checks that a prefix is one token behind the first one: so PyLate has it."""
-    if prefix and (prefix not in vocabulary.tokens or len(vocabulary.template.before) != 1):
+    if not _is_one_token(prefix, vocabulary):
         raise UserError(
             f"{path}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token of a text; "
             "take another model, or one that was saved with its tokenizer"
         )
+
+
+def _is_one_token(prefix: str, vocabulary: Vocabulary) -> bool:
+    """Whether a prefix, where there is one, is a token that can stand behind the first one of a text."""
+    return not prefix or (prefix in vocabulary.tokens and len(vocabulary.template.before) == 1)
 
 
 def _size(folder: Path, size: int) -> int:
@@ -310,8 +321,7 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     """
     data, late = fields.data, fields.model.late
     for side in ("query", "document"):
-        prefix = data[f"{side}_prefix"]
-        if prefix and (prefix not in vocabulary.tokens or len(vocabulary.template.before) != 1):
+        if not _is_one_token(prefix := data[f"{side}_prefix"], vocabulary):
             raise UserError(
                 f"stage 'export': config.data.{side}_prefix={prefix!r} is no token of the vocabulary, and PyLate puts "
                 "one token behind [CLS]: train with one, such as [unused0], or with ''"
@@ -324,8 +334,7 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     files.write_json(folder / _DENSE / "config.json", dense | {"activation_function": _IDENTITY, "use_residual": False})
     export_files.write_tensors(folder / _DENSE, {_WEIGHT: np.ascontiguousarray(kernel.T)})
     kinds = [("", "sentence_transformers.models.Transformer"), (_DENSE, "pylate.models.Dense.Dense")]
-    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds)]
-    files.write_json(folder / MODULES, modules)
+    export_files.write_modules(folder, kinds)
     longest = max(data.query_length, data.document_length)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     settings = {name: data[name] for name in ("query_prefix", "document_prefix", "query_length", "document_length")}

@@ -4,33 +4,22 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.late_interaction import exact
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
 from retrieval.methods.late_interaction.marks import NONE
-from retrieval.methods.late_interaction.model import LateInteraction
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
-from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights, encoding_cost
-from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import artefacts, hub, model_folder
+from retrieval.recipes.trained_model import TRAINED, PublishedKind, Trained, published_model
 from retrieval.search import text_batches
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.side_by_side import Search
@@ -53,11 +42,13 @@ class LateModel:
     queries: Callable[[Sequence[str]], Queries]
     documents: Callable[[Iterable[Candidate]], list[np.ndarray]]
 
-    def __init__(self, run: ConfigDict, config: ConfigDict, vocabulary: Vocabulary, model: LateInteraction):
-        """Args are the run's config, that of the model, and the model with its vocabulary."""
-        self.config, self.vocabulary, self.model = config.copy_and_resolve_references(), vocabulary, model
+    def __init__(self, run: ConfigDict, trained: Trained):
+        """Args are the run's config and the model."""
+        config, self.vocabulary, self.model = trained
+        self.config = config.copy_and_resolve_references()
         self.config.encode, self.config.mesh = run.encode, run.mesh
-        encoder, params = TokenEncoder(self.config, vocabulary, model, local_mesh(self.config)), parameters_of(model)
+        encoder = TokenEncoder(self.config, self.vocabulary, self.model, local_mesh(self.config))
+        params = parameters_of(self.model)
         self.queries, self.documents = encoder.queries(params), encoder.documents(params)
 
     def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
@@ -100,39 +91,22 @@ class LateModel:
         late_folder.write(folder, self.model, self.config, self.vocabulary)
 
 
-class _LateModels(TrainedKind):
+class _LateModels(PublishedKind):
     """Work directories of models of late interaction, and folders of PyLate's and Stanford's."""
 
-    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
-        """As `TrainedKind.inputs`."""
-        if not (place := _published(value)):
-            return super().inputs(run, value, field)
-        encoder = EncoderFolder.open(place)
-        return [
-            *encoder.files,
-            *model_folder.module_files(place),
-            *(path for path in [place / late_folder.METADATA] if path.is_file()),
-            *vocabularies.files(vocabularies.find(place)),
-        ]
-
-    def check(self, run: Run, value: str, field: str) -> None:
-        """As `TrainedKind.check`."""
-        if place := _published(value):
-            LateFolder.open(place)
-        else:
-            super().check(run, value, field)
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        return LateFolder.open(folder).files
 
     def open(self, run: Run, value: str, field: str) -> LateModel:
         """As `TrainedKind.open`."""
         self.check(run, value, field)
-        if place := _published(value):
-            return read(run.config, place)
-        config, vocabulary, model = self.load(run, value, field)
-        return LateModel(run.config, config, vocabulary, model)
+        place = self.published(value, field)
+        return LateModel(run.config, read(run.config, place) if place else self.load(run, value, field))
 
     def read_folder(self, config: ConfigDict, folder: Path) -> LateModel | None:
         """As `TrainedKind.read_folder`."""
-        return read(config, folder) if late_folder.is_late(folder) else None
+        return LateModel(config, read(config, folder)) if late_folder.is_late(folder) else None
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`; with `late.exact`, or without one of `late.systems`, all are compared."""
@@ -155,40 +129,14 @@ class _LateModels(TrainedKind):
         return SYSTEM, rank
 
 
-def read(config: ConfigDict, place: Path) -> LateModel:
-    """The model of a folder of PyLate's or Stanford's.
-
-    Args:
-      config: all fields, of which those of the model and the lengths are replaced in a copy.
-
-    Raises:
-      UserError: as `LateFolder.open`, or its weights cannot be read.
-    """
-    found, own = LateFolder.open(place), config.copy_and_resolve_references()
-    own.update_from_flattened_dict(found.fields)
-    own.recipe = "late_interaction"
-    own.model.update(encoder="transformer", remat="none", positions=found.encoder.sizes["max_length"], dropout=0.0)
-    vocabulary = bert_weights.vocabulary_of(found.encoder)
-    sizes = TransformerConfig(**encoder_sizes(own, len(vocabulary)))
-    model = LateInteraction(sizes, own.model.embed_dim, rngs=Rngs(0))
-    state = nnx.state(model, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    params = {"encoder": found.encoder.encoder(like["encoder"]), "projection": {"kernel": found.kernel()}}
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
-    bert_weights.log_spare_rows(found.encoder, vocabulary)
-    return LateModel(config, own, vocabulary, model)
+def read(config: ConfigDict, place: Path) -> Trained:
+    """The model of a folder of PyLate's or Stanford's; its sizes and lengths replace those of `config` in a copy."""
+    found = LateFolder.open(place)
+    fields = found.fields | {"recipe": "late_interaction"}
+    return published_model(config, fields, found.encoder, lambda _: {"projection": {"kernel": found.kernel()}})
 
 
 LATE_MODELS = _LateModels(
     "late_interaction", lambda recipe: isinstance(recipe, LateRecipe), ", or a folder that PyLate loads", "tokens"
 )
 TRAINED.register("late_interaction", LATE_MODELS)
-
-
-def _published(value: str) -> Path | None:
-    """The folder of weights that a field names, be it on the hub; None for a work directory, or nothing."""
-    if not value:
-        return None
-    place = hub.local(value) if hub.is_name(value) else artefacts.local(value)
-    return place if hub.is_name(value) or is_encoder(place) else None

@@ -14,20 +14,20 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, hub_hint
+from retrieval.errors import UserError
 from retrieval.methods.reranker import model as cross_encoder
 from retrieval.methods.reranker import modules, yes_no
 from retrieval.methods.reranker.model import CrossEncoder
 from retrieval.methods.reranker.modules import ModularCrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.trained_model import TRAINED, TrainedKind
-from retrieval.runtime import artefacts, hub, model_folder
+from retrieval.recipes.trained_model import TRAINED, PublishedKind
+from retrieval.runtime import model_folder
 from retrieval.search import encoding, text_batches
 
 _FEW = 32  # pairs that are scored as one batch
@@ -191,41 +191,31 @@ class Reranker:
         return encoding.encode_few(rows, self._logit, self._rows.length, self._devices)
 
 
-class _Rerankers(TrainedKind):
+class _Rerankers(PublishedKind):
     """Work directories of rerankers, and folders of Hugging Face's, whoever made them."""
 
-    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
-        """As `TrainedKind.inputs`."""
-        if folder := _published(value, field):
-            return [
-                *folder.files,
-                *cross_encoder.settings(folder),
-                *model_folder.module_files(folder.path),
-                *vocabularies.files(vocabularies.find(folder.path)),
-            ]
-        return super().inputs(run, value, field)
-
-    def check(self, run: Run, value: str, field: str) -> None:
-        """As `TrainedKind.check`."""
-        if folder := _published(value, field):
-            vocabulary = bert_weights.vocabulary_of(folder)
-            if yes_no.is_judge(folder):
-                yes_no.read(folder, vocabulary)
-            elif modules.is_modular(folder):
-                modules.check(folder)
-            else:
-                cross_encoder.check_cross_encoder(folder)
-            _rows(folder, vocabulary, run.config.rerank.length, field)
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        encoder = EncoderFolder.open(folder)
+        vocabulary = bert_weights.vocabulary_of(encoder)
+        if yes_no.is_judge(encoder):
+            yes_no.read(encoder, vocabulary)
+        elif modules.is_modular(encoder):
+            modules.check(encoder)
         else:
-            super().check(run, value, field)
+            cross_encoder.check_cross_encoder(encoder)
+        _rows(encoder, vocabulary, run.config.rerank.length, field)
+        tokenizer = vocabularies.files(vocabularies.find(folder))
+        return [*encoder.files, *cross_encoder.settings(encoder), *model_folder.module_files(folder), *tokenizer]
 
     def open(self, run: Run, value: str, field: str) -> Reranker:
         """As `TrainedKind.open`."""
         self.check(run, value, field)
-        if not (folder := _published(value, field)):
+        if not (place := self.published(value, field)):
             config, vocabulary, model = self.load(run, value, field)
             length = run.config.rerank.length or config.data.document_length
             return Reranker(run.config, model, JoinedRows(vocabulary, length, config.data.query_length))
+        folder = EncoderFolder.open(place)
         vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
         of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
@@ -244,23 +234,6 @@ RERANKERS = _Rerankers(
     "reranker", lambda recipe: recipe.reranks, ", or a folder that sentence_transformers.CrossEncoder loads"
 )
 TRAINED.register("reranker", RERANKERS)
-
-
-def _published(value: str, field: str) -> EncoderFolder | None:
-    """The folder of weights that a field names, be it on the hub; None for a work directory.
-
-    Raises:
-      UserError: there is neither.
-    """
-    folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
-    if value and is_encoder(folder):
-        return EncoderFolder.open(folder)
-    if hub.is_name(value) or not folder.exists():
-        raise UserError(
-            f"{field}={value}: no cross-encoder of BERT's kind; name a work directory of a reranker, or a folder that "
-            f"sentence_transformers.CrossEncoder loads{hub_hint(value)}"
-        )
-    return None
 
 
 def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str) -> JoinedRows | JudgedRows:

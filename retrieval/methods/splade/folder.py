@@ -164,7 +164,7 @@ def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> Non
         _write_encoder(folder, model, vocabulary, max(data.query_length, data.document_length))
         _write_pooling(folder / f"1_{_POOLING}", model)
         kinds = [("", f"{_PACKAGE}.{_ENCODER}"), (f"1_{_POOLING}", f"{_PACKAGE}.{_POOLING}")]
-        _write_modules(folder, kinds)
+        export_files.write_modules(folder, kinds)
     prompts = {side: text for side in ("query", "document") if (text := data[f"{side}_prefix"])}
     settings = {"model_type": _MODEL, "prompts": prompts, "default_prompt_name": None}
     settings |= {"similarity_fn_name": COSINE[0] if model.normalize else "dot", _MOST_TERMS: model.terms or None}
@@ -183,14 +183,11 @@ def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary
     # The library reads queries without the tokens around them.
     length = max(1, data.query_length - vocabulary.template.size())
     tokenizer_files.write_tokenizer(folder / query, vocabulary, length=length, types=1)
-    kinds = {query: _TABLE, document: _ENCODER, pooling: _POOLING}
-    router = {
-        "types": {name: f"{_PACKAGE}.{kind}" for name, kind in kinds.items()},
-        "structure": {"query": [query], "document": [document, pooling]},
-        "parameters": {"default_route": "document", "allow_empty_key": True},
-    }
-    files.write_json(folder / export_files.ROUTER, router)
-    _write_modules(folder, [("", _ROUTER)])
+    names = {query: _TABLE, document: _ENCODER, pooling: _POOLING}
+    kinds = [(place, f"{_PACKAGE}.{kind}") for place, kind in names.items()]
+    routes = {"query": kinds[:1], "document": kinds[1:]}
+    files.write_json(folder / export_files.ROUTER, export_files.routes(routes))
+    export_files.write_modules(folder, [("", _ROUTER)])
 
 
 def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: int) -> None:
@@ -213,12 +210,6 @@ def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: 
 
 
 def _write_pooling(folder: Path, model: Splade) -> None:
-    size = model.encoder.config.vocab_size
     folder.mkdir()
-    config = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": size}
-    files.write_json(folder / "config.json", config)
-
-
-def _write_modules(folder: Path, kinds: list[tuple[str, str]]) -> None:
-    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds)]
-    files.write_json(folder / MODULES, modules)
+    config = {"pooling_strategy": "max", "activation_function": "relu"}
+    files.write_json(folder / "config.json", config | {"word_embedding_dimension": model.encoder.config.vocab_size})

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers import prefixes
@@ -15,38 +13,27 @@ from retrieval.methods.splade.folder import SparseFolder
 from retrieval.methods.splade.model import BY_IDF, ENCODED
 from retrieval.methods.splade.recipe import SpladeRecipe
 from retrieval.methods.splade.term_encoder import TermEncoder
-from retrieval.models.encoder_folder import is_encoder
 from retrieval.models.module_folder import COSINE
 from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights, module_fields
-from retrieval.recipes.trained_model import TRAINED, Trained, TrainedKind
-from retrieval.runtime import artefacts, hub
+from retrieval.recipes import module_fields
+from retrieval.recipes.trained_model import TRAINED, PublishedKind, Trained, published_model
 from retrieval.search.side_by_side import Search
 from retrieval.stages.collection import CORPUS, open_collection
 
 NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 
 
-class _SparseModels(TrainedKind):
+class _SparseModels(PublishedKind):
     """Work directories of models of sparse vectors, and folders that `SparseEncoder` loads."""
 
-    def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
-        """As `TrainedKind.inputs`."""
-        if not (place := _published(value)):
-            return super().inputs(run, value, field)
-        return SparseFolder.open(place).files
-
-    def check(self, run: Run, value: str, field: str) -> None:
-        """As `TrainedKind.check`."""
-        if place := _published(value):
-            SparseFolder.open(place)
-        else:
-            super().check(run, value, field)
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        return SparseFolder.open(folder).files
 
     def load(self, run: Run, value: str, field: str) -> Trained:
         """As `TrainedKind.load`."""
         self.check(run, value, field)
-        place = _published(value)
+        place = self.published(value, field)
         return _read(run.config, place) if place else super().load(run, value, field)
 
     def open(self, run: Run, value: str, field: str) -> TermEncoder:
@@ -68,41 +55,27 @@ class _SparseModels(TrainedKind):
         return SYSTEM, lambda queries, k: search(encoder.encode_queries(queries), k)
 
 
-def _read(own: ConfigDict, place: Path) -> Trained:
+def _read(config: ConfigDict, place: Path) -> Trained:
     """The model of a folder, whose lengths and prompts are those of the folder."""
-    found, config = SparseFolder.open(place), own.copy_and_resolve_references()
-    encoder = found.encoder
-    config.recipe, config.model.sparse_queries = "splade", BY_IDF if found.table else ENCODED
+    found = SparseFolder.open(place)
     query, document = found.lengths
-    config.data.update(query_length=query, document_length=document, titles=prefixes.JOINED)
-    config.model.update(module_fields.encoder_fields(encoder))
-    config.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
+    fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(found.encoder).items()}
+    fields |= {"recipe": "splade", "model.sparse_queries": BY_IDF if found.table else ENCODED}
+    fields |= {"data.query_length": query, "data.document_length": document, "data.titles": prefixes.JOINED}
     prompts = module_fields.prompts(place, found.settings)
-    config.data.update(dict(zip(prefixes.NAMES, prompts)))
-    vocabulary = bert_weights.vocabulary_of(encoder)
-    model = SpladeRecipe(config).build(len(vocabulary))
-    model.normalize = found.settings.get("similarity_fn_name") in COSINE
-    model.terms = found.settings.get("max_active_dims", 0)
-    state = nnx.state(model, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    head = encoder.mlm_head({name: like[name] for name in ("dense", "norm", "bias")})
-    params = {**like, "encoder": encoder.encoder(like["encoder"]), **(head or {})}
-    if found.table:
-        params["idf"] = found.weights(len(vocabulary))
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
-    return Trained(config, vocabulary, model)
+    fields |= {f"data.{name}": prompt for name, prompt in zip(prefixes.NAMES, prompts)}
+
+    def head(like: Mapping[str, Any]) -> Mapping[str, Any]:
+        table = {"idf": found.weights(len(like["idf"]))} if found.table else {}
+        return table | (found.encoder.mlm_head({name: like[name] for name in ("dense", "norm", "bias")}) or {})
+
+    trained = published_model(config, fields, found.encoder, head)
+    trained.model.normalize = found.settings.get("similarity_fn_name") in COSINE
+    trained.model.terms = found.settings.get("max_active_dims", 0)
+    return trained
 
 
 SPARSE_MODELS = _SparseModels(
     "splade", lambda recipe: isinstance(recipe, SpladeRecipe), ", or a folder that SparseEncoder loads", NAME
 )
 TRAINED.register("splade", SPARSE_MODELS)
-
-
-def _published(value: str) -> Path | None:
-    """The folder of weights that a field names, be it on the hub; None for a work directory, or nothing."""
-    if not value:
-        return None
-    place = hub.local(value) if hub.is_name(value) else artefacts.local(value)
-    return place if hub.is_name(value) or is_encoder(place) else None
