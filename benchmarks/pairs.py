@@ -14,7 +14,7 @@ from retrieval.errors import UserError
 if TYPE_CHECKING:  # peers read pairs too, in an environment that lacks what it imports
     from ml_collections import ConfigDict
 
-    from retrieval.methods.late_interaction.marks import Rules
+    from retrieval.methods.late_interaction.token_marks import Rules
 
 Rows = Mapping[str, np.ndarray]
 

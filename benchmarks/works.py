@@ -16,7 +16,7 @@ from benchmarks.contest import System, Target, Work
 from benchmarks.ours import training
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.marks import Rules
+from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.models.encoder_folder import written_config
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import records

@@ -12,7 +12,7 @@ from support.run_results import values
 from support.tiny import execute, make_config, make_run
 
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.marks import Rules
+from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import preflight
 from retrieval.recipes import initial_parameters

@@ -6,8 +6,8 @@ from support.tiny import make_config
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.late_interaction.exact import of_candidates
 from retrieval.methods.late_interaction.folder import write
+from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import read
 from retrieval.recipes.recipe import recipe_of
 

@@ -16,8 +16,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import read_json, write_json
-from retrieval.methods.late_interaction.exact import of_candidates
 from retrieval.methods.late_interaction.folder import LateFolder, write
+from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of

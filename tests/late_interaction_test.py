@@ -12,10 +12,9 @@ from support.tiny import make_config
 from retrieval.data.examples.packing import Packing, rows_for
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.loss import maxsim_distillation, maxsim_softmax
-from retrieval.methods.late_interaction.marks import FILLED, OTHER, UNSEEN, Rules
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
-from retrieval.methods.late_interaction.model import with_marks
-from retrieval.methods.late_interaction.recipe import token_vectors
+from retrieval.methods.late_interaction.model import token_vectors, with_marks
+from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
 from retrieval.models.text import Text, seen_tokens
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of

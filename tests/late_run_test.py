@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import tokens
-from retrieval.methods.late_interaction.trained import LATE_MODELS, read
+from retrieval.methods.late_interaction.trained import LATE_MODELS
 from retrieval.pipeline import preflight, records
 from retrieval.runtime import artefacts
 from retrieval.stages import indexes
@@ -124,7 +124,7 @@ def test_it_is_exported_and_read_back(trained):
     folder = trained.folder / "export"
     card = (folder / "README.md").read_text()
     assert "models.ColBERT(" in card and "ColBERT" in card and "encode_query" not in card
-    theirs, ours = read(trained.config, folder), LATE_MODELS.open(trained, "", "config.late.model")
+    theirs, ours = LATE_MODELS.read_folder(trained.config, folder), LATE_MODELS.open(trained, "", "config.late.model")
     candidate = Candidate("a", "Fox", "the red fox eats grass, and nothing else.")
     np.testing.assert_allclose(theirs.documents([candidate])[0], ours.documents([candidate])[0], atol=1e-5)
     np.testing.assert_allclose(theirs.queries(["red fox"]).vectors, ours.queries(["red fox"]).vectors, atol=1e-5)

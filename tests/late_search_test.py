@@ -7,14 +7,13 @@ from support.tiny import make_config
 
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction import token_store
-from retrieval.methods.late_interaction.exact import best, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, imputed, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings
 from retrieval.methods.late_interaction.muvera import Muvera, are_sizes, parts, size_of
 from retrieval.methods.late_interaction.residuals import Codec, packed
 from retrieval.methods.late_interaction.token_encoder import Queries
-from retrieval.methods.late_interaction.token_pooling import pooled
 from retrieval.methods.late_interaction.token_store import TokenStore
-from retrieval.methods.late_interaction.xtr import TokenIndex, imputed
+from retrieval.methods.late_interaction.tokens_stage import pooled
 from retrieval.recipes.placement import local_mesh
 from retrieval.search.index_kind import INDEXES
 

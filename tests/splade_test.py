@@ -14,7 +14,7 @@ from retrieval import files
 from retrieval.methods.splade import json_vectors, sparse_store, weights
 from retrieval.methods.splade.activations import activations
 from retrieval.methods.splade.model import Splade
-from retrieval.methods.splade.regularizers import flops, l1, strength
+from retrieval.methods.splade.recipe import flops, l1, strength
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 

@@ -24,7 +24,7 @@ from benchmarks.measure import timed
 from benchmarks.ours import train_step, training
 from benchmarks.peers import train_step as peers
 from benchmarks.worker import PROCESSOR, MissingError, Turn, serve
-from retrieval.methods.late_interaction.marks import COUNTED, OTHER
+from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER
 from retrieval.recipes.encoder_sizes import encoder_sizes
 
 TURNS = 3  # after one that is not counted

@@ -35,6 +35,7 @@ REMOVED: dict[str, str] = {
     "serve.waiting": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
     "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
+    "train.sparse.documents": "Documents have the regularizer flops; leave it out.",
     "train.spread_out": "The regulariser that spread embeddings is gone; leave it out.",
     "train.spread_out_mean": "The regulariser that spread embeddings is gone; leave it out.",
     "weigh.square_root": "Frequencies are weights times config.weigh.scale; leave it out.",

@@ -26,8 +26,8 @@ from retrieval import files
 from retrieval.data.tokenizers import prefixes, tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
 from retrieval.methods.late_interaction.model import LateInteraction
+from retrieval.methods.late_interaction.token_marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
 from retrieval.models import export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown

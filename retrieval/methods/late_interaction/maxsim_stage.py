@@ -18,13 +18,12 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
-from retrieval.methods.late_interaction import exact
+from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, of_candidates, ranked
 from retrieval.methods.late_interaction.muvera import Muvera, size_of
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
-from retrieval.methods.late_interaction.xtr import TokenIndex
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
@@ -88,7 +87,7 @@ class _Opened(NamedTuple):
 
     def best_of(self, rows_QK: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Some candidates of each query in the order of their scores."""
-        return exact.best(exact.of_candidates(self.queries, self.documents, rows_QK, self.longest), rows_QK, depth)
+        return best(of_candidates(self.queries, self.documents, rows_QK, self.longest), rows_QK, depth)
 
 
 def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iterator[tuple[Judged, Ranking]]:
@@ -105,7 +104,7 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
     whole, depth = None, min(fields.depth + bool(judged.own), len(opened.documents))
     if fields.exact:
         began = time.perf_counter()
-        found = exact.ranked(opened.queries, opened.documents, opened.longest, depth)
+        found = ranked(opened.queries, opened.documents, opened.longest, depth)
         whole = others(*found, judged.queries, judged.own, fields.depth)
         yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
     if fields.retrieved:

@@ -4,16 +4,19 @@ Shapes have the letters of `models/text.py`.
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.methods.late_interaction.marks import FILLED
+from retrieval.methods.late_interaction.token_marks import FILLED
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
+from retrieval.recipes.batch_fields import text_of
 from retrieval.runtime.arrays import reshape_rows
+from retrieval.training.chunks import in_chunks
 
 
 class LateInteraction(nnx.Module):
@@ -45,3 +48,34 @@ def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
     place_GCL = jnp.minimum(text.starts_GC[:, :, None] + jnp.arange(length), vector_GTE.shape[1] - 1)
     place_GX1 = reshape_rows(place_GCL, len(place_GCL), -1, 1)
     return reshape_rows(jnp.take_along_axis(vector_GTE, place_GX1, axis=1), -1, length, vector_RLE.shape[-1])
+
+
+def token_vectors(
+    model: LateInteraction,
+    batch: Mapping[str, jax.Array],
+    side: str,
+    key: jax.Array | None,
+    chunk_size: int,
+    unseen: bool = False,
+) -> jax.Array:
+    """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_fields.embed`).
+
+    Args:
+      unseen: whether no token sees those that fill a text up.
+    """
+    parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
+    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
+    group_size = len(batch["document_id"]) // len(batch[side])
+    length = batch[f"{side}_marks"].shape[-1]
+    if group_size > 1:
+        del fields[f"{side}_marks"]  # of packed texts they are of examples
+
+    def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        text = text_of(fields, side)
+        if unseen:
+            text = with_marks(text, fields[f"{side}_marks"], unseen)
+        vector_BLE = unpacked(model(text, key), text, length)
+        return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
+
+    vector_GCLE = in_chunks(of_groups, fields, key, chunk_size // group_size)
+    return reshape_rows(vector_GCLE, -1, *vector_GCLE.shape[2:])

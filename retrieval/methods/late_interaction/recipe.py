@@ -15,27 +15,26 @@ from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.methods.late_interaction import marks
-from retrieval.methods.late_interaction.exact import ranked
+from retrieval.methods.late_interaction import token_marks
 from retrieval.methods.late_interaction.folder import LateFolder, is_late
 from retrieval.methods.late_interaction.loss import BATCH_SCORES
-from retrieval.methods.late_interaction.marks import LATE, OTHER, Rules
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
-from retrieval.methods.late_interaction.model import LateInteraction, unpacked, with_marks
+from retrieval.methods.late_interaction.maxsim_search import ranked
+from retrieval.methods.late_interaction.model import LateInteraction, token_vectors
 from retrieval.methods.late_interaction.token_encoder import TokenEncoder
+from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, examples
-from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.batch_fields import token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
 from retrieval.recipes.validation import METRICS, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
-from retrieval.training.chunks import in_chunks
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, SCORES
 
@@ -149,7 +148,7 @@ class LateRecipe(PairRecipe):
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
             keys = [None if key is None else jax.random.fold_in(key, side) for side in (0, 1)]
-            unseen = late.expansion == marks.UNSEEN
+            unseen = late.expansion == token_marks.UNSEEN
             query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, unseen)
             document_NLE = token_vectors(model, batch, "document", keys[1], chunk_size)
             counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
@@ -168,37 +167,6 @@ class LateRecipe(PairRecipe):
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
-
-
-def token_vectors(
-    model: LateInteraction,
-    batch: Mapping[str, jax.Array],
-    side: str,
-    key: jax.Array | None,
-    chunk_size: int,
-    unseen: bool = False,
-) -> jax.Array:
-    """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_fields.embed`).
-
-    Args:
-      unseen: whether no token sees those that fill a text up.
-    """
-    parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
-    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
-    group_size = len(batch["document_id"]) // len(batch[side])
-    length = batch[f"{side}_marks"].shape[-1]
-    if group_size > 1:
-        del fields[f"{side}_marks"]  # of packed texts they are of examples
-
-    def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
-        text = text_of(fields, side)
-        if unseen:
-            text = with_marks(text, fields[f"{side}_marks"], unseen)
-        vector_BLE = unpacked(model(text, key), text, length)
-        return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
-
-    vector_GCLE = in_chunks(of_groups, fields, key, chunk_size // group_size)
-    return reshape_rows(vector_GCLE, -1, *vector_GCLE.shape[2:])
 
 
 RECIPES.register("late_interaction", LateRecipe)

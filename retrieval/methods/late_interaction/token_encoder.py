@@ -15,8 +15,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.methods.late_interaction.model import with_marks
+from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import text_batches

@@ -8,12 +8,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.methods.late_interaction import exact
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
-from retrieval.methods.late_interaction.marks import NONE
+from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
+from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.pipeline.run import Run
 from retrieval.recipes import encoding_cost
@@ -60,7 +60,7 @@ class LateModel:
         """As `encode_queries`."""
         return self.documents(items)
 
-    def over(self, documents: exact.Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
+    def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
         length, longest = self.config.data.query_length, self.config.data.document_length
 
@@ -68,7 +68,7 @@ class LateModel:
             padded = Queries.padded(queries, text_batches.few(max(1, len(queries))), length)
             if self.config.model.late.mean:
                 padded.vectors[:] /= np.maximum(padded.counts.sum(axis=1), 1)[:, None, None]
-            scores_QK, rows_QK = exact.ranked(padded, documents, longest, k)
+            scores_QK, rows_QK = ranked(padded, documents, longest, k)
             return scores_QK[: len(queries)], rows_QK[: len(queries)]
 
         return search
@@ -124,7 +124,7 @@ class _LateModels(PublishedKind):
         def rank(queries: Sequence[str], k: int) -> Lists:
             _, rows_QK = words[first](queries, max(k, fields.depth))
             longest = model.config.data.document_length
-            return exact.best(exact.of_candidates(model.queries(queries), store, rows_QK, longest), rows_QK, k)
+            return best(of_candidates(model.queries(queries), store, rows_QK, longest), rows_QK, k)
 
         return SYSTEM, rank
 

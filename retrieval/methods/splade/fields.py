@@ -12,10 +12,7 @@ declare(
 )
 declare(
     "train.sparse",
-    queries=Field("flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of queries"),
-    documents=Field(
-        "flops", one_of("regularizer", "retrieval.methods.splade.regularizers.REGULARIZERS"), "of documents"
-    ),
+    queries=Field("flops", one_of("regularizer", ("flops", "l1")), "what keeps queries sparse, as documents flops"),
     query_weight=Field(3e-4, NOT_NEGATIVE, "weight of the queries' regularizer, when it has risen"),
     document_weight=Field(1e-4, NOT_NEGATIVE, "weight of the documents' regularizer"),
     rise=Field(

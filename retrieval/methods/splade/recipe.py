@@ -1,4 +1,10 @@
-"""The recipe 'splade': sparse vectors for queries and documents, trained on pairs (Formal et al. 2021)."""
+"""The recipe 'splade': sparse vectors for queries and documents, trained on pairs (Formal et al. 2021).
+
+Regularizers are of the global batch, so they are the same on any number of devices: the mean square of a device's own
+mean is larger than that of all, and would press the same settings harder.
+
+Letters of shapes: B examples, K documents of each, V vocabulary; R all documents, X the texts of one side.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,6 @@ import jax.numpy as jnp
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
-from retrieval.methods.splade.regularizers import REGULARIZERS, active, strength
 from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
@@ -22,12 +27,12 @@ from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, build_model, check_sees_all
-from retrieval.runtime.arrays import reshape_rows
+from retrieval.runtime.arrays import on_every_device, reshape_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 
-_FIELDS = ("queries", "documents", "query_weight", "document_weight", "rise")
+_FIELDS = ("queries", "query_weight", "document_weight", "rise")
 
 
 class SpladeRecipe(PairRecipe):
@@ -88,7 +93,7 @@ class SpladeRecipe(PairRecipe):
             query_BV = embed(model.encode_queries, batch, "query", key, 0 if by_idf else chunk_size)
             document_RV = embed(model.encode_documents, batch, "document", key, chunk_size)
             loss_B, metrics = loss(query_BV, reshape_rows(document_RV, B, K, -1), batch)
-            sides = {"document": (document_RV, fields.documents, fields.document_weight)}
+            sides = {"document": (document_RV, "flops", fields.document_weight)}
             if not by_idf:  # whose queries are as sparse as they are
                 sides["query"] = query_BV, fields.queries, fields.query_weight
             for side, (weight_XV, name, most) in sides.items():
@@ -108,5 +113,28 @@ class SpladeRecipe(PairRecipe):
             return function
         return lambda query_BV, document_BKV, batch: function(inner_products(query_BV, document_BKV), batch)
 
+
+def flops(weight_BV: jax.Array) -> jax.Array:
+    """The sum over tokens of the squared mean weight (Paria et al. 2020), as a product of two vectors costs."""
+    return jnp.square(jnp.abs(weight_BV).mean(axis=0)).sum()
+
+
+def l1(weight_BV: jax.Array) -> jax.Array:
+    """The mean over vectors of the sum of their weights."""
+    return jnp.abs(weight_BV).sum(axis=1).mean()
+
+
+def strength(step: jax.Array, steps: int) -> jax.Array:
+    """The share of a regularizer at a step: it rises with the square of the steps to 1 (Formal et al. 2021, section
+    4); 0 steps is 1 from the first one on."""
+    return jnp.square(jnp.minimum(1.0, (step + 1) / steps)) if steps else jnp.ones(())
+
+
+def active(weight_BV: jax.Array) -> jax.Array:
+    """How many tokens of each vector have a weight, [B]: a mean near 0 says that vectors have collapsed."""
+    return on_every_device((weight_BV > 0).sum(axis=1).astype(jnp.float32))
+
+
+REGULARIZERS: dict[str, Callable[[jax.Array], jax.Array]] = {"flops": flops, "l1": l1}
 
 RECIPES.register("splade", SpladeRecipe)
