@@ -2,7 +2,7 @@
 
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 
 
 def test_every_row_is_what_was_written(tmp_path):

@@ -4,11 +4,10 @@ import time
 
 import pytest
 
+from retrieval.data.corpora import pages
 from retrieval.data.corpora.articles import Dropped, Redirect
 from retrieval.data.corpora.document_format import Document
-from retrieval.data.corpora.documents import html_pages
-from retrieval.data.corpora.documents.html_pages import HtmlPages
-from retrieval.data.corpora.documents.markdown_pages import MarkdownPages
+from retrieval.data.corpora.pages import HtmlPages, MarkdownPages
 
 HTML, MARKDOWN = HtmlPages(), MarkdownPages()
 
@@ -91,7 +90,7 @@ PIECES += ["<a href='#'>#", "<h1>S</h1><title> - S", "<select><p>", "<h1>x<br>",
 def test_time_is_linear_in_what_is_nested_or_never_closed():
     start = time.process_time()
     for piece in PIECES:
-        html_pages.outline(piece * (60_000 // len(piece)), "a")
+        pages.outline(piece * (60_000 // len(piece)), "a")
     for fields in ("+++\n" + "\n" * 60_000 + "x", "+++\n" + "a." * 30_000 + "a=1", "---\n" + 'title: "\\' * 9000):
         HTML.outline(f"{fields}\n{fields[:3]}\n", "a")
     assert time.process_time() - start < 8

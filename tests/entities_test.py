@@ -4,7 +4,7 @@ import html
 
 import pytest
 
-from retrieval.data.corpora.entities import unescape
+from retrieval.parsing.foreign_text import unescape
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support import nq_records, toy_squad
 from support.mutated import VALUES, as_json, changed, damaged
 
 from retrieval import files
-from retrieval.data.corpora import articles, sources
+from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.labelled import dpr, grouping
@@ -237,7 +237,7 @@ def test_shards_of_articles(rounds, tmp_path):
     path, vocabulary = tmp_path / "000000.jsonl", WordPiece([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"])
 
     def read():
-        for item in sources.read_articles(path):
+        for item in corpus_kind.read_articles(path):
             assert articles.from_json(articles.to_json(item), "here") == item
             list(shard_steps.cut_article(item, vocabulary, Limits(), num_shards=2))
 

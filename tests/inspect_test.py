@@ -10,7 +10,7 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.data.corpora import sources
+from retrieval.data.corpora import corpus_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
@@ -96,7 +96,7 @@ def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
     for name, page_text in pages.items():
         (tmp_path / f"{name}.html").write_text(page_text)
     options = dict.fromkeys(("documents.id", "documents.title", "documents.text", "documents.url"), "")
-    source = sources.open_source(str(tmp_path), options, tmp_path / "no.lock")
+    source = corpus_kind.open_source(str(tmp_path), options, tmp_path / "no.lock")
     settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
     assert statistics["examples"] == {"pages dropped: redirects to other pages": "old.html"}

@@ -11,7 +11,7 @@ from support.tiny import execute
 
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets import beir, nq_dev
+from retrieval.data.sets import beir, splits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -55,7 +55,7 @@ def make_run(folder, **changes):
 
 def test_questions_of_nqs_dev_set_are_not_trained_on(tmp_path, monkeypatch):
     run = make_run(tmp_path)
-    monkeypatch.setattr(nq_dev, "_known", lambda: {nq_dev.fingerprint("where is the owl")})
+    monkeypatch.setattr(splits, "_nq_dev_lines", lambda: {splits.nq_dev_line("where is the owl")})
     with labelled_groups.opened(run, tmp_path) as (groups, counts):
         assert sorted(group.query for group in groups) == sorted(f"where is the {a}" for a in ANIMALS if a != "owl")
         assert counts.left_out["queries of NQ's dev set, which everybody tests on"] == 1

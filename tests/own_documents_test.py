@@ -11,10 +11,9 @@ import tracemalloc
 
 import pytest
 
-from retrieval.data.corpora import articles, corpus_kind, links, sources, urls
+from retrieval.data.corpora import addresses, articles, corpus_kind, document_records
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
-from retrieval.data.corpora.documents import parquet_rows
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
@@ -61,9 +60,9 @@ def folder(tmp_path):
 def read(corpus, lock="no.lock", **fields):
     """The articles of a corpus by id, its redirects, and the counts."""
     options = OPTIONS | {f"documents.{name}": value for name, value in fields.items()}
-    source = sources.open_source(str(corpus), options, lock)
+    source = corpus_kind.open_source(str(corpus), options, lock)
     items, counts = [], collections.Counter()
-    for tag, name, value in sources.parse_pages(source.read(), source.parse):
+    for tag, name, value in corpus_kind.parse_pages(source.read(), source.parse):
         if tag == "article":
             items.append(articles.from_json(value, "here"))
         elif tag == "count":
@@ -116,7 +115,7 @@ def shards(folder, tmp_path):
     words = " ".join(f"word{i} and more." for i in range(20))
     for path in (folder / "README.md", folder / "guide" / "start.md"):
         path.write_text(f"{path.read_text()}\n\n## More\n\nSee [it](guide/start.md). {words}\n")
-    source = sources.open_source(str(folder), OPTIONS, tmp_path / "no.lock")
+    source = corpus_kind.open_source(str(folder), OPTIONS, tmp_path / "no.lock")
     limits = Limits(longest=64, shortest=8, least=2)
     return prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, limits)), tmp_path / "corpus"
 
@@ -223,9 +222,9 @@ class Endless(Diary):
 
 
 def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch):
-    monkeypatch.setattr(sources, "_SECONDS", 0.05)
+    monkeypatch.setattr(corpus_kind, "_SECONDS", 0.05)
     pages = [Document(id, "July", text, Endless()) for id, text in (("a", "On Monday."), ("b", "never"), ("c", "On."))]
-    items = list(sources.parse_pages(pages, lambda page: list(page.format.parse(page))))
+    items = list(corpus_kind.parse_pages(pages, lambda page: list(page.format.parse(page))))
     assert [json.loads(value)["id"] for tag, _, value in items if tag == "article"] == ["a", "c"]
     counts = [name for tag, name, _ in items if tag != "article"]
     assert "pages dropped: too slow" in counts
@@ -249,11 +248,11 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path, most):
         ({"id": [1, 2], "a.text": text}, {"text": "a.text"}),
     ):
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-        found = list(parquet_rows.ParquetRows().read(tmp_path / "a.parquet", "a", named))
+        found = list(document_records.ParquetRows().read(tmp_path / "a.parquet", "a", named))
         assert [(each.id, each.text) for each in found] == list(zip(["1", "2"], text))
     parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: a text is not UTF-8"):
-        list(parquet_rows.ParquetRows().read(tmp_path / "a.parquet", "a", {}))
+        list(document_records.ParquetRows().read(tmp_path / "a.parquet", "a", {}))
     parquet.write_table(pyarrow.table({"id": ["1", "2"], "text": [LONG, "Two."]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet, row 1: longer than 64 MiB"):
         read(tmp_path / "a.parquet")
@@ -271,7 +270,7 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path, most):
     ],
 )
 def test_a_base_address_and_the_path_make_an_address(base, own, address):
-    assert urls.of_document(base, own, "my docs/a&b.md", "A? é") == address
+    assert addresses.of_document(base, own, "my docs/a&b.md", "A? é") == address
 
 
 @pytest.mark.parametrize(
@@ -285,7 +284,7 @@ def test_a_base_address_and_the_path_make_an_address(base, own, address):
     ],
 )
 def test_a_relative_address_counts_from_its_document(address, target):
-    assert links.resolved(address, "a/x.md") == target
+    assert addresses.resolved(address, "a/x.md") == target
 
 
 def test_files_that_cannot_be_read_or_named_are_left_out(tmp_path, caplog):

@@ -19,7 +19,7 @@ from support.tiny import SETTINGS
 
 from configs import bm25
 from retrieval.data import holdout
-from retrieval.data.corpora import articles, passages, sources
+from retrieval.data.corpora import articles, corpus_kind, passages
 from retrieval.data.corpora.articles import Article, Paragraph, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
@@ -126,7 +126,7 @@ def test_a_vocabulary_is_trained_on_parts_of_books(tmp_path, paragraphs):
 def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
     toy_corpus.write_dump(tmp_path / "dump.xml")
-    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
+    source = corpus_kind.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
@@ -202,7 +202,7 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
     again = f"{tmp_path / '2007.xml'},{tmp_path}/../{tmp_path.name}/2007.xml"
-    source = sources.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
+    source = corpus_kind.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     assert statistics["shards"] == SETTINGS.num_shards and statistics["counts"]["pages read"] == 2
     assert "1 dumps are named again; each is read once" in caplog.text
@@ -216,7 +216,7 @@ def test_two_pages_of_one_id_are_refused(tmp_path):
         yield toy_corpus.Page(3)
 
     with pytest.raises(UserError, match="two pages of the corpus have the id '3'"):
-        prepared_corpus.prepare(sources.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
+        prepared_corpus.prepare(corpus_kind.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
 
 
 def test_a_killed_worker_is_named(tmp_path):

@@ -9,13 +9,12 @@ import pytest
 
 from retrieval.data.corpora import pydocs
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
+from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.pydocs import Page
-from retrieval.data.corpora.sources import Source
 from retrieval.data.examples import corpus_tasks
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.known_items import KnownItems
-from retrieval.data.sets.occurrences import Occurrences, words
+from retrieval.data.sets.held_out_texts import KnownItems, Occurrences, words
 from retrieval.data.sets.set_format import Given
 from retrieval.data.shards import prepared_corpus, shard_steps
 from retrieval.data.tokenizers.vocab import WordPiece

@@ -6,8 +6,8 @@ import pytest
 
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, Paragraph, Section
+from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.corpora.sources import Source
 from retrieval.data.shards import prepared_corpus, shard_steps
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece

@@ -9,7 +9,7 @@ import time
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.parsing.time_limit import TooSlowError, time_limit
+from retrieval.parsing.foreign_text import TooSlowError, time_limit
 from retrieval.runtime import signals
 
 PROGRAM = """

@@ -27,7 +27,7 @@ from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.occurrences import LEAST, Occurrences
+from retrieval.data.sets.held_out_texts import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError

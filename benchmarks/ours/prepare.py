@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import articles, worker
 from benchmarks.measure import timed
-from retrieval.data.corpora import sources
+from retrieval.data.corpora import corpus_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import local_runner, shard_steps
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -39,7 +39,7 @@ def cut(output: Path, articles: Path, vocabulary: Path, limits: Limits, num_shar
     tokenizer = _worker_vocabulary(vocabulary)
     items = (
         item
-        for article in sources.read_articles(articles)
+        for article in corpus_kind.read_articles(articles)
         for item in shard_steps.cut_article(article, tokenizer, limits, num_shards)
     )
     local_runner.write_items(output, items, num_shards)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.data.corpora import articles, corpus_kind, passages, sources, urls
+from retrieval.data.corpora import addresses, articles, corpus_kind, own_documents, passages
 from retrieval.data.corpora.articles import Article
-from retrieval.data.corpora.kinds import documents_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
@@ -138,7 +137,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
     kind.check(parts, options)
     pages, parse = kind.read(parts, options, Path()), functools.partial(kind.parse, options=options)
     seen, left_out, examples = set(), Counter(), {}
-    for tag, what, value in sources.parse_pages(pages, parse):
+    for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
             continue
@@ -153,7 +152,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
             own = cut.passages(item)
             left_out["documents without a passage (too short)"] += not own
             for each in own:
-                url = urls.of_document(fields.get("base_url", ""), each.url, item.id, each.title)
+                url = addresses.of_document(fields.get("base_url", ""), each.url, item.id, each.title)
                 yield dataclasses.replace(each, url=url)
     kinds = [(what, count) for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
     told = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
@@ -169,7 +168,7 @@ def own_passages(run: Run, collection: Collection) -> RowTexts:
     def of(passage: Candidate) -> str:
         # The id of a passage that `prepare` has cut has its number behind that of the document.
         id = passage.id.rpartition(":")[0] if are_cut else passage.id
-        return urls.of_document(base, passage.url, id, passage.title)
+        return addresses.of_document(base, passage.url, id, passage.title)
 
     return RowTexts(collection.files, of)
 
@@ -181,7 +180,7 @@ def _is_there(path: Path) -> bool:
       UserError: it can be no path: a text was given.
     """
     try:
-        return path.exists() or bool(documents_kind.places(str(path)))
+        return path.exists() or bool(own_documents.places(str(path)))
     except OSError as error:
         raise UserError(f"'{str(path)[:60]}…' is no path ({error.strerror}); for one text write [text]") from error
 
@@ -193,7 +192,7 @@ def _candidate(document: Document, place: int) -> Candidate:
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
     text = checked_text(document["text"], f"document {place}")
     id, title, section = (_value(document, names, place) for names in (_IDS, ("title",), ("section",)))
-    return Candidate(id or str(place), title, text, section, url=urls.of_record(document))
+    return Candidate(id or str(place), title, text, section, url=addresses.of_record(document))
 
 
 def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:

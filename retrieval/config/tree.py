@@ -119,7 +119,7 @@ declare(
         "",
         checked_by(
             "an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}",
-            "retrieval.data.corpora.urls.is_base",
+            "retrieval.data.corpora.addresses.is_base",
         ),
         "where documents without an address of their own are: their id stands behind it, or in it as {id}, {stem} "
         "(without suffix) or {title}; '': nowhere",

@@ -15,8 +15,8 @@ import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic
-from retrieval.parsing import numbers
-from retrieval.parsing.identifiers import SEVERAL, in_run_file, numbered
+from retrieval.parsing import scalars
+from retrieval.parsing.scalars import SEVERAL, in_run_file, numbered
 
 # Columns of a line -> what they are, and the places of candidate, rank and score among them.
 _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {
@@ -113,7 +113,7 @@ def check_beginning(path: Path, lines: Lines) -> None:
     """Checks the first lines of a run."""
     for result in itertools.islice(_results(lines(path)), _LOOKED_AT):
         if result.score is not None:
-            numbers.score(result.score, "score", result.at)
+            scalars.score(result.score, "score", result.at)
 
 
 def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[str]]:
@@ -192,7 +192,7 @@ def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_id
         first = result.rank if first is None else first
         has_ranks = has_ranks or result.rank != first or result.score is None
         rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
-        score.append(-rank[-1] if result.score is None else numbers.score(result.score, "score", result.at))
+        score.append(-rank[-1] if result.score is None else scalars.score(result.score, "score", result.at))
     return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), has_ranks)
 
 

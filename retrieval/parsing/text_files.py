@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_json
 
 # Of a record (a line, a row, an object of an array) and of a file that is one document; and of a JSON file that is read
 # as a whole.
@@ -71,6 +72,19 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
         at = f"{path}, line {number}"
         if text := decoded(line, at):
             yield at, text
+
+
+def objects(path: Path, like: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, plain or compressed, each after the place where it stands.
+
+    Args:
+      like: what an object is like, for errors.
+    """
+    for at, line in lines(path):
+        record = foreign_json.parse(line, at)
+        if not isinstance(record, dict):
+            raise UserError(f"{at}: not a JSON object; one like {like} is needed")
+        yield at, record
 
 
 class CsvLines:

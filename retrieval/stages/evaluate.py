@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval import extras, files
 from retrieval.data.sets import answers, beir, reqa
 from retrieval.data.sets.beir import Judged
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import articles, metrics, per_query, runs
 from retrieval.evaluation.metrics import cutoff

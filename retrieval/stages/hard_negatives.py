@@ -13,7 +13,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import answers, beir, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.runtime import hashing
 from retrieval.search import mining as search_mining

@@ -14,13 +14,13 @@ from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups
 from retrieval.data.labelled.record_fields import Shape
-from retrieval.data.sets import beir, nq_dev, splits
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets import beir, splits
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 
-_LEFT_OUT = "queries of NQ's dev set, which everybody tests on", nq_dev.asks
+_LEFT_OUT = "queries of NQ's dev set, which everybody tests on", splits.is_of_nq_dev
 _LOOKED_AT = 1000  # examples that are enough to look at before a run
 
 

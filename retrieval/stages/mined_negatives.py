@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data.labelled import grouping, pair_shards
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, held_out_questions

@@ -24,7 +24,7 @@ from retrieval.config import experiment
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import labelled_format, negatives_format
 from retrieval.data.labelled.negatives_format import FORMATS, Mined, Wanted
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline.run import Run

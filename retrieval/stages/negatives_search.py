@@ -20,7 +20,7 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Groups
 from retrieval.data.sets import beir, splits, trec
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.recipes.text_embedder import DOCUMENTS, QUERIES
 from retrieval.recipes.trained_model import PairScorer

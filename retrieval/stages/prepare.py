@@ -13,7 +13,7 @@ from retrieval.config.fields import (
     of_fields,
     values_of,
 )
-from retrieval.data.corpora import corpus_kind, source_paths, sources
+from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import LOCAL
@@ -41,7 +41,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         workers=config.prepare.workers,
     )
     kind, _ = corpus_kind.kind_of(config.corpus)
-    source = sources.open_source(config.corpus, values_of(config, kind.options), run.lock)
+    source = corpus_kind.open_source(config.corpus, values_of(config, kind.options), run.lock)
     statistics = prepared_corpus.prepare(source, run.corpus, settings)
     for what, example in statistics["examples"].items():
         _log.info("the corpus: %s: %s, such as %s", what, f"{statistics['counts'][what]:,}", example)

@@ -12,7 +12,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
 from retrieval.parsing import text_files
-from retrieval.parsing.identifiers import in_run_file
+from retrieval.parsing.scalars import in_run_file
 
 _log = logging.getLogger(__name__)
 

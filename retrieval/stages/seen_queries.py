@@ -6,7 +6,7 @@ from pathlib import Path
 from retrieval.data.examples.corpus_tasks import PASSAGES, read_training
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.occurrences import LEAST, Occurrences, Words, words
+from retrieval.data.sets.held_out_texts import LEAST, Occurrences, Words, words
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.stages.data_warnings import DataCount
 

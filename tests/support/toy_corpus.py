@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Link, Paragraph, Redirect, Section
-from retrieval.data.corpora.sources import Source
+from retrieval.data.corpora.corpus_kind import Source
 
 COLOURS = ("red", "green", "blue", "white", "black", "brown", "yellow", "orange")
 ANIMALS = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee", "cow", "pig", "rat", "elk", "emu", "yak", "ape")

@@ -1,6 +1,6 @@
 """The formats of one's own documents: `config.corpus` takes files, folders and patterns such as docs/*.md.
 
-A format is one file of `documents/`, or of a plugin:
+A format stands in one file of this package, or of a plugin:
 
     @register
     class Diary(DocumentFormat):
@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.data.corpora import links, sentences, urls
+from retrieval.data.corpora import addresses, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.errors import UserError, listed, near
-from retrieval.parsing import identifiers, text_files
+from retrieval.parsing import scalars, text_files
 from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)
@@ -140,16 +140,18 @@ class DocumentFormat:
         outline = self.outline(document.text, document.id)
         sections = list(_sections(outline.blocks))
         if outline.moved_to:
-            yield from (Redirect(name, outline.moved_to) for name in (document.id, *links.other_addresses(document.id)))
+            yield from (
+                Redirect(name, outline.moved_to) for name in (document.id, *addresses.other_addresses(document.id))
+            )
         if outline.left_out or not any(section.paragraphs for section in sections):
             yield Dropped(document.id, outline.left_out or "documents without a text")
             return
-        yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
+        yield from (Redirect(address, document.id) for address in addresses.other_addresses(document.id))
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
 
-DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora.documents")
+DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora")
 
 
 def register(form: type[DocumentFormat]) -> type[DocumentFormat]:
@@ -192,11 +194,11 @@ class Columns(NamedTuple):
             if value is not None and type(value) not in (str, int, float):
                 raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
         own_id, title, text = (
-            "" if value is None else identifiers.of_value(value, name, at) for name, value in zip(self, values)
+            "" if value is None else scalars.of_value(value, name, at) for name, value in zip(self, values)
         )
         if broken := next((sign for sign in own_id if sign in NOT_IN_IDS), ""):
             raise UserError(f"{at}: the id {own_id!r} has {broken!r}, which files of results cannot hold; rename it")
-        return Document(own_id or id, title, text, form, url=urls.checked(url) if isinstance(url, str) else "")
+        return Document(own_id or id, title, text, form, url=addresses.checked(url) if isinstance(url, str) else "")
 
 
 def names_text(there: Iterable[str]) -> bool:
@@ -254,7 +256,7 @@ def title_of(id: str) -> str:
     """What a file is called: its name without the ending, or its folder's where the name says nothing."""
     path = Path(id.lower().removesuffix(".gz"))
     stem = Path(id).name[: len(path.stem)]
-    if stem.lower() in links.OF_FOLDERS and path.parent.name:
+    if stem.lower() in addresses.OF_FOLDERS and path.parent.name:
         stem = Path(id).parent.name
     return one_line(stem.replace("_", " ").replace("-", " "))
 

@@ -15,12 +15,13 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import docstrings, sentences
+from retrieval.data.corpora import docstrings, sentences, source_paths
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
+from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
@@ -296,3 +297,41 @@ def _exports(root: str, path: str, module: str, depth: int = 3) -> dict[str, str
             elif words:
                 names[words[-1]] = f"{origin}.{words[0]}"
     return names | {name: f"{module}.{name}" for name in map("".join, _DEFINITION.findall(source))}
+
+
+_HELD_OUT = "prepare.held_out"
+
+
+@register
+class Pydocs(CorpusKind):
+    """Needs no data: a first run takes it."""
+
+    name = "pydocs"
+    what = "the docstrings of the installed packages"
+    setting = "--config.corpus=pydocs"
+    options = (_HELD_OUT,)
+
+    def takes(self, part: str) -> bool:
+        """The word alone."""
+        return part == self.name
+
+    def check(self, parts: Sequence[str], options: Options) -> None:
+        """It is there once."""
+        if len(parts) > 1:
+            raise UserError(f"config.corpus={','.join(parts)}: 'pydocs' is one corpus; name it once")
+
+    def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
+        """The file that pins the packages."""
+        return source_paths.existing([lock])
+
+    def size(self, parts: Sequence[str], lock: Path) -> None:
+        """Not that of the file."""
+        return None
+
+    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
+        """The modules."""
+        return read_pages(lock)
+
+    def parse(self, page: Any, options: Options) -> Sequence[Any]:
+        """A module's article, and its functions that are held out."""
+        return parse(page, options[_HELD_OUT])

@@ -13,8 +13,9 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data.corpora import entities, wikinames, wikitemplates
+from retrieval.data.corpora import wikinames, wikitemplates
 from retrieval.data.corpora.wikipedia import Page, normalize_title
+from retrieval.parsing import foreign_text
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
 OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"
@@ -115,7 +116,7 @@ def _without_tags(text: str) -> str:
 
 def _shown(tag: str, name: str, content: str | None) -> str:
     if name == "nowiki":
-        return entities.unescape(content or "").translate(_LITERAL) or HOLE
+        return foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
     if name in wikinames.DROPPED_TAGS:
         return HOLE
     if name in wikinames.BLOCK_TAGS:
@@ -205,7 +206,7 @@ class _Renderer:
         return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:
-        name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
+        name = " ".join(foreign_text.unescape(str(node.title)).replace("_", " ").split())
         prefix, colon, _ = name.partition(":")
         is_elsewhere = node.text is None and wikinames.LANGUAGE_LINK.fullmatch(name)
         if is_elsewhere or (colon and prefix.strip().lower() in self._hidden) or wikinames.FILE.match(name):

@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.parsers import expat
 
-from retrieval.data.corpora import entities
 from retrieval.data.corpora.articles import Broken, Dropped, Redirect
 from retrieval.errors import UserError
+from retrieval.parsing import foreign_text
 
 _CHUNK = 1 << 18
 _MEBIBYTE = 1 << 20
@@ -82,7 +82,7 @@ def normalize_title(title: str, site: Site) -> str:
     """The one spelling of a title, whichever way a link writes it. It is empty if the title is too long to be one."""
     if len(title) > _LONGEST_NAME:  # the normal form takes time that is quadratic in the length
         return ""
-    title = entities.unescape(title)
+    title = foreign_text.unescape(title)
     title = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", title)).replace("_", " ").split())
     capital = title[:1].upper()
     return capital + title[1:] if site.first_letter and len(capital) == 1 else title

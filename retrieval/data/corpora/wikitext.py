@@ -1,15 +1,25 @@
 """Wikitext to articles: plain paragraphs with links, or the reason why a page is none."""
 
+import dataclasses
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from retrieval.data.corpora import entities, wikinames
+from retrieval.data.corpora import document_format, source_paths, wikinames, wikipedia
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Section
+from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
 from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.corpora.wikipedia import Page
+from retrieval.errors import UserError
+from retrieval.parsing import foreign_text
+
+_log = logging.getLogger(__name__)
 
 _LINK = re.compile(f"{OPEN}(\\d+){BAR}([^{CLOSE}]*){CLOSE}")
 _HEADING = re.compile(r"(={1,6})(.+)\1")
+_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz", ".bz2")
 
 
 def parse(page: Page) -> list[Article | Dropped]:
@@ -84,7 +94,7 @@ def _blocks(marked: str) -> Iterator[tuple[int, bool, str]]:
 
 def _paragraph(marked: str, targets: list[str]) -> Paragraph:
     """Plain text on one line with single spaces, and where its links are."""
-    text = one_line(entities.unescape(marked))
+    text = one_line(foreign_text.unescape(marked))
     if OPEN not in text:
         return Paragraph(text)
     pieces: list[str] = []
@@ -104,3 +114,51 @@ def _paragraph(marked: str, targets: list[str]) -> Paragraph:
         if i % 3 == 2 and start < length - spaced:
             links.append(Link(targets[int(parts[i - 1])], start, length - spaced))
     return Paragraph("".join(pieces).rstrip(), tuple(links))
+
+
+@register
+class Dumps(CorpusKind):
+    """Articles with sections, links and redirects."""
+
+    name = "dump"
+    what = "MediaWiki exports: .xml, .xml.bz2 or .xml.gz"
+    setting = "--config.corpus=pages-articles.xml.bz2,…"
+
+    def takes(self, part: str) -> bool:
+        """By the ending of the name."""
+        return part.lower().endswith(_SUFFIXES)
+
+    def check(self, parts: Sequence[str], options: Options) -> None:
+        """Looks at the first page of each file."""
+        for path in source_paths.checked("config.corpus", parts, words=["pydocs"]):
+            try:
+                wikipedia.read_pages(path)
+            except UserError as error:
+                if self.takes(str(path)):
+                    raise
+                raise UserError(f"{error}, or documents, whose names end in {document_format.endings()}") from error
+
+    def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
+        """The files."""
+        return source_paths.existing(_each_once(parts))
+
+    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
+        """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
+        paths = _each_once(parts)
+        if again := len(parts) - len(paths):
+            _log.warning("the corpus: %d dumps are named again; each is read once", again)
+        for number, path in enumerate(paths):
+            for page in wikipedia.read_pages(path):
+                yield dataclasses.replace(page, id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
+
+    def parse(self, page: Any, options: Options) -> Sequence[Any]:
+        """An article of wikitext."""
+        return parse(page)
+
+
+def _each_once(parts: Sequence[str]) -> list[Path]:
+    """The files, each by the first of its paths."""
+    first: dict[Path, Path] = {}
+    for path in map(Path, parts):
+        first.setdefault(path.resolve(), path)
+    return list(first.values())

@@ -23,7 +23,7 @@ from retrieval.data.sets import answers as answer
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
-from retrieval.parsing import identifiers
+from retrieval.parsing import scalars
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
     """
     for field in fields:
         if record.get(field) is not None:
-            return identifiers.of_value(record[field], field, at)
+            return scalars.of_value(record[field], field, at)
     return ""
 
 

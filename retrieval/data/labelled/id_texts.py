@@ -21,7 +21,7 @@ from retrieval.data.labelled.record_fields import shown
 from retrieval.data.sets import msmarco
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.parsing import identifiers, json_lines, parquet_files, text_files
+from retrieval.parsing import parquet_files, scalars, text_files
 from retrieval.runtime import hashing
 
 _IDS = ("query_id", "qid", "document_id", "doc_id", "docid", "passage_id", "pid", "_id", "id")
@@ -124,11 +124,11 @@ def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candi
         else:
             yield from ((str(path), passage) for passage in msmarco.read_collection(path))
         return
-    records = _rows(path) if parquet_files.is_parquet(path) else json_lines.objects(path, '{"_id": ..., "text": ...}')
+    records = _rows(path) if parquet_files.is_parquet(path) else text_files.objects(path, '{"_id": ..., "text": ...}')
     for at, record in records:
         id, text = (_one(record, names, at) for names in (_IDS, _TEXTS))
         title = text_files.string(record, _TITLE, at, default="")
-        found = Candidate(identifiers.of_value(record[id], id, at), title, text_files.string(record, text, at))
+        found = Candidate(scalars.of_value(record[id], id, at), title, text_files.string(record, text, at))
         if is_of_queries:
             text_files.required(found.text, f"query '{found.id}'", at)
         yield at, found

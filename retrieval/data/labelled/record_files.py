@@ -17,7 +17,7 @@ from retrieval.data.labelled.labelled_format import Settings, register
 from retrieval.data.labelled.record_fields import CLASS, TWO
 from retrieval.data.labelled.record_format import NOT_READ, Record, RecordFormat
 from retrieval.errors import UserError, first_line, listed
-from retrieval.parsing import json_lines, parquet_files, text_files
+from retrieval.parsing import parquet_files, text_files
 
 
 @register
@@ -32,7 +32,7 @@ class JsonLines(RecordFormat):
 
     def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """As `RecordFormat.records`."""
-        return json_lines.objects(path, '{"query": ..., "positive": ...}')
+        return text_files.objects(path, '{"query": ..., "positive": ...}')
 
 
 @register

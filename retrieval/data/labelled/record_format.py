@@ -14,7 +14,7 @@ from retrieval.data.labelled.record_fields import CLASS, DOCUMENTS, TUPLE, TWO, 
 from retrieval.data.labelled.record_values import ALIKE, NEITHER
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.parsing import identifiers, text_files
+from retrieval.parsing import scalars, text_files
 from retrieval.runtime import hashing
 
 _JUDGEMENTS = (0, 1, "0", "1")
@@ -131,7 +131,7 @@ def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: C
 def _query(record: Record, layout: Layout, texts: TextsOfIds | None, at: str) -> str:
     if not layout.ids[1]:
         return text_files.string(record, layout.query, at)
-    id = identifiers.of_value(record[layout.query], layout.query, at)
+    id = scalars.of_value(record[layout.query], layout.query, at)
     return texts.query(id, at) if texts else id
 
 
@@ -248,7 +248,7 @@ class _Classes:
 
     def add(self, value: Any, of: Any, at: str) -> Iterator[Example]:
         """The pair of one more text of a class, if there is one before it."""
-        text, label = text_files.string({"text": value}, "text", at), identifiers.of_value(of, "label", at)
+        text, label = text_files.string({"text": value}, "text", at), scalars.of_value(of, "label", at)
         reasons = {
             "texts without a class": label == _NO_CLASS,
             "texts that come again": (sum := hashing.digest(text)) in self._sums,

@@ -7,7 +7,7 @@ from typing import Any
 from retrieval.data.labelled.grouping import text_id
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.parsing import identifiers, numbers, text_files
+from retrieval.parsing import scalars, text_files
 
 _LIST = re.compile(r"\s*[\[(](.*)[\])]\s*", re.DOTALL)
 _ID_FIELDS = ("docid", "_id", "id")
@@ -40,7 +40,7 @@ def texts(value: Any, field: str, at: str) -> list[Candidate]:
 def ids(value: Any, field: str, at: str) -> list[str]:
     """The ids of a field; of a negative of sentence-transformers those of every system that found some."""
     values = [id for of_one in value.values() for id in of_one or ()] if isinstance(value, dict) else items(value)
-    return list(dict.fromkeys(identifiers.of_value(id, field, at) for id in values))
+    return list(dict.fromkeys(scalars.of_value(id, field, at) for id in values))
 
 
 def _text(value: Any, field: str, at: str) -> Candidate:
@@ -64,7 +64,7 @@ def scores(values: Sequence[tuple[str, Any]], positives: int, negatives: int, at
       UserError: a score is no finite number, or there are more or fewer of them than documents.
     """
     of_fields = [
-        [numbers.score(item, f"{field} {number}" if len(listed) > 1 else field, at) for number, item in listed]
+        [scalars.score(item, f"{field} {number}" if len(listed) > 1 else field, at) for number, item in listed]
         for field, listed in ((field, list(enumerate(items(value), 1))) for field, value in values)
     ]
     counts, named = [len(each) for each in of_fields], " and ".join(field for field, _ in values)
@@ -89,7 +89,7 @@ def judgements(value: Any, field: str, documents: int, at: str) -> list[bool]:
     if len(listed) != documents:
         raise UserError(f"{at}: {len(listed)} values in {field}, of {documents} documents; give each one")
     values = [_BOOLEANS.get(str(value).lower(), value) for value in listed]
-    return [numbers.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(values, 1)]
+    return [scalars.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(values, 1)]
 
 
 def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:

@@ -18,7 +18,7 @@ from retrieval import files
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, identifiers, numbers, text_files
+from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.runtime import hashing
 
 
@@ -121,7 +121,7 @@ def _parse(line: str, at: str) -> tuple[int, float]:
     record = foreign_json.parse(line, at)
     # An empty id is none: every text without an id would have its score.
     id = record.get("docid") if isinstance(record, dict) else None
-    id = "" if id is None else identifiers.of_value(id, "docid", at)
+    id = "" if id is None else scalars.of_value(id, "docid", at)
     if not isinstance(record, dict) or not (id or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
     query = text_files.string(record, "query", at)
@@ -130,7 +130,7 @@ def _parse(line: str, at: str) -> tuple[int, float]:
     else:
         title = text_files.string(record, "title", at, default="")
         key = _key_of_text(query, title, text_files.string(record, "text", at))
-    return key, numbers.score(record.get("score"), "score", at)
+    return key, scalars.score(record.get("score"), "score", at)
 
 
 def _key_of_id(query: str, id: str) -> int:

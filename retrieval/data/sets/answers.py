@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.parsing import answer_patterns
-from retrieval.parsing.time_limit import time_limit
+from retrieval.parsing import foreign_text
+from retrieval.parsing.foreign_text import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
     """
     patterns = tuple(dict.fromkeys(patterns))
     with time_limit(_SECONDS, f"{at}: {_too_slow(patterns)}"):
-        compiled = [answer_patterns.compiled(pattern, at) for pattern in patterns]
+        compiled = [foreign_text.compiled(pattern, at) for pattern in patterns]
         return Answers(tuple(pattern for pattern, one in zip(patterns, compiled) if not one.search("")), True)
 
 
@@ -68,7 +68,7 @@ def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[st
         _log.warning(
             "%s: %d answers look like regular expressions and are read as texts, which hardly any passage holds; the "
             "first is '%s' of the question '%s': if they are, %s",
-            *(path, len(like), answer_patterns.shown(value), queries[id], way_out),
+            *(path, len(like), foreign_text.shown(value), queries[id], way_out),
         )
 
 
@@ -131,7 +131,7 @@ def places(answers: Answers, text: str) -> list[tuple[int, int]]:
     """
     plain, origins = _decomposed(text)
     if answers.are_patterns:
-        compiled = [answer_patterns.compiled(pattern, "") for pattern in answers.values]
+        compiled = [foreign_text.compiled(pattern, "") for pattern in answers.values]
         with time_limit(_SECONDS, f"in a paragraph {_too_slow(answers.values)}"):
             spans = [match.span() for pattern in compiled for match in pattern.finditer(plain) if match.group().strip()]
         return sorted({(origins[start][0], origins[end - 1][1]) for start, end in spans})
@@ -162,7 +162,7 @@ def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
 
 
 def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[int], str]) -> list[int]:
-    compiled = [answer_patterns.compiled(pattern, "") for pattern in patterns]
+    compiled = [foreign_text.compiled(pattern, "") for pattern in patterns]
     texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
     with time_limit(_SECONDS, f"in the passages of a question {_too_slow(patterns)}"):
         return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
@@ -170,7 +170,7 @@ def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[i
 
 def _too_slow(patterns: Collection[str]) -> str:
     return (
-        f"the regular expression '{answer_patterns.shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write "
+        f"the regular expression '{foreign_text.shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write "
         "it without repetitions of what is itself repeated, such as (a+)+, in the file of questions"
     )
 

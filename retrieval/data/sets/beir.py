@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data.corpora import urls
+from retrieval.data.corpora import addresses
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, identifiers, text_files
+from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
@@ -358,14 +358,14 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
     title, section, article = (
         text_files.string(record, name, at, default="") for name in ("title", "section", "article")
     )
-    return Candidate(id, title, text_files.string(record, "text", at), section, article, urls.of_record(record))
+    return Candidate(id, title, text_files.string(record, "text", at), section, article, addresses.of_record(record))
 
 
 def _id(record: Any, at: str) -> str:
     if not isinstance(record, dict) or "_id" not in record:
         needed = '{"_id": "d1", "title": "T", "text": "words"}'
         raise UserError(f"{at}: the field '_id' is missing; rename the fields to those of {needed}")
-    id = identifiers.of_value(record["_id"], "_id", at)
+    id = scalars.of_value(record["_id"], "_id", at)
     if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
         raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
     return id

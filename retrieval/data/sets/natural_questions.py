@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import entities, tfds_source
+from retrieval.data.corpora import tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, text_files
+from retrieval.parsing import foreign_json, foreign_text, text_files
 
 _log = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iter
 
 def _visible(page: bytes) -> str:
     tags, last, rest = page.decode("utf-8", "replace").rpartition(">")  # so every '<' is sought an end that is there
-    return entities.unescape(_TAG.sub("", tags + last) + rest)
+    return foreign_text.unescape(_TAG.sub("", tags + last) + rest)
 
 
 def _has_space(text: str) -> bool:

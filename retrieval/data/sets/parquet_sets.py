@@ -21,7 +21,7 @@ from retrieval.data.sets import relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError, listed
-from retrieval.parsing import identifiers, parquet_files, text_files
+from retrieval.parsing import parquet_files, scalars, text_files
 from retrieval.runtime import hub
 
 _log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def _texts(paths: Sequence[Path], title: str = "") -> Iterator[tuple[str, str, s
         of_id = _column(path, there, "_id", "id")
         names = [of_id, _column(path, there, "text"), *([title] if title in there else [])]
         for at, row in parquet_files.rows(path, names):
-            id = identifiers.of_value(row[of_id], of_id, at)
+            id = scalars.of_value(row[of_id], of_id, at)
             if not id.strip() or id in seen:
                 raise UserError(f"{at}: the {of_id} '{id}' is empty, or is there twice; ids must be distinct")
             seen.add(id)
@@ -227,7 +227,7 @@ def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:
             query, found = (row[name] for name in names)
             grade = relevance.grade(str(row[relevance.HEADER[2]]), at) if graded else 1
             for id in found if isinstance(found, list) else [found]:
-                yield at, identifiers.of_value(query, names[0], at), identifiers.of_value(id, names[1], at), grade
+                yield at, scalars.of_value(query, names[0], at), scalars.of_value(id, names[1], at), grade
 
 
 def _column(path: Path, there: Sequence[str], *names: str) -> str:

@@ -26,12 +26,12 @@ from typing import NamedTuple
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import beir, msmarco, open_domain, trec
+from retrieval.data.sets import beir, msmarco, open_domain, splits, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, identifiers, text_files
+from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def _web_questions(path: Path) -> Iterator[Record]:
                 f"{at}: that is an example of DPR with its passages; such files go into config.sets.labelled or "
                 "config.pairs.files"
             )
-        id = "" if record.get("qId") is None else identifiers.of_value(record["qId"], "qId", at)
+        id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
         question = "question" if "qText" not in record and "question" in record else "qText"
         yield Record(at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at))
 
@@ -328,3 +328,31 @@ class OpenDomain(SetFormat):
                 f"config.sets.{self.name}={value}: 'corpus' is the prepared corpus, and no stage prepares one: add "
                 "'prepare' to config.stages, or set config.base to a run that has it"
             )
+
+
+@register
+class HeldOut(OpenDomain):
+    """The format 'qa_dev': of files of training questions those that ORQA validates on, together one set.
+
+    The stage `spans` trains on the others, where `spans.questions` names the same files.
+    """
+
+    name = "qa_dev"
+    what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
+    setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        paths = [Path(path) for path in source_paths.split(value)[1:]]
+        queries, answers = read_questions(paths, given.options["sets.qa_patterns"])
+        held_out = [id for id, is_dev in zip(queries, splits.is_of_orqa_dev(list(queries.values()))) if is_dev]
+        if not held_out:
+            raise UserError(
+                f"config.sets.{self.name}={value}: ORQA holds out none of these {len(queries)} questions; it takes "
+                "about a tenth: name files with more of them, or leave the set out"
+            )
+        (name,) = self.names(value)
+        of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
+        yield set_of(name, passages_of(self.name, value, given), *of_dev)
+
+    def names(self, value: str) -> list[str]:
+        return ["qa-dev"]

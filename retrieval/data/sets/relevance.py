@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from retrieval.errors import UserError
-from retrieval.parsing import numbers, text_files
+from retrieval.parsing import scalars, text_files
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def grade(text: str, at: str) -> int:
       UserError: it is not an integer, or too large for what counts with it.
     """
     try:
-        value = numbers.integer(_BOOLEANS.get(text.lower()) or _WITHOUT_FRACTION.sub("", text))
+        value = scalars.integer(_BOOLEANS.get(text.lower()) or _WITHOUT_FRACTION.sub("", text))
     except ValueError as error:
         raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
     if abs(value) > _HIGHEST_GRADE:

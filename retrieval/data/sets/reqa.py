@@ -1,6 +1,7 @@
-"""ReQA (Ahmad et al. 2019) from SQuAD v1.1, as Chang et al. 2020 (section 4.1) evaluate on it.
+"""ReQA (Ahmad et al. 2019) from SQuAD v1.1, as Chang et al. 2020 (section 4.1) evaluate on it; and SQuAD itself.
 
-A question is to find, among all (sentence, paragraph) pairs, the pair whose sentence holds its answer.
+In ReQA a question is to find, among all (sentence, paragraph) pairs, the pair whose sentence holds its answer. SQuAD
+(Rajpurkar et al. 2016) as open-domain questions: all paragraphs are candidates, one is judged right.
 """
 
 import bisect
@@ -15,6 +16,7 @@ from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain
 from retrieval.data.sets.answers import of_texts
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_json, text_files
@@ -263,6 +265,56 @@ class SquadFiles(SetFormat):
         paths = [source for source in sources if not tfds_source.is_source(source)]
         found = read_squad(paths) if paths else None
         return found if len(paths) == len(sources) else None
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        return name == self.name
+
+
+def read_open_squad(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
+    """The set 'squad': the questions of one file, over the distinct paragraphs of all.
+
+    A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
+    answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
+    were.
+    """
+    queries: dict[str, str] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    found: dict[str, list[str]] = {}
+    candidates: dict[str, Candidate] = {}
+    left_out = collections.Counter[str]()
+    for number, path in enumerate([asked, *more]):
+        for paragraph in paragraphs(path):
+            id = hashing.digest(paragraph.text).hex()
+            candidates[id] = Candidate(id, "", paragraph.text)
+            if number:
+                continue
+            left_out["answers without a sure place in their paragraph, left out"] += paragraph.lost
+            for question, placed in paragraph.questions:
+                left_out["questions without an answer, left out"] += not placed
+                if placed:
+                    query = hashing.digest(question).hex()
+                    queries[query] = question
+                    qrels.setdefault(query, {})[id] = 1
+                    found.setdefault(query, []).extend(answer for _, answer in placed)
+    if not queries:
+        raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
+    known = {query: of_texts(texts) for query, texts in found.items()}
+    return beir.RetrievalSet("squad", queries, list(candidates.values()), {"test": qrels}, known, +left_out)
+
+
+@register
+class Squad(SetFormat):
+    """The format 'squad'."""
+
+    name = "squad"
+    what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
+    setting = "--config.sets.squad=ASKED.json,MORE.json,…"
+    example = SquadFiles.example
+    tfds = "squad"
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        asked, *more = split(value)
+        yield read_open_squad(asked, more)
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         return name == self.name

@@ -1,16 +1,18 @@
 """The texts of a collection by their rows, read from its files where they are asked for: no more is held in memory."""
 
+import array
 import bisect
 import dataclasses
 import json
 import mmap
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from retrieval.data.labelled import grouping
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -95,3 +97,29 @@ class _File:
     def candidate(self, line: int) -> Candidate:
         text = self._bytes[self._ends[line] : self._ends[line + 1]]
         return beir.parse_candidate(text, f"{self._path}, line {line + 1}")
+
+
+class CandidateTexts(RowTexts):
+    """A corpus.jsonl that is read where it is asked for; to be used in a `with` statement.
+
+    Attributes:
+      keys_N: uint64, the same for the same title and text; with a place in the file, 16 bytes for every candidate.
+      row_of: id -> row, of the ids that were wanted and are there.
+      blank: rows without title and text.
+    """
+
+    def __init__(self, path: Path, wanted: Collection[str] = ()):
+        """Raises:
+        UserError: the file is missing or unreadable.
+        """
+        super().__init__([path])
+        self.row_of: dict[str, int] = {}
+        self.blank: list[int] = []
+        keys = array.array("Q")
+        for row, candidate in enumerate(self):
+            if candidate.id in wanted:
+                self.row_of[candidate.id] = row
+            if not (candidate.title.strip() or candidate.text.strip()):
+                self.blank.append(row)
+            keys.append(int.from_bytes(grouping.digest(candidate), "big"))
+        self.keys_N = np.asarray(keys)

@@ -1,19 +1,26 @@
 """The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
 
 import dataclasses
+import functools
 import logging
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
 
 from retrieval.data.sets import reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
 from retrieval.errors import UserError, unknown_name
+from retrieval.libraries import tf
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 
 TRAIN, VALIDATION = "train", "validation"
+_NQ_DEV = Path(__file__).with_name("nq_dev.txt")  # 40 bits of a hash of each question, as NQ-open and as DPR spell it
+_ORQA_BUCKETS, _ORQA_TENTH = 100_000, 10
 _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
@@ -145,6 +152,28 @@ def _behind(wordings: Sequence[str], border: int) -> int:
 def held_out(queries: int, share: float) -> int:
     """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
     return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
+
+
+def is_of_nq_dev(question: str) -> bool:
+    """Whether everybody tests on a question, in any case and spacing: one of NQ's dev set with short answers, 3,610."""
+    return nq_dev_line(question) in _nq_dev_lines()
+
+
+def nq_dev_line(question: str) -> str:
+    """The line that a question has in the file of NQ's dev set, which so knows the questions, and has none."""
+    return hashing.digest("nq dev", wording(question)).hex()[:10]
+
+
+@functools.cache
+def _nq_dev_lines() -> frozenset[str]:
+    return frozenset(_NQ_DEV.read_text(encoding="utf-8").split())
+
+
+def is_of_orqa_dev(questions: Sequence[str]) -> np.ndarray:
+    """Which training questions ORQA (Lee et al. 2019) validates on, bool [N]: a tenth, by TensorFlow's FarmHash."""
+    if not questions:
+        return np.zeros(0, bool)
+    return tf.strings.to_hash_bucket_fast(list(questions), _ORQA_BUCKETS).numpy() % _ORQA_TENTH == 0
 
 
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:

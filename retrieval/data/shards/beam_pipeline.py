@@ -11,8 +11,8 @@ from apache_beam.io import ReadFromText, WriteToText
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import DoOutputsTuple, PCollection, TaggedOutput
 
-from retrieval.data.corpora import articles, sources
-from retrieval.data.corpora.sources import Source
+from retrieval.data.corpora import articles, corpus_kind
+from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import shard_steps
 from retrieval.data.shards.shard_steps import COUNT, EXAMPLE, Settings, Step
 from retrieval.data.tokenizers import vocabularies
@@ -28,7 +28,8 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[co
             | beam.Create([None])
             | "read" >> beam.FlatMap(lambda _: source.read())
             | beam.Reshuffle()
-            | "parse" >> beam.FlatMap(lambda page: _tagged(sources.parse_pages([page], source.parse))).with_outputs()
+            | "parse"
+            >> beam.FlatMap(lambda page: _tagged(corpus_kind.parse_pages([page], source.parse))).with_outputs()
         )
         lines = items[_ARTICLE] | "lines" >> beam.Values()
         prefix = str(folder / "articles" / "beam")

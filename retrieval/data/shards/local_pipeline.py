@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data.corpora import sources
-from retrieval.data.corpora.sources import Source
+from retrieval.data.corpora import corpus_kind
+from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import local_runner, shard_steps
 from retrieval.data.shards.shard_steps import Settings, Step
 from retrieval.data.tokenizers import vocabularies
@@ -30,7 +30,7 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[co
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
     work = folder / shard_steps.WORK
-    articles = sources.article_files(folder)
+    articles = corpus_kind.article_files(folder)
     tasks = [(work / shard_steps.CUT / f"{path.stem}.items", (path, folder, settings)) for path in articles]
     local_runner.run_tasks(shard_steps.CUT, tasks, _cut_task, settings.workers, len(tasks))
     for step in shard_steps.steps(folder, settings.num_shards):
@@ -43,7 +43,7 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 
 
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
-    items = list(sources.parse_pages(pages, parse))
+    items = list(corpus_kind.parse_pages(pages, parse))
     lines = [line for tag, _, line in items if tag == "article"]
     files.write_text(article_file, "".join(f"{line}\n" for line in lines))
     examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
@@ -72,7 +72,7 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
     vocabulary = _worker_vocabulary(folder)
     items = (
         item
-        for article in sources.read_articles(article_file)
+        for article in corpus_kind.read_articles(article_file)
         for item in shard_steps.cut_article(article, vocabulary, settings.limits, settings.num_shards)
     )
     _write_items(output, items, settings.num_shards)

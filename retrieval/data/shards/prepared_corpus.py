@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data.corpora import passages, sources
+from retrieval.data.corpora import corpus_kind, passages
 from retrieval.data.corpora.articles import Article
-from retrieval.data.corpora.sources import Source
+from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import local_pipeline, shard_steps
 from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
@@ -92,8 +92,8 @@ def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
     A hash chooses them, in pieces of which none is long: runners write articles in other orders, and a book may be one
     paragraph.
     """
-    every = max(1, sum(path.stat().st_size for path in sources.article_files(folder)) // budget)
-    for article in itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder))):
+    every = max(1, sum(path.stat().st_size for path in corpus_kind.article_files(folder)) // budget)
+    for article in itertools.chain.from_iterable(map(corpus_kind.read_articles, corpus_kind.article_files(folder))):
         if not isinstance(article, Article):
             continue
         texts = (paragraph.text for section in article.sections for paragraph in section.paragraphs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, identifiers, text_files
+from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.search import passage_files
 from retrieval.search.bm25 import MOST, Bm25Index
 from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
@@ -65,7 +65,7 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
             frequencies = dict(of_words.items())
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{at}: not the words of a passage; {_NEEDED}") from error
-        id = identifiers.of_value(id, "_id", at)
+        id = scalars.of_value(id, "_id", at)
         text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
         for word, count in frequencies.items():
             if type(count) is not int or not 1 <= count <= MOST:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex

@@ -20,7 +20,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
 from retrieval.methods.reader import recipe, task

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
-from retrieval.data.sets import answers, beir, nq_dev, orqa_split, qa, splits
+from retrieval.data.sets import answers, beir, qa, splits
 from retrieval.data.sets.answers import Answers
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
@@ -113,7 +113,7 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
       tested: the set whose passages are read, and how many questions it has.
     """
     queries, known = qa.read_questions(map(Path, source_paths.split(paths)), patterns)
-    is_dev = orqa_split.is_held_out(list(queries.values()))
+    is_dev = splits.is_of_orqa_dev(list(queries.values()))
     to_train_on = [
         _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
     ]
@@ -132,7 +132,7 @@ def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Qu
     left_out = {"questions of evaluation sets": 0, "questions of NQ's dev set": 0}
     to_train_on = []
     for question in questions:
-        if nq_dev.asks(question.text):
+        if splits.is_of_nq_dev(question.text):
             left_out["questions of NQ's dev set"] += 1
         elif splits.wording(question.text) in asked:
             left_out["questions of evaluation sets"] += 1

@@ -38,7 +38,7 @@ from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.parsing.time_limit import TooSlowError
+from retrieval.parsing.foreign_text import TooSlowError
 from retrieval.runtime import hashing
 from retrieval.runtime.filler import FILLER
 

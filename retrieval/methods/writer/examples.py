@@ -35,7 +35,7 @@ from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
 from retrieval.libraries import tf
-from retrieval.parsing import foreign_json, identifiers, numbers, text_files
+from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.registry import Table
 from retrieval.runtime import hashing
 
@@ -187,17 +187,17 @@ def read(path: Path) -> Iterator[Expansion]:
     for at, line in text_files.lines(path):
         record = foreign_json.parse(line, at, _NEEDED)
         if isinstance(record, dict) and _LIST in record:
-            id = identifiers.of_value(record.get("id"), "id", at)
+            id = scalars.of_value(record.get("id"), "id", at)
             yield from (Expansion(id, text, None) for text in text_files.strings(record, _LIST, at))
             continue
         if not isinstance(record, dict) or not {"_id", "text"} <= record.keys():
             raise UserError(f"{at}: not a text of a document; {_NEEDED}")
         log, score = (
-            None if record.get(name) is None else numbers.score(record[name], name, at)
+            None if record.get(name) is None else scalars.score(record[name], name, at)
             for name in ("log_probability", "score")
         )
         text, answer = text_files.string(record, "text", at), text_files.string(record, "answer", at, default="")
-        yield Expansion(identifiers.of_value(record["_id"], "_id", at), text, log, answer, score)
+        yield Expansion(scalars.of_value(record["_id"], "_id", at), text, log, answer, score)
 
 
 @labelled_format.register

@@ -1,13 +1,53 @@
-"""Web addresses of documents: the one that a record has, or a base address and the document's path or title."""
+"""Addresses: of a document on the web, and what a link between documents means."""
 
+import posixpath
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote, urljoin
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
+# Files that stand for their folder.
+OF_FOLDERS = ("index", "readme", "_index")
+_GZIP = ".gz"
+_PAGES = (".md", ".markdown", ".html", ".htm")
 _SCHEME = re.compile(r"([^/?#:]*):")
 _PART = re.compile(r"\{(id|stem|title)\}")
 _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]+)?(?:\.gz)?\Z")
+
+
+def resolved(address: str, base: str) -> str | None:
+    """The address below the corpus that a link means; None where it leads elsewhere.
+
+    Args:
+      base: the path of the document that has the link.
+    """
+    try:
+        parts = urlsplit(address.strip())
+    except ValueError:
+        return None
+    if parts.scheme or parts.netloc or not parts.path:
+        return None
+    path = unquote(parts.path)
+    joined = path.lstrip("/") if path.startswith("/") else posixpath.join(posixpath.dirname(base), path)
+    normal = unicodedata.normalize("NFC", posixpath.normpath(joined))  # as ids are: a Mac takes letters apart
+    return None if normal.startswith("..") or normal == "." else normal
+
+
+def other_addresses(id: str) -> Iterator[str]:
+    """By what else links may name a page: without its ending, as the page that is made of it, or by its folder."""
+    path = PurePosixPath(id[: -len(_GZIP)] if id.lower().endswith(_GZIP) else id)
+    if path.suffix.lower() not in _PAGES:
+        return
+    bare = str(path.with_suffix(""))
+    if str(path) != id:
+        yield str(path)
+    yield bare
+    if path.suffix.lower() in (".md", ".markdown"):
+        yield f"{bare}.html"
+    if path.stem.lower() in OF_FOLDERS and str(path.parent) != ".":
+        yield str(path.parent)
 
 
 def checked(url: str) -> str:

@@ -1,4 +1,4 @@
-"""CSV and TSV: a row is a document. The first row names the columns; MS MARCO's collection.tsv needs none."""
+"""Files of records, of which each is a document: JSON lines, Parquet, CSV and TSV."""
 
 import csv
 import itertools
@@ -15,9 +15,46 @@ from retrieval.data.corpora.document_format import (
     register,
 )
 from retrieval.errors import UserError
-from retrieval.parsing import text_files
+from retrieval.parsing import foreign_json, parquet_files, text_files
 
 _ROW = ("id", "text")  # the columns of a collection.tsv
+
+
+@register
+class JsonDocuments(DocumentFormat):
+    """Lines of a file may have different fields."""
+
+    name = "jsonl"
+    what = "JSON lines, a document each: BEIR's fields, or those that config.documents names"
+    suffixes = (".jsonl", ".ndjson")
+    example = '{"_id": "d1", "title": "T", "text": "words"}'
+
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
+        """The records of a file, one after the other."""
+        for number, (at, line) in enumerate(text_files.lines(path), 1):
+            record = foreign_json.parse(line, at, "mend the line")
+            if not isinstance(record, dict):
+                raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
+            if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
+                record = {f"metadata.{name}": value for name, value in metadata.items()} | record
+            yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)
+
+
+@register
+class ParquetRows(DocumentFormat):
+    """Row groups are read one after the other."""
+
+    name = "parquet"
+    what = "Parquet, a document each, with named columns"
+    suffixes = (".parquet",)
+    example = "columns id, title, text"
+
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
+        """The rows of a file, one after the other."""
+        chosen = columns(parquet_files.columns(path), fields, str(path))
+        names = [name for name in chosen if name]
+        for number, (at, record) in enumerate(parquet_files.rows(path, names), 1):
+            yield chosen.document(record, at, f"{id}#{number}", self)
 
 
 @register

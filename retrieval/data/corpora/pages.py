@@ -1,13 +1,21 @@
-"""HTML: a page is a document. Headings begin sections, and links between pages of the corpus are kept."""
+"""Files that are a document each: HTML, Markdown and plain text.
+
+Headings begin sections, and links between pages of the corpus are kept.
+"""
 
 import collections
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from retrieval.data.corpora import entities, front_matter, links
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+
+from retrieval.data.corpora import addresses, front_matter
 from retrieval.data.corpora.articles import Link
 from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register, title_of
+from retrieval.parsing import foreign_text
 
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _ENDS_PARAGRAPH = {
@@ -43,6 +51,7 @@ _READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-asc
 _CHARSET = re.compile(
     rb"""<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
 )
+_NOTE = re.compile(r"\[\[([^\[\]|\n]+)(?:\|([^\[\]\n]*))?\]\](?!\()")
 
 
 @register
@@ -96,7 +105,7 @@ class _Tag(NamedTuple):
     def attribute(self, name: str) -> str:
         """The value of an attribute, '' where there is none."""
         found = _ATTRIBUTE.findall(self.attributes)
-        return next((entities.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
+        return next((foreign_text.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
 
 
 def _read(html: str, id: str) -> "_Page":
@@ -235,7 +244,7 @@ class _Page:
 
     def add(self, html: str) -> None:
         """Adds what stands between tags, with one blank for white space."""
-        text = re.sub(r"\s+", " ", entities.unescape(html))
+        text = re.sub(r"\s+", " ", foreign_text.unescape(html))
         if self._hidden or not text:
             return
         if self._in_title:
@@ -285,7 +294,7 @@ class _Page:
         elif name == "robots":
             self._is_unlisted |= "noindex" in content.lower()
         elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(content)):
-            self.moved_to = links.resolved(match[1], self._id) or ""
+            self.moved_to = addresses.resolved(match[1], self._id) or ""
 
     def _see_main(self, tag: _Tag) -> None:
         """Takes the next tag for whether the page is in its <main>."""
@@ -302,7 +311,7 @@ class _Page:
 
     def _begin_link(self, address: str) -> None:
         if address:
-            target = links.resolved(address, self._id)
+            target = addresses.resolved(address, self._id)
             self._anchor = _Anchor(target, address.startswith("#"), self._length, len(self._texts))
 
     def _end_link(self) -> None:
@@ -322,3 +331,44 @@ class _Page:
 
 def _begins_with(title: str, heading: str) -> bool:
     return title.lower().startswith(heading.lower()) and not title[len(heading) : len(heading) + 1].isalnum()
+
+
+@register
+class MarkdownPages(DocumentFormat):
+    """CommonMark with tables. The title is the front matter's, or the first heading's."""
+
+    name = "markdown"
+    what = "Markdown: headings become sections, links between files WLP's pairs"
+    suffixes = (".md", ".markdown")
+    example = "# T ⏎ Words, [a link](other.md)."
+
+    def outline(self, text: str, id: str) -> Outline:
+        """The blocks of the HTML that the text stands for."""
+        title, body = front_matter.split(text)
+        return outline(_parser().render(body), id, title)
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.inline.ruler.after("link", "note", _note)
+    return parser
+
+
+def _note(state: StateInline, silent: bool) -> bool:
+    """`[[Note]]` and `[[Note|label]]`, as notebooks write links by name, are their words."""
+    match = _NOTE.match(state.src, state.pos, state.posMax)
+    if match and not silent:
+        state.push("text", "", 0).content = match[2] or match[1]
+    state.pos = match.end() if match else state.pos
+    return match is not None
+
+
+@register
+class PlainText(DocumentFormat):
+    """Empty lines end a paragraph. What has no headings is all lead."""
+
+    name = "text"
+    what = "plain text, a document each"
+    suffixes = (".txt", ".text")
+    example = "A paragraph. Another sentence."

@@ -1,28 +1,63 @@
-"""The format of evaluation sets 'sentences': known items of any corpus, for documents that nobody has asked about.
+"""Formats of evaluation sets that ask with texts held out from the corpus, and which texts stand in others.
 
-A query is a sentence of a passage that training holds out, and the rest of that passage is the right answer, among all
-passages. It is the Inverse Cloze Task (Lee et al. 2019) as a test. Training reads no such sentence (`holdout`). One
-that stands in another passage or in a title, alone or within a longer one, is no query: more than one answer is right.
+'sentences' are known items of any corpus, for documents that nobody has asked about. A query is a sentence of a passage
+that training holds out, and the rest of that passage is the right answer, among all passages. It is the Inverse Cloze
+Task (Lee et al. 2019) as a test. One that stands in another passage or in a title, alone or within a longer one, is no
+query: more than one answer is right. 'pydocs' are known items held out of the corpus 'pydocs'.
+
+Training reads no such sentence (`holdout`).
 """
 
 import collections
 import dataclasses
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval.data import holdout
-from retrieval.data.corpora import sentences
+from retrieval.data.corpora import corpus_kind, pydocs, sentences
+from retrieval.data.corpora.articles import Article
 from retrieval.data.sets import open_domain
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.occurrences import LEAST, Occurrences, words
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.splits import wording
 from retrieval.errors import UserError
 from retrieval.runtime import hashing
 
+LEAST = 4  # words: fewer stand together by chance
+
+# Of scripts that put no space between words a letter is a word.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+
+Words = tuple[Hashable, ...]
 _SHORTEST = 20  # characters of a query: "See below." asks for nothing
 _MOST = 2000  # queries
+
+
+def words(text: str) -> Words:
+    """The words of a text. Case, accents, spaces and punctuation make no difference."""
+    return tuple(_WORD.findall(wording(text)))
+
+
+class Occurrences:
+    """Finds texts of LEAST words or more inside others. Words are of any kind, such as token ids."""
+
+    def __init__(self, texts: Iterable[Words]):
+        self._by_start: dict[Words, set[Words]] = {}
+        for text in texts:
+            if len(text) >= LEAST:
+                self._by_start.setdefault(text[:LEAST], set()).add(text)
+
+    def inside(self, text: Sequence[Hashable]) -> Iterator[Words]:
+        """Those that stand in a text, each as often as it does."""
+        for place in range(len(text) - LEAST + 1):
+            for known in self._by_start.get(tuple(text[place : place + LEAST]), ()):
+                if tuple(text[place : place + len(known)]) == known:
+                    yield known
 
 
 @register
@@ -108,3 +143,49 @@ def _without(passage: Candidate, asked: Mapping[str, str]) -> Candidate:
     if passage.id not in asked:
         return passage
     return dataclasses.replace(passage, text=" ".join(s for s in _split(passage) if s != asked[passage.id]))
+
+
+@register
+class KnownItems(SetFormat):
+    """The functions that `prepare` held out."""
+
+    name = "pydocs"
+    what = "held-out docstrings of the installed packages"
+    setting = "--config.sets.pydocs=True"
+    example = "def f(): ..."
+    options = ("corpus", "prepare.held_out")
+    holds_out = True
+
+    def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:
+        def items() -> Iterator[Any]:
+            return itertools.chain.from_iterable(
+                map(corpus_kind.read_articles, corpus_kind.article_files(given.corpus))
+            )
+
+        yield _asked_alone(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
+
+    def sources(self, value: Any) -> list[str]:
+        return []
+
+    def check(self, value: bool, options: Options, has_corpus: bool) -> None:
+        if options["corpus"] != "pydocs":
+            raise UserError(
+                "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
+                "--config.sets.pydocs=False"
+            )
+        if not options["prepare.held_out"]:
+            raise UserError(
+                "config.sets.pydocs needs functions that are held out: set config.prepare.held_out, such as 0.2"
+            )
+
+
+def _asked_alone(value: RetrievalSet, articles: Iterable[Article]) -> RetrievalSet:
+    """The set without the items whose query an article has."""
+    occurrences = Occurrences(map(words, value.queries.values()))
+    texts = (p.text for article in articles for section in article.sections for p in section.paragraphs)
+    shared = {found for text in texts for found in occurrences.inside(words(text))}
+    queries = {id: query for id, query in value.queries.items() if words(query) not in shared}
+    candidates = [candidate for candidate in value.candidates if candidate.id in queries]
+    return dataclasses.replace(
+        value, queries=queries, candidates=candidates, qrels={"test": {id: {id: 1} for id in queries}}
+    )
