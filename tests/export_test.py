@@ -200,8 +200,8 @@ def test_the_card(run, tied, tmp_path):
     run.config.export.license, run.config.train.init_from = "cc-by-sa-4.0", "/home/me/<b>model"
     text = (exported.export(run) / "README.md").read_text()
     metadata, _, body = text.removeprefix("---\n").partition("---\n")
-    assert 'license: "cc-by-sa-4.0"\n' in metadata and "library_name: sentence-transformers\n" in metadata
-    assert '- "reqa"\n' in metadata and "model" not in metadata.partition("datasets:")[2]
+    assert "license: cc-by-sa-4.0\n" in metadata and "library_name: sentence-transformers\n" in metadata
+    assert "- reqa\n" in metadata and "model" not in metadata.partition("datasets:")[2]
     assert "# my \\*run\\*\n" in body and "### reqa\\|x, pair\n" in body
     assert "| dense | 1 | 7 | 25.00 |" in body and "| bm25 |  | 7 | **50.00** |" in body and "Seconds" not in body
     assert "parameters from: &lt;b&gt;model" in body and "/home" not in text and "<b>" not in text

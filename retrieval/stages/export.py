@@ -9,7 +9,7 @@ from typing import Any
 from retrieval import files
 from retrieval.data.labelled import sources
 from retrieval.errors import UserError
-from retrieval.export import card_texts, onnx_files
+from retrieval.export import model_card, onnx_files
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
 from retrieval.pipeline.records import is_current, is_done, record_of
@@ -51,13 +51,13 @@ def export(run: Run) -> dict[str, Any]:
         kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
 
     def write() -> None:
-        trained_on = card_texts.trained_on(
+        trained_on = model_card.trained_on(
             config,
             trainer.holder("prepare").config.corpus,
             ",".join(own.pairs.files for own in sources.each(trainer.holder("pairs").config).values()),
             trainer.holder("sets").config,
         )
-        card = card_texts.model_card(
+        card = model_card.model_card(
             config,
             vocabulary,
             found,
@@ -158,12 +158,7 @@ STAGES.register(
     "export",
     Stage(
         export,
-        check=(
-            check,
-            check_hub,
-            Run.check_vocabulary,
-            check_towers,
-        ),
+        check=(check, check_hub, Run.check_vocabulary, check_towers),
         fields=("export", "encode.truncate", "data.prompts"),
         reads=("prepare", "train", Read("evaluate", loose=True)),
         files=lambda run: [*results(run), *run.vocabulary_inputs()],
