@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 
 from retrieval.pipeline.stage import STAGES
 
-ROOMS = ("data", "models", "training", "search", "evaluation", "handover")
+ROOMS = ("data", "models", "training", "search", "evaluation")
 RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"
 SHARED = tuple(
     f"retrieval.{name}"

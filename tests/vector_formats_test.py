@@ -12,9 +12,8 @@ from support.handed_over import DTYPES, block_of, checks, made, questions, verif
 
 from retrieval.errors import UserError
 from retrieval.handover import folder
-from retrieval.handover.target import TARGETS, Target, register
-from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8
-from retrieval.stages.handover_codes import Codes
+from retrieval.handover.targets import TARGETS, Target, register
+from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8, Codes
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
@@ -60,7 +59,7 @@ def test_only_texts_are_compressed(tmp_path):
 
 def test_a_row_group_is_a_block_and_parts_end_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr("support.handed_over.BLOCK", 7)
-    monkeypatch.setattr("retrieval.handover.neutral_table._MOST_BYTES", 4000)
+    monkeypatch.setattr("retrieval.handover.targets._MOST_BYTES", 4000)
     path = written("table", tmp_path, *made()) / "vectors"
     parts = [parquet.ParquetFile(part) for part in sorted(path.iterdir())]
     groups = [part.metadata.row_group(n).num_rows for part in parts for n in range(part.num_row_groups)]

@@ -95,11 +95,7 @@ declare(
     ),
     stages=Field((), TEXTS, "stages of the run, such as ('sets', 'train'); docs/reference/stages.md has all"),
     base=Field("", PATHS, "work directory of a run whose outputs serve for the stages that are not listed"),
-    corpus=Field(
-        "",
-        PATHS,
-        "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas",
-    ),
+    corpus=Field("", PATHS, "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas"),
     vocab=Field(
         "", PATHS, "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus"
     ),
@@ -166,11 +162,7 @@ declare(
         PATHS,
         "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML, XML or TSV), qrels",
     ),
-    msmarco=Field(
-        "",
-        PATHS,
-        "MS MARCO: passages or documents, queries and qrels, as TSV",
-    ),
+    msmarco=Field("", PATHS, "MS MARCO: passages or documents, queries and qrels, as TSV"),
     unknown=Field(
         "refuse",
         one_of("way with judgements of unknown candidates", ("refuse", "drop")),
@@ -183,26 +175,10 @@ declare(
     ),
     known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
     distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
-    squad=Field(
-        "",
-        PATHS,
-        "SQuAD v1.1: the questions of the first file, over the paragraphs of all",
-    ),
-    nq=Field(
-        "",
-        PATHS,
-        "Natural Questions, full or simplified, as ReQA",
-    ),
-    qa=Field(
-        "",
-        PATHS,
-        "open-domain questions with answers (below), over DPR's passages or the run's corpus",
-    ),
-    qa_dev=Field(
-        "",
-        PATHS,
-        "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)",
-    ),
+    squad=Field("", PATHS, "SQuAD v1.1: the questions of the first file, over the paragraphs of all"),
+    nq=Field("", PATHS, "Natural Questions, full or simplified, as ReQA"),
+    qa=Field("", PATHS, "open-domain questions with answers (below), over DPR's passages or the run's corpus"),
+    qa_dev=Field("", PATHS, "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"),
     qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa and sets.qa_dev are regular expressions"),
     judgements=Field("", PATHS, "queries and judgements without texts, for run files"),
     sentences=Field(
@@ -210,12 +186,7 @@ declare(
         SHARE_BELOW,
         "sentences of held-out passages, which ask for the rest of their passage; of this share of the passages",
     ),
-    pydocs=Field(
-        False,
-        SWITCH,
-        "held-out docstrings of the installed packages",
-        goes_with=("corpus", "pydocs"),
-    ),
+    pydocs=Field(False, SWITCH, "held-out docstrings of the installed packages", goes_with=("corpus", "pydocs")),
 )
 declare(
     "split",
@@ -562,10 +533,7 @@ declare(
         "metric that chooses the best step: Success@1, Success@10, Success@100, RR, or one of the recipe's own",
     ),
 )
-declare(
-    "profile",
-    steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"),
-)
+declare("profile", steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 declare(
     "mine",
     system=Field(
@@ -711,10 +679,7 @@ declare(
         "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
     ),
 )
-declare(
-    "search",
-    k=Field(5, whole(1), "hits that --stage=search shows"),
-)
+declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
 declare(
     "serve",
     host=Field(
@@ -762,7 +727,7 @@ declare(
     ),
     dtype=Field(
         "float32",
-        one_of("dtype", "retrieval.handover.vectors.DTYPES"),
+        one_of("dtype", ("float32", "float16", "int8", "bit")),
         "float32, float16, int8 (one scale for all) or bit, as the target takes it",
     ),
     columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
@@ -776,8 +741,7 @@ declare(
 
 # What runs on the side.
 declare(
-    "plan",
-    topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
+    "plan", topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here")
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.handover.target import Place, Target
+from retrieval.handover.targets import Place, Target
 from retrieval.handover.vectors import Vectors
 from retrieval.runtime.store import Store, all_of, is_url
 

@@ -1,43 +1,59 @@
 """The stage `handover`: a collection's vectors, texts and metadata, in the files that other systems load.
 
-handover/TARGET/    as `retrieval.handover.TARGET` says, with README.md, check.jsonl and manifest.json
+handover/TARGET/    as `retrieval.handover.targets` says, with README.md, check.jsonl and manifest.json
 """
 
+import itertools
 import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import files
+from retrieval.api.document_texts import own_passages
 from retrieval.config.fields import of_fields
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, no_path
 from retrieval.handover import folder
-from retrieval.handover.target import TARGETS, Target
+from retrieval.handover.metadata import Metadata
+from retrieval.handover.targets import TARGETS, Target
+from retrieval.handover.vectors import BLOCK, Block, Codes, Vectors, check_lines, measured
+from retrieval.pipeline.records import record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.stages import handover_source
-from retrieval.stages.collection import of_pairs
-from retrieval.stages.handover_codes import check_lines
-from retrieval.stages.handover_metadata import Metadata
+from retrieval.recipes import prompted
+from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, of_towers
+from retrieval.search import encoding, windows
+from retrieval.search.encoding import StoredRows
+from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs
 
 _log = logging.getLogger(__name__)
 
 FOLDER = "handover"
 _CHECKED = 50  # queries of `check.jsonl`
 
+Record = tuple[str, str, str, dict[str, Any]]
+"""Id, title, text and metadata of a row."""
+
 
 def hand_over(run: Run) -> dict[str, Any]:
     """Writes vectors, texts and metadata of a collection as other systems load them; returns what is in each folder."""
     fields, targets = run.config.handover, _targets(run.config.handover.to)
-    collection = handover_source.chosen(run, fields.collection)
+    collection = _chosen(run, fields.collection)
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
     metadata.check_columns(columns)
-    documents = handover_source.documents(run, collection, fields.dtype, metadata, columns)
+    documents = _documents(run, collection, fields.dtype, metadata, columns)
     for target in targets:
         target.check(documents)
-    queries = handover_source.queries(run, collection, fields.dtype)
-    check = list(check_lines(*handover_source.asked(run, collection, _CHECKED), documents))
+    queries = _queries(run, collection, fields.dtype)
+    check = list(check_lines(*_asked(run, collection, _CHECKED), documents))
     metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
     for target in targets:
@@ -73,6 +89,126 @@ def _targets(value: str) -> list[Target]:
 def _files(run: Run) -> list[Path]:
     named = run.config.handover.metadata
     return [*([Path(named)] if named else []), *run.vocabulary_inputs()]
+
+
+def _chosen(run: Run, name: str) -> Collection:
+    """The collection of a name; without one the corpus, or the only set.
+
+    Raises:
+      UserError: there are none or several, or it has no embeddings.
+    """
+    there = {item.name: item for item in collections(run) if item.has_embeddings()}
+    name = name or (CORPUS if CORPUS in there else next(iter(there)) if len(there) == 1 else "")
+    if name not in there:
+        known = ", ".join(there) or "none"
+        raise UserError(
+            f"config.handover.collection='{name}': name one that {run.place} has embeddings of, which are: {known}"
+            + ("" if there else "; --stage=encode makes them, of the corpus with config.encode.corpus=True")
+        )
+    return there[name]
+
+
+def _documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
+    """The vectors of a collection. Of passages that were cut into windows each window has a row: ID#0, ID#1, ..."""
+    folder, of_corpus = collection.embeddings(), collection.name == CORPUS
+    ids, rows, texts = _stored(run, collection)
+    counts = [(id, sum(1 for _ in rows)) for id, rows in itertools.groupby(ids)]
+    if (again := next((id for id, count in Counter(id for id, _ in counts).items() if count > 1), None)) is not None:
+        raise UserError(f"{folder}: two passages have the id '{again}', and other systems would keep one: rename it")
+    is_cut = len(counts) < len(ids)
+
+    def records() -> Iterator[Record]:
+        for number, (id, passage) in enumerate(itertools.zip_longest(counts, texts()), 1):
+            if id is None or passage is None or id[0] != passage.id:
+                raise UserError(
+                    f"{folder}: passage {number} is '{passage and passage.id}', and its embedding that of "
+                    f"'{id and id[0]}': they are older than the texts; --stage=encode makes them again"
+                )
+            document = passage.id.rpartition(":")[0] if of_corpus and run.prepares else ""
+            said = metadata.of(passage, document, passage.id if is_cut else "")
+            for window in range(id[1]):
+                yield f"{passage.id}#{window}" if is_cut else passage.id, passage.title, passage.text, said
+
+    prompt = _prompts(run, collection).document_prefix
+    return _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
+
+
+def _queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
+    """The vectors of an evaluation set's queries; None of the corpus, which has none.
+
+    Raises:
+      UserError: as `documents`.
+    """
+    if collection.name == CORPUS:
+        return None
+    texts, folder = beir.read_queries(run.sets / collection.name / "queries.jsonl"), collection.embeddings()
+    if list(texts) != encoding.load_ids(folder, "queries"):
+        raise UserError(f"{folder}: embeddings of other queries than the set has now; --stage=encode makes them again")
+    rows, prompt = StoredRows(folder, "queries"), _prompts(run, collection).query_prefix
+    return _vectors(run, "query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()), dtype, prompt)
+
+
+def _asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
+    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E].
+
+    Raises:
+      UserError: another number of passages was embedded than there are.
+    """
+    folder = collection.embeddings()
+    if collection.name != CORPUS:
+        texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
+        return list(texts.values())[:count], StoredRows(folder, "queries")[:count]
+    ids, rows, texts = _stored(run, collection)
+    owners_W, passages = windows.owners(ids), texts()
+    if len(passages) != (embedded := int(owners_W[-1]) + 1):
+        raise UserError(
+            f"{folder}: {embedded:,} passages are embedded, and there are {len(passages):,} now; --stage=encode makes "
+            "them again"
+        )
+    rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
+    return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows.take(rows_Q)
+
+
+def _stored(run: Run, collection: Collection) -> tuple[list[str], StoredRows, Callable[[], Sequence[Candidate]]]:
+    """The ids of the rows, the rows, and the texts."""
+    folder = collection.embeddings()
+    rows, ids = StoredRows(folder, "candidates"), encoding.load_ids(folder, "candidates")
+    return ids, rows, lambda: own_passages(run, collection) if collection.name == CORPUS else RowTexts(collection.files)
+
+
+def _prompts(run: Run, collection: Collection) -> ConfigDict:
+    config = of_towers(run)
+    if collection.name != CORPUS:
+        config = prompted.of_set(config, run.load_vocabulary(), collection.name)
+    return config.data
+
+
+def _vectors(
+    run: Run,
+    side: str,
+    rows: StoredRows,
+    records: Callable[[], Iterator[Record]],
+    dtype: str,
+    prompt: str,
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    columns: tuple[str, ...] = (),
+) -> Vectors:
+    if not len(rows):
+        raise UserError(f"{run.place}: there is no embedding of a {side} to hand over")
+    largest, normalised = measured(rows)
+    codes = Codes(dtype, rows.shape[1], largest)
+
+    def blocks() -> Iterator[Block]:
+        remaining = records()
+        for start in range(0, len(rows), BLOCK):
+            vectors_NS = codes.encode(rows[start : start + BLOCK])
+            ids, titles, texts, metadata = map(list, zip(*itertools.islice(remaining, len(vectors_NS)), strict=True))
+            yield Block(ids, vectors_NS, titles, texts, metadata)
+        next(remaining, None)  # says that there are more
+
+    model = f"sha256:{files.fingerprint(record_of(run, 'train')['outputs'])}"
+    stored = {"dtype": dtype, "normalised": normalised, "scale": codes.scale, "prompt": prompt, "rows": len(rows)}
+    return Vectors(side, model, rows.shape[1], **stored, kinds=kinds, columns=columns, blocks=blocks)
 
 
 STAGES.register(

@@ -6,9 +6,8 @@ import numpy as np
 
 from retrieval import files
 from retrieval.handover import folder
-from retrieval.handover.target import TARGETS
-from retrieval.handover.vectors import BIT, BLOCK, FLOAT16, FLOAT32, INT8, Block, Vectors
-from retrieval.stages.handover_codes import Codes, check_lines, measured
+from retrieval.handover.targets import TARGETS
+from retrieval.handover.vectors import BIT, BLOCK, FLOAT16, FLOAT32, INT8, Block, Codes, Vectors, check_lines, measured
 
 PIECES = [
     "a",
@@ -57,8 +56,8 @@ def made(rows=40, dimension=16, dtype=FLOAT32, seed=0, breaks=True, columns=(), 
     else:
         vectors[0, :4] = [1e-30, -0.0, np.float32(1) / 3, 1.17549435e-38]
     metadata = [_metadata(rng, pieces) for _ in ids]
-    found = measured(vectors)
-    codes = Codes(dtype, dimension, found.largest)
+    largest, normalised = measured(vectors)
+    codes = Codes(dtype, dimension, largest)
     titles, texts = ([text(rng, pieces, 30) for _ in ids] for _ in range(2))
 
     def blocks():
@@ -67,7 +66,7 @@ def made(rows=40, dimension=16, dtype=FLOAT32, seed=0, breaks=True, columns=(), 
             encoded = codes.encode(vectors[part])
             yield Block(ids[part], encoded, titles[part], texts[part], metadata[part])
 
-    stored = {"dtype": dtype, "normalised": found.normalised, "scale": codes.scale, "prompt": "", "rows": rows}
+    stored = {"dtype": dtype, "normalised": normalised, "scale": codes.scale, "prompt": "", "rows": rows}
     made = Vectors("document", "sha256:0", dimension, **stored, kinds=KINDS, columns=tuple(columns), blocks=blocks)
     return made, vectors
 
