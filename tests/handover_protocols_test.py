@@ -25,7 +25,7 @@ from retrieval.api.document_index import Hit
 from retrieval.data.sets.beir import Candidate
 from retrieval.serving import app, mcp_server
 from retrieval.serving.engine import Engine
-from retrieval.serving.keys import Keys
+from retrieval.serving.guard import Keys
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
@@ -66,7 +66,7 @@ SERVICE = service()
 @contextlib.contextmanager
 def served(**options):
     """The address of a server in a thread."""
-    application = app.make_app(lambda: SERVICE, LIMITS, ("127.0.0.1",), **options)
+    application = app.make_app(Engine(lambda: SERVICE, LIMITS), ("127.0.0.1",), **options)
     listening = socket.create_server(("127.0.0.1", 0))
     serving = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False))
     thread = threading.Thread(target=lambda: serving.run(sockets=[listening]))
@@ -174,7 +174,7 @@ def test_the_lines_of_the_guide_work_as_written():
 
 def test_the_description_is_one_of_openapi():
     validate = package("openapi_spec_validator").validate
-    asked = TestClient(app.make_app(lambda: SERVICE, LIMITS, (), name="guide"))
+    asked = TestClient(app.make_app(Engine(lambda: SERVICE, LIMITS, "guide")))
     with asked:
         described = asked.get("/openapi.json").json()
         validate(described)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import save_file
-from support import bert_folders, exported, served
+from support import bert_folders, exported
 from support.tiny import make_run
 
 import retrieval
@@ -231,6 +231,9 @@ def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, in
     found, probability = reranker.scores_of("the fox", [Candidate("", "", "a dog " * 9)]), 1 / (1 + np.exp(-score))
     np.testing.assert_allclose(found, probability if activation == "Sigmoid" else score, atol=1e-4)
     # Over HTTP the pair is cut to the folder's length, too; the logit is that of TEI's `raw_scores`.
+    pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
+    from support import served
+
     asked = served.client(reranker=reranker)
     body = {"query": "the fox", "texts": ["a dog " * 9], "truncate": True}
     for raw, expected in ((True, score), (False, probability)):

@@ -22,6 +22,7 @@ from retrieval.api.document_index import Hit
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
 from retrieval.serving import app
+from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
@@ -56,7 +57,7 @@ def address():
     """A server of made-up hits, in a thread."""
     titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
     service = Service(titles, 4321, search, pieces, reranker=Reranker(), answer=answers, paragraphs=2)
-    application = app.make_app(lambda: service, Limits(k=MOST, characters=50), ("127.0.0.1",))
+    application = app.make_app(Engine(lambda: service, Limits(k=MOST, characters=50)), ("127.0.0.1",))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))
     thread = threading.Thread(target=lambda: server.run(sockets=[listening]))

@@ -11,19 +11,19 @@ import urllib.request
 import numpy as np
 import pytest
 from support import children
-from support.served import Reranker, Towers
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
-from starlette.testclient import TestClient
+from support import served
+from support.served import Reranker, Towers
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
-from retrieval.serving import app, mcp_server, server, vertex_routes
+from retrieval.serving import app, foreign_routes, mcp_server, server
 from retrieval.serving.engine import ROWS, Engine
-from retrieval.serving.keys import Keys
+from retrieval.serving.guard import Keys
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
@@ -51,8 +51,7 @@ def made(**changes):
 
 
 def client(service=None, limits=LIMITS, **options):
-    service = service or made()
-    return TestClient(app.make_app(lambda: service, limits, (), name="guide", **options), raise_server_exceptions=False)
+    return served.client(service or made(), limits, **options)
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +336,7 @@ def test_vertex_asks_where_its_variables_say(monkeypatch):
     body = {"instances": ["x"], "parameters": {"prompt_name": "query", "dimensions": 1}}
     assert asking.post("/predict", json=body).json() == {"predictions": [[1.0]]}
     assert towers.asked == [("document", "document", 2), ("query", "query", 1)]
-    assert asking.get("/alive").status_code == 200 and vertex_routes.PORT == "AIP_HTTP_PORT"
+    assert asking.get("/alive").status_code == 200 and foreign_routes.PORT == "AIP_HTTP_PORT"
     described = asking.get("/openapi.json").json()["paths"]
     example = described["/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
     assert asking.post("/predict", json=example).status_code == 200 and "/alive" in described
@@ -446,8 +445,8 @@ def serve(port):
     server._NOTICE = 1
     listening = server.listen("127.0.0.1", 0)
     port.send(listening.getsockname()[1])
-    application = app.make_app(made, LIMITS, ())
-    server.run(application, listening, application.engine.measures.closed, application.engine.end)
+    engine = Engine(made, LIMITS)
+    server.run(app.make_app(engine), listening, engine.measures.closed, engine.end)
 
 
 @pytest.mark.long

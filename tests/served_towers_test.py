@@ -7,12 +7,9 @@ from support.exported import DOCUMENTS, QUERIES
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 
-from starlette.testclient import TestClient
+from support import served
 
 import retrieval
-from retrieval.serving import app
-from retrieval.serving.requests import Limits
-from retrieval.serving.service import Service
 
 TEXTS = [query for query in QUERIES if query]
 CHANGES = {"model.normalize": True, "train.matryoshka": (2, 8), "data.query_prefix": "fox ", "data.titles": "joined"}
@@ -25,8 +22,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asked(run):
-    service = Service({"bm25": ""}, 1, lambda *_: [], lambda *_: [], model=retrieval.load(run.folder))
-    return TestClient(app.make_app(lambda: service, Limits(), (), name="guide"))
+    return served.client(model=retrieval.load(run.folder))
 
 
 def embeddings(asked, **body):

@@ -10,18 +10,19 @@ import urllib.request
 
 import pytest
 from support import children
-from support.served import Reranker, Towers
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
-from starlette.testclient import TestClient
+from support import served
+from support.served import Reranker, Towers
 
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
-from retrieval.serving import app, guard, page, server
+from retrieval.serving import app, guard, server
 from retrieval.serving.batching import Batcher
+from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Current, Service
 
@@ -43,9 +44,8 @@ def made(search=found, **changes):
     return Service(search=search, marked=marked, **values)
 
 
-def client(service=None, limits=SMALL, hosts=()):
-    service = service or made()
-    return TestClient(app.make_app(lambda: service, limits, hosts), raise_server_exceptions=False)
+def client(service=None, limits=SMALL, **options):
+    return served.client(service or made(), limits, name="model", **options)
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,8 @@ def test_a_form_of_another_site_is_not_read(asked):
 
 
 def test_pages_of_other_sites_read_answers_where_a_field_names_them():
-    service, here = made(), {"host": "localhost", "origin": "https://app.example"}
-    asking = TestClient(app.make_app(lambda: service, SMALL, ("localhost",), ("https://app.example",)))
+    here = {"host": "localhost", "origin": "https://app.example"}
+    asking = client(hosts=("localhost",), origins=("https://app.example",))
     wants = here | {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
     assert asking.options("/api/search", headers=wants).status_code == 200
     for path, host, status in (("q=owl", "localhost", 200), ("k=0", "localhost", 400), ("q=owl", "evil.example", 421)):
@@ -280,7 +280,7 @@ def test_the_page_loads_nothing_and_sets_no_html(asked):
         assert answer.status_code == 200 and answer.headers["x-content-type-options"] == "nosniff"
         assert not re.search(r"https?:|//[a-z]|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", answer.text)
         assert not re.search(r"\son\w+=|style=", answer.text.partition("<body>")[2])
-    assert page.files()["/"].kind == "text/html"
+    assert asked.get("/").headers["content-type"].startswith("text/html")
 
 
 def test_what_fails_is_told_to_the_log_alone(caplog):
@@ -387,8 +387,8 @@ def serve(port, idle=20):
     server._IDLE, server._NOTICE = idle, 0
     listening = server.listen("127.0.0.1", 0)
     port.send(listening.getsockname()[1])
-    application = app.make_app(lambda: made(slow), SMALL, ())
-    server.run(application, listening, application.engine.measures.closed, application.engine.end)
+    engine = Engine(lambda: made(slow), SMALL)
+    server.run(app.make_app(engine), listening, engine.measures.closed, engine.end)
 
 
 def test_sigterm_lets_answers_end():

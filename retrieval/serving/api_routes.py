@@ -1,24 +1,25 @@
-"""The API below /api, which the page asks too: search, embeddings, scores of a reranker, and answers of a reader."""
+"""The API below /api, which the page asks too: search, embeddings, scores of a reranker, and answers of a reader.
 
-import functools
+And what a cluster asks: whether the server lives, and whether it takes requests.
+"""
+
+import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from starlette.responses import Response
 
 from retrieval.errors import UserError, unknown_name
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
-from retrieval.serving import answers, requests
-from retrieval.serving.answers import Query, written
+from retrieval.serving import requests
 from retrieval.serving.engine import Engine
-from retrieval.serving.errors import RefusedError
+from retrieval.serving.foreign_routes import HEALTH, best_first
 from retrieval.serving.requests import Field, Given, Operation
-from retrieval.serving.rerank_routes import best_first
-from retrieval.serving.responses import json_response
-from retrieval.serving.service import Service
+from retrieval.serving.responses import RefusedError, json_response, written
+from retrieval.serving.service import Query, Service, answered, systems_of
 
+_ALIVE, _READY = ("/health", "/ping"), "/ready"
 _HITS = 10  # of a list, where the request does not say
 
 
@@ -50,28 +51,34 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     answer = (*asked, Field("k", k, "answers", 1))
     one, question = ("query", "q"), {"query": "how to install", "k": 2}
     pair = {"query": "how to install", "documents": ["Install it with pip.", {"text": "It is red."}]}
-    found, answered, reader = "the hits of each system", "the best answers, each with its passage", "reader"
+    found, read, reader = "the hits of each system", "the best answers, each with its passage", "reader"
     embedded, reranked = "an embedding of each text", "the reranker's score of each document, best first"
+    red = {"texts": ["red"]}
     status = "passages, systems, limits, when the index was opened"
-
-    def operation(method: str, path: str, what: str, answer: Any, gives: str, *rest: Any, **options: Any) -> Operation:
-        return Operation(method, f"/api/{path}", what, functools.partial(answer, engine), gives, *rest, **options)
+    alive, ready = "whether the server answers at all", "whether requests are taken: 503 from SIGTERM on"
 
     every = (*search, queries), (*one, "queries")
     return (
-        operation("GET", "search", found, _search, "Found", search, one),
-        operation("POST", "search", found, _search, "FoundOrResults", *every, example=question),
-        operation("POST", "encode", embedded, _encode, "Encoded", encode, lacks="towers", example={"texts": ["red"]}),
-        operation("POST", "rerank", reranked, _rerank, "Reranked", rerank, lacks="reranker", example=pair),
-        operation("GET", "answer", answered, _answers, "Answered", answer, one, reader),
-        operation("POST", "answer", answered, _answers, "Answered", answer, one, reader, example=question),
-        operation("GET", "health", status, _health, "Health"),
+        Operation("GET", "/api/search", found, _search, "Found", search, one),
+        Operation("POST", "/api/search", found, _search, "FoundOrResults", *every, example=question),
+        Operation("POST", "/api/encode", embedded, _encode, "Encoded", encode, lacks="towers", example=red),
+        Operation("POST", "/api/rerank", reranked, _rerank, "Reranked", rerank, lacks="reranker", example=pair),
+        Operation("GET", "/api/answer", read, _answers, "Answered", answer, one, reader),
+        Operation("POST", "/api/answer", read, _answers, "Answered", answer, one, reader, example=question),
+        Operation("GET", "/api/health", status, _health, "Health"),
+        *(Operation("GET", path, alive, _lives, "Status") for path in _ALIVE),
+        *(Operation("GET", path, ready, _ready, "Status") for path in sorted(free() - {*_ALIVE})),
     )
+
+
+def free() -> frozenset[str]:
+    """The addresses that need no key: what a cluster asks every few seconds. No answer needs the device."""
+    return frozenset({*_ALIVE, _READY, os.environ.get(HEALTH) or _READY})
 
 
 async def _search(engine: Engine, given: Given) -> Response:
     service, came = engine.service, time.perf_counter()
-    known = tuple(answers.systems_of(service))
+    known = tuple(systems_of(service))
     if others := set(given["systems"]) - {*known}:
         raise unknown_name("systems", min(others)[:100], known)
     systems = tuple(name for name in known if name in (given["systems"] or known))
@@ -97,7 +104,7 @@ async def _encode(engine: Engine, given: Given) -> Response:
 
 async def _rerank(engine: Engine, given: Given) -> Response:
     logits_N, _ = await engine.rerank(given["query"], given["documents"], "documents")
-    scores_N = engine.service.reranker.scores_of_logits(logits_N)
+    scores_N = engine.reranker.scores_of_logits(logits_N)
     results = [{"index": place, "score": score} for place, score in best_first(logits_N, scores_N)]
     return json_response(written({"results": results}))
 
@@ -106,15 +113,25 @@ async def _answers(engine: Engine, given: Given) -> Response:
     service, query, came = engine.service, given["query"] or given["q"], time.perf_counter()
     if not service.answer:
         raise RefusedError(404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model")
-    return json_response(await engine.slowly(lambda: answers.answered(service, query, given["k"], came)))
+    return json_response(await engine.slowly(lambda: answered(service, query, given["k"], came)))
 
 
 async def _health(engine: Engine, given: Given) -> Response:
     service = engine.service
     has = {"encode": bool(service.model), "rerank": bool(service.reranker), "answer": bool(service.answer)}
     told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
-    told |= {"systems": answers.systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
+    told |= {"systems": systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
     return json_response(written(told | {"limits": engine.limits._asdict()}))
+
+
+async def _lives(engine: Engine, given: Given) -> Response:
+    return json_response(written({"status": "ok"}))
+
+
+async def _ready(engine: Engine, given: Given) -> Response:
+    if engine.is_ending:
+        raise RefusedError(503, "the server is about to end: ask another one")
+    return json_response(written({"status": "ready", "passages": engine.service.passages}))
 
 
 def _prompt(service: Service, given: Given) -> str | None:

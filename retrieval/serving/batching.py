@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from retrieval.serving.responses import BusyError
+
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class BusyError(Exception):
-    """As many calls wait as may wait."""
 
 
 class Batcher(Generic[T, R]):

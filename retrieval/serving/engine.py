@@ -9,23 +9,62 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_texts import candidates
+from retrieval.api.loaded_model import Model
 from retrieval.api.text_rows import TextRows
+from retrieval.recipes.trained_model import PairScorer
 from retrieval.runtime.model_folder import QUERY
-from retrieval.serving import answers
-from retrieval.serving.answers import RERANKED, Query
 from retrieval.serving.batching import Batcher
-from retrieval.serving.errors import MANY, FieldError, RefusedError
-from retrieval.serving.measures import Measures
 from retrieval.serving.requests import Limits
-from retrieval.serving.service import Service
+from retrieval.serving.responses import MANY, FieldError, RefusedError
+from retrieval.serving.service import RERANKED, Query, Service, reranked, searched
 
 T = TypeVar("T")
 
 ROWS = 32  # texts of a batch of the device, as many as a model embeds as one
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _AHEAD = 2  # batches of a request that wait or are computed: those of other requests come between them
+
+
+class Measures:
+    """Counts of one server."""
+
+    def __init__(self, passages: Callable[[], int], opened: Callable[[], float], waiting: Callable[[], int]):
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter("retrieval_requests", "Requests.", ["path", "status"], registry=registry)
+        self._seconds = Histogram(
+            "retrieval_request_seconds", "Time to answer.", ["path"], registry=registry, buckets=_SECONDS
+        )
+        name, told = "retrieval_connections_closed", "Connections that were closed before a request was there."
+        self._closed = Counter(name, told, ["reason"], registry=registry)
+        self._batches = Histogram(
+            "retrieval_batch_queries", "Queries that were searched at once.", registry=registry, buckets=_SIZES
+        )
+        Gauge("retrieval_passages", "Passages that are searched.", registry=registry).set_function(passages)
+        name, told = "retrieval_index_opened_timestamp_seconds", "When the index that answers was opened."
+        Gauge(name, told, registry=registry).set_function(opened)
+        Gauge("retrieval_waiting", "Requests that wait to be computed.", registry=registry).set_function(waiting)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """A request has been answered."""
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def closed(self, reason: str) -> None:
+        """A connection has been closed before a request was there."""
+        self._closed.labels(reason).inc()
+
+    def batch(self, size: int) -> None:
+        """So many queries were searched at once."""
+        self._batches.observe(size)
+
+    def text(self) -> bytes:
+        """All counts, as Prometheus reads them."""
+        return generate_latest(self._registry)
 
 
 class _Piece(NamedTuple):
@@ -67,6 +106,20 @@ class Engine:
         return self._service()
 
     @property
+    def model(self) -> Model:
+        """The one that embeds."""
+        if not (model := self.service.model):
+            raise RefusedError(404, "the run has no towers that encode: serve one that trains them", "model")
+        return model
+
+    @property
+    def reranker(self) -> PairScorer:
+        """The one that scores."""
+        if not (reranker := self.service.reranker):
+            raise RefusedError(404, "the server has no reranker: start it with --config.serve.reranker")
+        return reranker
+
+    @property
     def waiting(self) -> int:
         """How much waits to be computed."""
         return len(self._quick) + len(self._slow) + len(self._texts)
@@ -77,8 +130,8 @@ class Engine:
         try:
             for query in queries:
                 is_slow = RERANKED in query.systems
-                reranked = functools.partial(self._reranked, query)
-                futures.append(self._slow.submit(reranked) if is_slow else self._quick.submit(query))
+                slowly = functools.partial(self._reranked, query)
+                futures.append(self._slow.submit(slowly) if is_slow else self._quick.submit(query))
             return await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
             for future in futures:
@@ -116,9 +169,7 @@ class Engine:
           RefusedError: the run embeds nothing.
           UserError: they have too many tokens.
         """
-        model = self.service.model
-        if not model:
-            raise RefusedError(404, "the run has no towers that encode: serve one that trains them")
+        model = self.model
         tokenize = functools.partial(model.query_rows if side == QUERY else model.document_rows, prompt_name=prompt)
         rows = await asyncio.to_thread(tokenize, texts)
         if not truncate:
@@ -143,9 +194,7 @@ class Engine:
           RefusedError: there is no reranker.
           UserError: as `embed`.
         """
-        reranker = self.service.reranker
-        if not reranker:
-            raise RefusedError(404, "the server has no reranker: start it with --config.serve.reranker")
+        reranker = self.reranker
         passages = candidates(documents)
         rows = await asyncio.to_thread(reranker.rows_of, query, passages)
         if not truncate:
@@ -160,10 +209,10 @@ class Engine:
         return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
 
     def _searched(self, queries: list[Query]) -> list[bytes]:
-        return answers.searched(self.service, queries)
+        return searched(self.service, queries)
 
     def _reranked(self, query: Query) -> bytes:
-        return answers.reranked(self.service, query)
+        return reranked(self.service, query)
 
     def _tokens(self, rows: Sequence[Sequence[int]], field: str) -> int:
         count, most = sum(map(len, rows)), self.limits.inputs_tokens

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.errors import UserError
-from retrieval.serving.answers import systems_of
-from retrieval.serving.batching import BusyError
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Field, Given, Operation
+from retrieval.serving.responses import BusyError
+from retrieval.serving.service import systems_of
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer  # pyright: ignore[reportMissingImports]
@@ -84,10 +84,8 @@ def make_server(engine: Engine) -> "MCPServer":
     async def search(query: Annotated[str, text], k: Annotated[int, count] = min(10, limits.k)) -> _Results:
         try:
             found = json.loads(await engine.best_hits(query, k))
-        except UserError as error:
+        except (UserError, BusyError) as error:
             raise ToolError(str(error)) from error
-        except BusyError as error:
-            raise ToolError("too many requests wait already: try again in a second") from error
         (hits,) = found["systems"].values()
         return _Results([_Found(hit["id"], hit["title"], hit["text"], hit["score"]) for hit in hits])
 
@@ -121,7 +119,7 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     return (operation,) if is_installed() else ()
 
 
-async def _unasked(given: Given) -> Response:
+async def _unasked(engine: Engine, given: Given) -> Response:
     raise NotImplementedError
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
-from retrieval.serving.errors import OWN, form_of
 from retrieval.serving.requests import Limits, Operation
+from retrieval.serving.responses import OWN, form_of
 
 _TYPES = {str: "string", float: "number", int: "integer"}
 

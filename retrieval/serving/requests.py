@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
-from retrieval.serving.errors import EMPTY, MANY, FieldError, RefusedError
+from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 
 Given = dict[str, Any]
 """The values of a request's fields."""
@@ -71,7 +71,7 @@ class Operation(NamedTuple):
 
     Attributes:
       what: it gives, in words.
-      answer: takes the values of the fields by their names.
+      answer: takes the engine, and the values of the fields by their names.
       gives: the name of its answer's schema; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       lacks: what a run may lack for it.
@@ -83,7 +83,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     what: str
-    answer: Callable[[Given], Awaitable[Response]]
+    answer: Callable[[Any, Given], Awaitable[Response]]
     gives: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()

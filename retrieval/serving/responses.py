@@ -1,15 +1,94 @@
-"""Answers of JSON, and those that say why there is none."""
+"""Answers of JSON, and why a request is not answered: each protocol says it in a body of its own, and some statuses."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from retrieval.errors import UserError
-from retrieval.serving.answers import written
-from retrieval.serving.batching import BusyError
-from retrieval.serving.errors import VALUE, FieldError, RefusedError, form_of
 
+VALUE, EMPTY, MANY = "value", "empty", "many"
+
+_TEI_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
 _HTTP = {404: "there is no such address: see /api", 405: "this address takes another method"}
+
+
+class RefusedError(Exception):
+    """A request that is not answered."""
+
+    def __init__(self, status: int, message: str, field: str = "", code: str = ""):
+        """Args are the status of HTTP, a sentence, and for OpenAI's clients the field and a word for the error."""
+        super().__init__(message)
+        self.status, self.field, self.code = status, field, code
+
+
+class FieldError(UserError):
+    """A field of a request that has a value which it cannot have."""
+
+    def __init__(self, message: str, kind: str = VALUE, field: str = ""):
+        """`kind` says how its status is chosen: VALUE, EMPTY or MANY."""
+        super().__init__(message)
+        self.kind, self.field = kind, field
+
+
+class BusyError(Exception):
+    """As many calls wait as may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("too many requests wait already: try again in a second")
+
+
+class Form(NamedTuple):
+    """The errors of a protocol.
+
+    Attributes:
+      body: what is sent as JSON, for a status, a sentence, a field and a code; the last two may be ''.
+      fields: the status by the kind of a `FieldError`.
+      busy: the status where too many wait.
+      failed: the status where the server could not answer.
+    """
+
+    body: Callable[[int, str, str, str], dict[str, Any]]
+    fields: dict[str, int] = {}
+    busy: int = 503
+    failed: int = 500
+
+
+def _own(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return {"error": message}
+
+
+def _openai(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": field or None, "code": code or None}}
+
+
+def _tei(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
+
+
+def _rerank(status: int, message: str, field: str, code: str) -> dict[str, Any]:
+    return _tei(status, message, field, code) | {"message": message}  # the last is Cohere's
+
+
+OWN, OPENAI = Form(_own), Form(_openai)
+TEI = Form(_tei, {EMPTY: 400, MANY: 413, VALUE: 422}, busy=429, failed=424)
+RERANK = TEI._replace(body=_rerank)
+
+
+def form_of(path: str) -> Form:
+    """The form of what is asked for at an address, be there something or not."""
+    if path.endswith("/rerank") and not path.startswith("/api/"):
+        return RERANK
+    return OPENAI if path.startswith("/v1/") else TEI if path in ("/", "/embed", "/info") else OWN
+
+
+def written(value: Any) -> bytes:
+    """A value as JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -17,40 +96,23 @@ def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None
     return Response(body, status, headers, media_type="application/json")
 
 
-def handlers() -> dict[type[Exception], object]:
+def handlers() -> dict[Any, Any]:
     """What Starlette answers in place of an exception, in the form of the address that was asked for."""
-    return {UserError: _refuse, RefusedError: _refuse, BusyError: _busy, HTTPException: _http, Exception: _failed}
+    return dict.fromkeys((UserError, RefusedError, BusyError, HTTPException, Exception), _refusal)
 
 
-def _error(
-    request: Request,
-    status: int,
-    message: str,
-    headers: dict[str, str] | None = None,
-    field: str = "",
-    code: str = "",
-) -> Response:
-    body = form_of(request.url.path).body(status, message, field, code)
-    return json_response(written(body), status, headers)
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _refusal(request: Request, error: Exception) -> Response:
+    form, headers, message = form_of(request.url.path), {}, str(error)
     if isinstance(error, RefusedError):
-        return _error(request, error.status, str(error), field=error.field, code=error.code)
-    kind, field = (error.kind, error.field) if isinstance(error, FieldError) else (VALUE, "")
-    return _error(request, form_of(request.url.path).fields.get(kind, 400), str(error), field=field)
-
-
-async def _busy(request: Request, error: Exception) -> Response:
-    message = "too many requests wait already: try again in a second"
-    return _error(request, form_of(request.url.path).busy, message, {"retry-after": "1"})
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = _HTTP.get(error.status_code, error.detail)
-    return _error(request, error.status_code, message, dict(error.headers or {}))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return _error(request, form_of(request.url.path).failed, "the server could not answer; its log says why")
+        status = error.status
+    elif isinstance(error, UserError):
+        status = form.fields.get(getattr(error, "kind", VALUE), 400)
+    elif isinstance(error, BusyError):
+        status, headers = form.busy, {"retry-after": "1"}
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, dict(error.headers or {})
+        message = _HTTP.get(status, error.detail)
+    else:
+        status, message = form.failed, "the server could not answer; its log says why"
+    body = form.body(status, message, getattr(error, "field", ""), getattr(error, "code", ""))
+    return json_response(written(body), status, headers)

@@ -16,7 +16,6 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.serving import keys
 from retrieval.stages.search import check_hits, reads
 
 if TYPE_CHECKING:
@@ -66,7 +65,9 @@ def check_keys(run: Run) -> None:
       UserError: it cannot be read, or has no key.
     """
     if run.config.serve.keys_file:
-        keys.Keys(Path(run.config.serve.keys_file))
+        from retrieval.serving.guard import Keys
+
+        Keys(Path(run.config.serve.keys_file))
 
 
 def serve(run: Run) -> None:
@@ -75,16 +76,18 @@ def serve(run: Run) -> None:
     Raises:
       UserError: the port is taken, or the corpus has not been indexed.
     """
-    from retrieval.serving import app, guard, server, vertex_routes
+    from retrieval.serving import app, foreign_routes, guard, server
+    from retrieval.serving.engine import Engine
 
     fields = run.config.serve
-    port = os.environ.get(vertex_routes.PORT)  # in a container of Vertex AI, which asks from outside
+    port = os.environ.get(foreign_routes.PORT)  # in a container of Vertex AI, which asks from outside
     address = ("0.0.0.0", int(port)) if port else (fields.host, fields.port)
     listening = server.listen(*address)
     current = open_current(run)
     hosts = fields.hosts or guard.local_names(address[0])
-    known = keys.Keys(Path(fields.keys_file)) if fields.keys_file else None
-    application = app.make_app(lambda: current.service, limits(run), hosts, fields.origins, name(run), known)
+    known = guard.Keys(Path(fields.keys_file)) if fields.keys_file else None
+    engine = Engine(lambda: current.service, limits(run), name(run))
+    application = app.make_app(engine, hosts, fields.origins, known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
@@ -93,7 +96,6 @@ def serve(run: Run) -> None:
             "serve: other machines reach this address, and no key is needed to read every passage: set "
             "config.serve.keys_file, or config.serve.host=127.0.0.1"
         )
-    engine = application.engine
     gc.collect()
     gc.freeze()  # to look through the objects of all modules takes 0.3 s, in which nobody is answered
     server.run(application, listening, engine.measures.closed, engine.end)

@@ -5,17 +5,17 @@ from starlette.testclient import TestClient
 
 from retrieval.api.text_rows import Card, TextRows
 from retrieval.serving import app
+from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
 
-def client(service=None, limits=None, keys=None, hosts=(), **parts):
+def client(service=None, limits=None, name="guide", hosts=(), origins=(), keys=None, **parts):
     """A client of a server of these parts, or of a service."""
     values = {"titles": {"bm25": "BM25"}, "passages": 7, "search": None, "marked": None} | parts
     service = service or Service(**values)
-    return TestClient(
-        app.make_app(lambda: service, limits or Limits(), hosts, name="guide", keys=keys), raise_server_exceptions=False
-    )
+    engine = Engine(lambda: service, limits or Limits(), name)
+    return TestClient(app.make_app(engine, hosts, origins, keys), raise_server_exceptions=False)
 
 
 class Towers:

@@ -52,6 +52,7 @@ def check_served(run, stage, system):
     from starlette.testclient import TestClient
 
     from retrieval.serving import app
+    from retrieval.serving.engine import Engine
     from retrieval.serving.requests import Limits
     from retrieval.serving.service import service_of
 
@@ -59,7 +60,7 @@ def check_served(run, stage, system):
     query, own = "what does the red fox eat?", OwnSearch(run, 5)
     service = service_of(own, None, None, 2)
     limits = Limits(k=5, characters=200, texts=2, body=2000, seconds=60, waiting=50, batch=8)
-    asked = TestClient(app.make_app(lambda: service, limits, ()))
+    asked = TestClient(app.make_app(Engine(lambda: service, limits)))
     answer = asked.get("/api/search", params={"q": query, "k": 3, "systems": system}).json()["systems"]
     hits = retrieval.load(run.folder).index().search(query, 3)
     assert list(answer) == [system] and len(own.titles) == 2
