@@ -26,7 +26,7 @@ from ml_collections.config_flags.tuple_parser import TupleParser
 from retrieval import configs, terminal
 from retrieval.config import experiment, fields, removed_fields, tree
 from retrieval.errors import UserError, listed, near, unknown_name
-from retrieval.runtime import artefacts, ending, hosts, large_pages, platforms, signals
+from retrieval.runtime import artefacts, devices, ending, hosts, signals
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string(
@@ -261,7 +261,7 @@ def run(
     def parse(argv: list[str]) -> list[str]:
         rest = parse_flags(argv) if has_flags else _as_they_are(argv)
         if computes:  # after an error in the flags
-            large_pages.restart_with()
+            devices.restart_with_large_pages()
         return rest
 
     asked = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
@@ -282,7 +282,7 @@ def run(
             _fail(str(error))
         if isinstance(error, OSError):
             _fail(_explain(error))
-        if advice := platforms.explained(error):
+        if advice := devices.explained(error):
             _fail(advice)
         if hosts.is_alone() or not isinstance(error, Exception):
             raise

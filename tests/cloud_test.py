@@ -10,7 +10,7 @@ from support import tiny
 
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.runtime import artefacts, following, programs, signals
+from retrieval.runtime import artefacts, devices, following, signals
 from retrieval.serving import server
 
 pytest_plugins = ["support.machines_of_a_store"]
@@ -58,9 +58,9 @@ def test_compiled_programs_are_kept_where_no_variable_says_where(tmp_path, monke
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     try:
-        programs.keep_at(str(tmp_path / "unused"))  # the tests have named another place
+        devices.keep_programs_at(str(tmp_path / "unused"))  # the tests have named another place
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-        programs.keep_at(str(tmp_path / "programs"))
+        devices.keep_programs_at(str(tmp_path / "programs"))
         jax.jit(lambda x: x * 3 + 1).lower(jax.ShapeDtypeStruct((7,), "float32")).compile()
         assert list((tmp_path / "programs").iterdir()) and not (tmp_path / "unused").exists()
     finally:

@@ -9,7 +9,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import validation
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, build_towers
-from retrieval.runtime import dispatch
+from retrieval.runtime import devices
 from retrieval.search.exact import ExactIndex
 from retrieval.search.text_batches import batches, enough, padded
 
@@ -98,7 +98,7 @@ def test_a_gpu_runs_one_program_at_a_time(monkeypatch):
         def __exit__(self, *_):
             self.lock.release()
 
-    monkeypatch.setattr(dispatch, "_ONE", Observed())
+    monkeypatch.setattr(devices, "_ONE", Observed())
     for backend, held in (("tpu", 0), ("gpu", 3)):
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
         for embed in embedders:

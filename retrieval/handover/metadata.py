@@ -9,7 +9,7 @@ from typing import Any
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
 from retrieval.handover.vectors import DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, TEXTS
-from retrieval.parsing import identifiers, json_lines
+from retrieval.parsing import scalars, text_files
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class Metadata:
         self.kinds: dict[str, str] = dict.fromkeys(_OWN, TEXT)
         self._path = path
         self._said: dict[str, dict[str, Any]] = {}
-        for at, record in json_lines.objects(path, _LIKE) if path else ():
-            id = identifiers.of_value(record.pop("_id", None), "_id", at)
+        for at, record in text_files.objects(path, _LIKE) if path else ():
+            id = scalars.of_value(record.pop("_id", None), "_id", at)
             if id in self._said:
                 raise UserError(f"{at}: the _id '{id}' is there twice; join the lines")
             self._said[id] = {

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, shardings_of
-from retrieval.runtime import dispatch, programs
+from retrieval.runtime import devices
 from retrieval.runtime.filler import FILLER
 from retrieval.training import sharding
 
@@ -25,7 +25,7 @@ class OnMesh:
 
     def __init__(self, config: ConfigDict, model: nnx.Module, sep_id: int, mesh: jax.sharding.Mesh, place: int = 1):
         """Args are the config that says where parameters lie, a model, which may be abstract, and `token_types`'."""
-        programs.keep()
+        devices.keep_programs()
         self.mesh = mesh
         self._config, self._bound, self._types = (
             config,
@@ -57,7 +57,7 @@ class OnMesh:
     def _call(self, run: Callable, params: Any, ids_BL: np.ndarray, *further: np.ndarray) -> Any:
         arrays = (ids_BL, self._types(ids_BL), *further)
         placed = [sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays]
-        with jax.set_mesh(self.mesh), dispatch.alone():
+        with jax.set_mesh(self.mesh), devices.alone():
             return jax.tree.map(np.asarray, run(params, *placed))
 
 

@@ -6,12 +6,13 @@ order. Only results go over JAX's coordination service, which needs no accelerat
 
 import atexit
 import contextlib
+import functools
 import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from retrieval.errors import UserError
 from retrieval.runtime import ending, heartbeat, pod
@@ -25,6 +26,9 @@ _ABSENT = (
     "error: --multihost: not all hosts have joined: start all of them again, the same command goes on from what is "
     "finished; if that does not help, look whether each of them is started once, and reaches the first"
 )
+
+Give = Callable[[Any], None]
+"""Gives an order, of JSON, to the other processes. The one that gives it takes its own part afterwards."""
 
 _shared: "Shared | None" = None
 
@@ -168,6 +172,27 @@ def tell_all(function: Callable[[], Any]) -> Any:
     return result
 
 
+def lead(work: Callable[[Give], Any], obey: Callable[[Any], None]) -> Any:
+    """`work(give)` in the first process; in each of the others `obey(order)` for every order that it gives.
+
+    Returns:
+      In the first process what `work` returned, in the others the same as it comes back from JSON.
+
+    Raises:
+      UserError: in every process, when `work` raised anything in the first.
+    """
+    if is_first():
+        try:
+            result = work(lambda order: tell_all(lambda: {"order": order}))
+        except BaseException as error:
+            tell_all(functools.partial(_raise, error))
+            raise
+        return tell_all(lambda: {"result": result})["result"]
+    while "result" not in (told := tell_all(_nothing)):
+        obey(told["order"])
+    return told["result"]
+
+
 def is_anywhere(flag: bool) -> bool:
     """Whether a flag is true in some process. All processes ask, and get the same answer."""
     flags = to_first(flag)
@@ -190,3 +215,11 @@ def _number(name: str) -> int | None:
     if value is None or value.isdecimal():
         return None if value is None else int(value)
     raise UserError(f"{name}='{value}': not a number; give a whole one, such as 1")
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _nothing() -> None:
+    """What the first process alone is asked for."""

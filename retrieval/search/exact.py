@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
-from retrieval.runtime import dispatch
+from retrieval.runtime import devices
 from retrieval.search.vector_codes import FLOAT32, Form, Packing, inner_products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
@@ -174,7 +174,7 @@ class ExactIndex:
             size = len(part_BE)
             padded_BE = np.pad(part_BE, ((0, batches * batch_size - size), (0, 0)))
             queries_GBE = padded_BE.reshape(batches, batch_size, -1)
-            with jax.set_mesh(self._layout.mesh), dispatch.alone():  # the caller's mesh may be another one
+            with jax.set_mesh(self._layout.mesh), devices.alone():  # the caller's mesh may be another one
                 best = search_batches(queries_GBE, self._embeddings, self._candidates, self._layout, depth)
                 scores_BK, rows_BK = jax.device_get(best)
             scores_QK[start : start + size, :depth] = scores_BK[:size]

@@ -20,7 +20,7 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import devices, hosts
 from retrieval.search import encoding, vector_codes
 from retrieval.search.vector_codes import FLOAT32, Form
 from retrieval.stages import costs
@@ -188,7 +188,7 @@ STAGES.register(
             check_towers,
             check_start,
             check_form,
-            platforms.check,
+            devices.check,
         ),
         fields=(
             "seed",

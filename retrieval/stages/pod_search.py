@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from retrieval.runtime import hosts, orders
+from retrieval.runtime import hosts
 from retrieval.search import encoding, index_shards, windows
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import matching_queries, no_results
@@ -32,7 +32,7 @@ def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
     """`work(together)` in the first process; the others search with it. All get what it returns, as JSON."""
     part = _Part(collection_of)
 
-    def led(give: orders.Give) -> Any:
+    def led(give: hosts.Give) -> Any:
         def together(
             kind: IndexKind, collection: Collection, system: str, options: Options = NO_OPTIONS, /
         ) -> Index | None:
@@ -45,7 +45,7 @@ def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
 
         return work(together)
 
-    return orders.lead(led, part.obey)
+    return hosts.lead(led, part.obey)
 
 
 def to_all(
@@ -116,7 +116,7 @@ class _Part:
 class _Asked:
     """An index in the first process: every search is one of all hosts."""
 
-    def __init__(self, part: _Part, give: orders.Give, place: Sequence[str], options: Options):
+    def __init__(self, part: _Part, give: hosts.Give, place: Sequence[str], options: Options):
         self._part, self._give, self._place = part, give, place
         give(["open", place, dict(options)])
         self._dimensions = part.open(place, options)

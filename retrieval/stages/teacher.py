@@ -21,7 +21,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.text_embedder import EMBEDDERS, kind_of
 from retrieval.recipes.trained_model import TrainedKind
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import devices, hosts
 from retrieval.stages import labelled_groups
 
 _log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ STAGES.register(
         check_config=(of_fields(check_named, "teacher.model"),),
         check=(
             check,
-            platforms.check,
+            devices.check,
         ),
         fields=(
             "teacher",

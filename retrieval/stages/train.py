@@ -23,7 +23,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.source_batches import make_batches
 from retrieval.recipes.source_objective import BySource
-from retrieval.runtime import artefacts, ending, following, hosts, platforms, programs
+from retrieval.runtime import artefacts, devices, ending, following, hosts
 from retrieval.runtime.signals import PreemptedError
 from retrieval.stages import (
     data_warnings,
@@ -67,9 +67,9 @@ def train(run: Run) -> dict[str, Any]:
     size, fixed = (sum(leaf.size for leaf in jax.tree.leaves(p)) for p in (like.params, frozen.split(like.params)[1]))
     trained = f", {(size - fixed) / 1e6:.2f} million of them trained" if fixed else ""
     _log.info("model: %.1f million parameters%s on %d devices", size / 1e6, trained, mesh.size)
-    platforms.tell_of_bits(jax.default_backend())
+    devices.tell_of_bits(jax.default_backend())
     if run.copy:
-        programs.keep_at(f"{run.copy.url}/cache/xla")
+        devices.keep_programs_at(f"{run.copy.url}/cache/xla")
     drop_damaged(artefacts.checkpoints(run.folder))
     with _bad_batches_put(run):
         checkpointer = train_state.open_checkpoints(run.folder, config, before=lambda: run.put("metrics"))

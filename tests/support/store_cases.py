@@ -4,16 +4,13 @@ A test file imports these tests, and has a fixture `bucket`: the address `url` o
 and by a client of others than the project's `put(key, content)` and `names()`, of objects below that address.
 """
 
-import contextlib
 import os
 import signal
-import sys
 import time
 
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -23,12 +20,8 @@ from retrieval.runtime.signals import EXIT_CODE
 from retrieval.runtime.store import Store
 from retrieval.training import checkpoint
 from retrieval.training.checkpoint import Checkpointer
-from support import tiny
-from support.pods import SMALL, ending, parameters, processes
+from support.pods import STAGES, brought, finish, parameters, runs
 from support.run_results import metrics
-
-STAGES = "prepare,sets,train,encode"
-TOPS = ("config.json", "stages", "corpus", "sets", "embeddings", "checkpoints", "metrics")
 
 
 def test_objects_are_seen_at_once_and_whole(bucket, tmp_path):
@@ -127,7 +120,7 @@ def test_compiled_programs_are_kept_on_the_store(bucket, monkeypatch):
     """Those of an accelerator, which a CPU plays here: it can read them back itself."""
     from jax.experimental.compilation_cache import compilation_cache
 
-    from retrieval.runtime import programs
+    from retrieval.runtime import devices
 
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
@@ -138,7 +131,7 @@ def test_compiled_programs_are_kept_on_the_store(bucket, monkeypatch):
     jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hits" in event else None)
     try:
         Store(bucket.url)  # sets what the clients need
-        programs.keep_at(f"{bucket.url}/cache/xla")
+        devices.keep_programs_at(f"{bucket.url}/cache/xla")
         for name, value in asked.items():
             jax.config.update(name, value)
         for _ in range(2):
@@ -151,42 +144,26 @@ def test_compiled_programs_are_kept_on_the_store(bucket, monkeypatch):
     assert any(name.startswith("cache/xla/jit_") for name in bucket.names()) and hits
 
 
-@contextlib.contextmanager
-def runs(inputs, scratch, workdir, hosts=2, stages=STAGES, devices=4, **changes):
-    """The processes of a run, with a disk each."""
-    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
-    flags = tiny.as_flags(**SMALL | sources | changes)
-    command = ["-m", "retrieval.main", f"--workdir={workdir}", f"--stage={stages}", f"--scratch={scratch}"]
-    command += ["--config=configs/ict_bfs_wlp.py:local", f"--config.stages={tuple(stages.split(','))}", *flags]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)]))
-        started = processes([*command, *["--multihost"] * (hosts > 1)], hosts, devices)
-    with ending(started):
-        yield started
+def assert_finish(started):
+    codes, said = finish(started)
+    assert codes == [0] * len(started), said
 
 
-def finish(started):
-    said = [process.communicate(timeout=600)[1] for process in started]
-    assert [process.returncode for process in started] == [0] * len(started), said
-
-
-def brought(url, tmp_path, monkeypatch, stages):
-    """What the store has of finished stages, as a new machine gets it."""
-    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "another"))
-    copy = artefacts.Artefacts(url)
-    copy.get(TOPS)
+def finished(url, tmp_path, monkeypatch, stages):
+    """What the store has, whose stages are done, and as they left it."""
+    folder = brought(url, tmp_path, monkeypatch)
     for name in stages.split(","):
-        record = files.read_json(copy.folder / "stages" / f"{name}.json")
+        record = files.read_json(folder / "stages" / f"{name}.json")
         assert record["done"]
-        files.verify_checksums(copy.folder, record["outputs"], "none")
-    return copy.folder
+        files.verify_checksums(folder, record["outputs"], "none")
+    return folder
 
 
 def test_a_pod_of_two_processes_trains(inputs, bucket, tmp_path, monkeypatch):
     changes = {"train.steps": 2, "loop.validate_every": 0, "loop.checkpoint_every": 2, "model.num_layers": 1}
     with runs(inputs, tmp_path / "scratch", bucket.url, stages="prepare,train", devices=1, **changes) as started:
-        finish(started)
-    folder = brought(bucket.url, tmp_path, monkeypatch, "prepare,train")
+        assert_finish(started)
+    folder = finished(bucket.url, tmp_path, monkeypatch, "prepare,train")
     checkpoint.verify(artefacts.checkpoints(folder) / "2", "none")
     assert [line["step"] for line in metrics(folder)] == [1, 2]
     logs = {name: Store(bucket.url).read(name).decode() for name in Store(bucket.url).names() if "logs/" in name}
@@ -199,7 +176,7 @@ def test_a_pod_of_two_processes_trains(inputs, bucket, tmp_path, monkeypatch):
 def test_a_run_goes_on_after_a_kill_and_ends_as_in_a_folder(hosts, inputs, bucket, tmp_path, monkeypatch):
     """A process is killed in training; new machines have empty disks."""
     with runs(inputs, tmp_path / "shared", tmp_path / "run", hosts) as started:
-        finish(started)
+        assert_finish(started)
     with runs(inputs, tmp_path / "scratch", bucket.url, hosts) as started:
         store = Store(bucket.url)
         while store.read("checkpoints/4/manifest.json") is None:
@@ -208,7 +185,7 @@ def test_a_run_goes_on_after_a_kill_and_ends_as_in_a_folder(hosts, inputs, bucke
         started[-1].send_signal(signal.SIGKILL)
         assert hosts == 1 or started[0].wait(600) == EXIT_CODE, started[0].communicate()[1]
     with runs(inputs, tmp_path / "empty", bucket.url, hosts) as started:
-        finish(started)
-    folder = brought(bucket.url, tmp_path, monkeypatch, STAGES)
+        assert_finish(started)
+    folder = finished(bucket.url, tmp_path, monkeypatch, STAGES)
     assert metrics(folder) == metrics(tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, parameters(folder), parameters(tmp_path / "run"))

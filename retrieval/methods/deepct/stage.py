@@ -17,7 +17,7 @@ from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import check_kind, open_trained
-from retrieval.runtime import platforms
+from retrieval.runtime import devices
 from retrieval.search.text_batches import batches
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
@@ -79,7 +79,7 @@ STAGES.register(
         check=(
             lambda run: check_kind(run, "terms", "stage 'weigh' needs a model that weighs words", "deepct"),
             Run.check_vocabulary,
-            platforms.check,
+            devices.check,
         ),
         fields=("weigh", "encode.corpus"),
         reads=lambda config: ("prepare", "sets", "train", *of_pairs(config)),

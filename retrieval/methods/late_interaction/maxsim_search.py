@@ -14,7 +14,7 @@ import numpy as np
 
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.methods.late_interaction.token_encoder import Queries
-from retrieval.runtime import dispatch
+from retrieval.runtime import devices
 from retrieval.search import text_batches
 from retrieval.search.exact import no_results
 from retrieval.search.index_kind import IndexKind, Options
@@ -89,7 +89,7 @@ def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray])
     """The scores of some queries with a block, [Q, J]; -inf for a query without a token."""
     counts_QA = queries.counts[part]
     given = map(jnp.asarray, (queries.vectors[part], counts_QA, *block))
-    with dispatch.alone():
+    with devices.alone():
         scores_QJ = np.array(_compiled()(*given))
     scores_QJ[~counts_QA.any(axis=1)] = -np.inf
     return scores_QJ

@@ -27,7 +27,7 @@ from retrieval.methods.late_interaction.trained import SYSTEM
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.runtime import platforms
+from retrieval.runtime import devices
 from retrieval.search.exact import recall
 from retrieval.search.index_kind import INDEXES
 from retrieval.stages import costs, evaluate, evaluated_runs, indexes, run_files
@@ -187,7 +187,7 @@ STAGES.register(
         check_config=(check_settings,),
         check=(
             check,
-            platforms.check,
+            devices.check,
         ),
         fields=(
             "seed",

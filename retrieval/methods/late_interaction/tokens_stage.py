@@ -23,7 +23,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import devices, hosts
 from retrieval.stages import costs
 from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, repeated, train_unless
 
@@ -140,7 +140,7 @@ STAGES.register(
         tokens,
         check=(
             lambda run: LATE_MODELS.check(run, run.config.late.model, MODEL),
-            platforms.check,
+            devices.check,
         ),
         fields=("late.model", "late.stored", "late.pool", "late.shard_size", "model.dtype", "encode.corpus"),
         uses=("encode.batch_tokens",),

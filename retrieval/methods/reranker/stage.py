@@ -24,7 +24,7 @@ from retrieval.methods.reranker.trained import RERANKERS, Reranker
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import is_place
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import devices, hosts
 from retrieval.stages import evaluate, evaluated_runs, run_files
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
@@ -292,7 +292,7 @@ STAGES.register(
         check_config=(of_fields(check_settings, "rerank"),),
         check=(
             check,
-            platforms.check,
+            devices.check,
         ),
         fields=("rerank", "evaluate.metrics", "model.dtype"),
         uses=("encode.batch_tokens",),

@@ -24,7 +24,7 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import encoding_cost
-from retrieval.runtime import hosts, platforms
+from retrieval.runtime import devices, hosts
 from retrieval.stages import costs, searched
 from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, train_unless
 from retrieval.stages.rankings import Ranking, others
@@ -99,7 +99,7 @@ STAGES.register(
     NAME,
     Stage(
         search_sparse,
-        check=(lambda run: SPARSE_MODELS.check(run, run.config.sparse.model, MODEL), platforms.check),
+        check=(lambda run: SPARSE_MODELS.check(run, run.config.sparse.model, MODEL), devices.check),
         fields=(
             "sparse",
             "evaluate.depth",

@@ -25,7 +25,7 @@ from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, check_kind, open_trained
-from retrieval.runtime import hashing, hub, platforms
+from retrieval.runtime import devices, hashing, hub
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
 from retrieval.stages.passage_lines import Lines
@@ -351,7 +351,7 @@ STAGES.register(
         check_config=(of_fields(check_settings, "generate"),),
         check=(
             check,
-            platforms.check,
+            devices.check,
         ),
         fields=(
             "seed",
