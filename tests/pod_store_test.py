@@ -3,21 +3,19 @@
 .venv/bin/python -m pytest -m long tests/pod_store_test.py
 """
 
-import contextlib
 import os
 import shutil
 import signal
 import threading
-import time
 
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import tiny, toy_store
-from support.pods import SMALL, ending, parameters, processes
+from support import toy_store
+from support.pods import brought, ending, finish, parameters, processes, runs, wait_for
 from support.run_results import metrics
-from support.toy_store import URL
+from support.toy_store import URL, contents
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -25,58 +23,10 @@ from retrieval.runtime import artefacts, hosts
 from retrieval.runtime.artefacts import Exchange
 from retrieval.runtime.signals import EXIT_CODE
 
-STAGES = "prepare,sets,train,encode"
+pytest_plugins = ["support.machines_of_a_store"]
 
 
-@pytest.fixture
-def bucket(tmp_path):
-    return toy_store.bucket(tmp_path / "bucket")
-
-
-@contextlib.contextmanager
-def pod(count, devices, inputs, scratch, workdir=URL, stages=STAGES, config="ict_bfs_wlp", **changes):
-    """The started processes of a run; on the store each has a folder of its own in `scratch`, by its number."""
-    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
-    flags = tiny.as_flags(**SMALL | sources | changes)
-    command = ["-m", "support.on_toy_store", f"--workdir={workdir}", f"--stage={stages}", f"--scratch={scratch}"]
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        command += [f"--config=configs/{config}.py:local", f"--config.stages={tuple(stages.split(','))}", *flags]
-        started = processes([*command, "--multihost"], count, devices)
-    with ending(started):
-        yield started
-
-
-def finish(started):
-    """Exit codes, and what each process said."""
-    said = [None] * len(started)
-
-    def read(number):
-        said[number] = started[number].communicate(timeout=600)[1]
-
-    threads = [threading.Thread(target=read, args=[number]) for number in range(len(started))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [process.returncode for process in started], said
-
-
-def brought(tmp_path, monkeypatch, tops):
-    """What the store has, as a new machine gets it."""
-    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / f"scratch-{time.monotonic_ns()}"))
-    copy = artefacts.Artefacts(URL)
-    copy.get(tops)
-    return copy.folder
-
-
-def contents(folder, tops):
-    paths = (path for top in tops for path in (folder / top).rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-TOPS = ("config.json", "stages", "corpus", "sets", "embeddings", "checkpoints", "metrics")
+PROGRAM = "support.on_toy_store"
 
 
 class Threads:
@@ -178,11 +128,10 @@ def test_a_file_that_changes_on_its_way_between_hosts_is_an_error(bucket, copies
     assert str(ends[0]).startswith(f"{URL}/made/part: not what another host wrote; see that nobody else")
 
 
-def train_on(inputs, scratch, count=2, devices=4, **changes):
-    with pod(count, devices, inputs, scratch, **changes) as started:
+def train_on(inputs, scratch, workdir=URL, **options):
+    with runs(inputs, scratch, workdir, program=PROGRAM, **options) as started:
         codes, said = finish(started)
-    assert codes == [0] * count, said
-    return said
+    assert codes == [0, 0], said
 
 
 def assert_same(folder, other):
@@ -249,7 +198,7 @@ def test_every_host_writes_and_reads_its_part_of_a_checkpoint(bucket, monkeypatc
 @pytest.mark.long
 def test_a_pod_on_a_store_writes_what_one_in_a_folder_does(inputs, whole, bucket, tmp_path, monkeypatch):
     train_on(inputs, tmp_path / "scratch")
-    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+    assert_same(brought(URL, tmp_path, monkeypatch), whole)
 
 
 REFRESHED = {
@@ -273,22 +222,13 @@ REFRESHED = {
 def test_hosts_with_disks_of_their_own_train_on_the_same_negatives(inputs, bucket, tmp_path, monkeypatch):
     train_on(inputs, tmp_path / "scratch", devices=1, workdir=tmp_path / "run", **REFRESHED)
     train_on(inputs, tmp_path / "scratch", devices=1, **REFRESHED)
-    folder = brought(tmp_path, monkeypatch, ("config.json", "refreshed", "corpus", "checkpoints", "metrics"))
+    folder = brought(URL, tmp_path, monkeypatch, ("config.json", "refreshed", "corpus", "checkpoints", "metrics"))
     assert metrics(folder) == metrics(tmp_path / "run")
     for ours, theirs in zip(
         *(sorted((place / "refreshed").rglob("*.tfrecord")) for place in (folder, tmp_path / "run"))
     ):
         assert ours.read_bytes() == theirs.read_bytes()
     jax.tree.map(np.testing.assert_array_equal, parameters(folder), parameters(tmp_path / "run"))
-
-
-def wait_for(path, process):
-    for _ in range(6000):
-        if path.exists():
-            return
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
-    raise AssertionError(f"{path} does not come")
 
 
 @pytest.mark.long
@@ -301,7 +241,7 @@ def wait_for(path, process):
     ],
 )
 def test_a_pod_on_a_store_goes_on_after_a_kill(victim, landmark, disks, inputs, whole, bucket, tmp_path, monkeypatch):
-    with pod(2, 4, inputs, tmp_path / "scratch") as started:
+    with runs(inputs, tmp_path / "scratch", URL, program=PROGRAM) as started:
         wait_for(bucket.path(f"bucket/run/{landmark}"), started[victim])
         started[victim].send_signal(signal.SIGKILL)
         codes, said = finish(started)
@@ -309,12 +249,12 @@ def test_a_pod_on_a_store_goes_on_after_a_kill(victim, landmark, disks, inputs, 
     if disks == "empty disks":
         shutil.rmtree(tmp_path / "scratch")
     train_on(inputs, tmp_path / "scratch")
-    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+    assert_same(brought(URL, tmp_path, monkeypatch), whole)
 
 
 @pytest.mark.long
 def test_a_preempted_pod_on_a_store_saves_there(inputs, whole, bucket, tmp_path, monkeypatch):
-    with pod(2, 4, inputs, tmp_path / "scratch") as started:
+    with runs(inputs, tmp_path / "scratch", URL, program=PROGRAM) as started:
         wait_for(bucket.path("bucket/run/checkpoints/4/manifest.json"), started[0])
         for process in started:
             process.terminate()
@@ -322,4 +262,4 @@ def test_a_preempted_pod_on_a_store_saves_there(inputs, whole, bucket, tmp_path,
     assert codes == [EXIT_CODE] * 2 and "is saved: the same command goes on" in said[0], said
     shutil.rmtree(tmp_path / "scratch")
     train_on(inputs, tmp_path / "scratch")
-    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+    assert_same(brought(URL, tmp_path, monkeypatch), whole)

@@ -4,8 +4,6 @@
 """
 
 import functools
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +14,8 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
-from support.pods import SMALL, ending, environment, parameters, processes
+from support.pods import SMALL, ending, environment, parameters, processes, wait_for
+from support.run_results import metrics
 
 from retrieval.runtime.signals import EXIT_CODE
 
@@ -38,12 +37,6 @@ def pod(hosts, devices, folder, inputs, *arguments, stages="train", more=()):
 def finish(process, timeout=600):
     _, said = process.communicate(timeout=timeout)
     return process.returncode, said
-
-
-def metrics(folder):
-    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    speed = ("_per_second", "input_wait")
-    return [{n: v for n, v in line.items() if not n.endswith(speed)} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +139,6 @@ def test_a_signal_to_one_process_stops_all(told, inputs, two_hosts, folder):
     code, said = finish(pod(2, 4, folder, inputs))
     assert code == 0 and "restored step" in said, said
     assert_same_training(folder, two_hosts, tolerance=0)
-
-
-def wait_for(path, process):
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
 
 
 LAST_STEP = """
@@ -268,26 +255,11 @@ except UserError as error:
 
 
 def test_the_first_hosts_result_or_error_reaches_all():
-    port = subprocess.run(
-        [sys.executable, "-c", "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"],
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    variables = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            cwd=REPOSITORY,
-            env=os.environ | variables | {"JAX_PROCESS_ID": str(i)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    said = [process.communicate(timeout=100)[0].splitlines() for process in processes]
+    with ending(processes(["-c", SCRIPT], 2)) as started:
+        said = [process.communicate(timeout=100)[0].splitlines() for process in started]
     assert said[0] == ["first {'a': [1, 2]}", "no such file"]
     assert said[1] == ["other {'a': [1, 2]}", "the first host stopped: no such file"]
-    assert [process.returncode for process in processes] == [2, 2]
+    assert [process.returncode for process in started] == [2, 2]
 
 
 @pytest.mark.long
@@ -295,11 +267,7 @@ def test_the_first_host_reads_a_checkpoint_while_the_others_wait(inputs, two_hos
     shutil.copytree(two_hosts / "checkpoints", folder / "checkpoints")
     shutil.copy(two_hosts / "stages" / "train.json", folder / "stages")
     stages = "sets,encode,index,mine,search"
-    query = [
-        "--query=a river",
-        "--config.split.set=reqa",
-        "--config.mine.system=exact",
-    ]
+    query = ["--query=a river", "--config.split.set=reqa", "--config.mine.system=exact"]
     code, said = finish(pod(2, 4, folder, inputs, stages=stages, more=query))
     assert code == 0 and said.count("mine: done") == 1, said
     assert (folder / "negatives/negatives.jsonl").is_file()

@@ -6,13 +6,16 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
+import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
-from support import children
+from retrieval.runtime import artefacts
+from support import children, tiny
 
 SMALL = {
     "prepare.shards": 8,
@@ -26,6 +29,9 @@ SMALL = {
     "loop.validate_queries": 8,
     "loop.validate_candidates": 16,
 }
+
+STAGES = "prepare,sets,train,encode"
+TOPS = ("config.json", "stages", "corpus", "sets", "embeddings", "checkpoints", "metrics")
 
 
 def environment(**variables):
@@ -66,3 +72,38 @@ def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
     return parameters_of(initial_parameters.load_parameters(folder, size, config.mesh)[1])
+
+
+@contextlib.contextmanager
+def runs(inputs, scratch, workdir, hosts=2, stages=STAGES, devices=4, program="retrieval.main", config="", **changes):
+    """The started processes of a run, with a disk each: folders in `scratch`, by their numbers."""
+    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
+    command = ["-m", program, f"--workdir={workdir}", f"--stage={stages}", f"--scratch={scratch}"]
+    command += [f"--config=configs/{config or 'ict_bfs_wlp'}.py:local", f"--config.stages={tuple(stages.split(','))}"]
+    command += [*tiny.as_flags(**SMALL | sources | changes), *["--multihost"] * (hosts > 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)]))
+        started = processes(command, hosts, devices)
+    with ending(started):
+        yield started
+
+
+def finish(started):
+    """Exit codes, and what each process said."""
+    said = [process.communicate(timeout=600)[1] for process in started]
+    return [process.returncode for process in started], said
+
+
+def wait_for(path, process):
+    """Returns when a process has made a file."""
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+
+
+def brought(url, tmp_path, monkeypatch, tops=TOPS):
+    """What the store has, as a new machine gets it."""
+    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / f"scratch-{time.monotonic_ns()}"))
+    copy = artefacts.Artefacts(url)
+    copy.get(tops)
+    return copy.folder
