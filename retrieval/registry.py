@@ -26,8 +26,8 @@ class Table(Mapping[str, Entry], Generic[Entry]):
         Args:
           kind: what an entry is, for errors: 'stage', 'loss'.
           package: the package or the module of the trunk that registers entries; '' where there is none.
-          file: the name of a method's files that register entries: 'stage' is `methods/NAME/stage.py` and
-            `methods/NAME/ANY_stage.py`. '' where methods register none.
+          file: the word in the name of a method's files that register entries: 'stage' is `methods/NAME/stage.py`,
+            `methods/NAME/ANY_stage.py` and `methods/NAME/stage_and_recipe.py`. '' where methods register none.
         """
         self.kind = kind
         self._package, self._file = package, file
@@ -76,7 +76,7 @@ class Table(Mapping[str, Entry], Generic[Entry]):
             for method in _modules("retrieval.methods"):
                 for module in _modules(method):
                     name = module.rpartition(".")[2]
-                    if f"_{name}".endswith(f"_{file}") or (name == "examples" and file in _OF_EXAMPLES):
+                    if file in name.split("_") or (name == "examples" and file in _OF_EXAMPLES):
                         importlib.import_module(module)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.methods.deepct.model import DeepCT, term_frequencies, term_regression, words
+from retrieval.methods.deepct.recipe import DeepCT, term_regression
+from retrieval.methods.deepct.stage import term_frequencies, words
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.search.words import Words

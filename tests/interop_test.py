@@ -13,7 +13,7 @@ from support.bert_folders import load
 from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 
 from retrieval.data.tokenizers import vocabularies
-from retrieval.methods.mlm.model import NextSentenceModel
+from retrieval.methods.mlm.recipe import NextSentenceModel
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.pooling import mean
 from retrieval.models.text import Text

@@ -18,7 +18,7 @@ from retrieval.data.sets.set_format import SETS, Given
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import describe
-from retrieval.methods.mind import impressions, mind_set
+from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.stage import _predictions as predictions
 from retrieval.methods.mind.stage import _read as read_pages
 from retrieval.methods.mind.stage import check
@@ -47,7 +47,7 @@ def files(tmp_path):
 
 
 def read_set(files, tmp_path, split="2019-11-14"):
-    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({mind_set.SPLIT: split}, tmp_path, tmp_path))
+    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({set_and_format.SPLIT: split}, tmp_path, tmp_path))
     return value
 
 
@@ -135,7 +135,7 @@ def test_pages_with_hidden_clicks_are_asked_and_not_judged(files, tmp_path, capl
 
 def test_a_prediction_file_has_each_page_and_all_news_on_it():
     def page(id, shown, clicked, known):
-        return mind_set.Impression(id, "U", datetime.datetime(2019, 11, 14), (), shown, clicked, known)
+        return set_and_format.Impression(id, "U", datetime.datetime(2019, 11, 14), (), shown, clicked, known)
 
     pages = [
         page("1", ("N1", "N2"), (True, False), (True, False, True)),

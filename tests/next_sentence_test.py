@@ -18,7 +18,7 @@ from retrieval.data.examples.features import Converter
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template
-from retrieval.methods.mlm.model import NextSentenceModel
+from retrieval.methods.mlm.recipe import NextSentenceModel
 from retrieval.methods.mlm.task import MASKED_PAIRS, make_pair
 from retrieval.models import encoder_tensors
 from retrieval.models.architecture import BERT

@@ -1,12 +1,11 @@
 """Every field of a config, from top to bottom: its default, what it may be, and what it is.
 
-`Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
+`Field(default, kind, help)`. A method declares its own in its package, a plugin anywhere, by the same `declare`.
 """
 
 import functools
 import importlib
 import importlib.util
-import pkgutil
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -746,16 +745,9 @@ declare(
 
 
 @functools.cache
-def _load_methods() -> None:
-    methods = importlib.import_module("retrieval.methods").__path__
-    for method in pkgutil.iter_modules(methods):
-        if importlib.util.find_spec(name := f"retrieval.methods.{method.name}.fields"):
-            importlib.import_module(name)
-
-
 def declared() -> Mapping[str, Field]:
     """Every field, by its dotted name: those above, of the methods, and of the plugins that are loaded."""
-    _load_methods()
+    importlib.import_module("retrieval.methods")
     return fields.DECLARED
 
 

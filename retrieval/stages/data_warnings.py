@@ -11,11 +11,11 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
+from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.pipeline.run import Run
 from retrieval.search.near_duplicates import are_near, shingles
 from retrieval.stages.collection import CORPUS, open_collection
-from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 

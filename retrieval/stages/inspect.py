@@ -13,6 +13,7 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
+from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
@@ -22,7 +23,6 @@ from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.data_warnings import DataCount, cut_off
 from retrieval.stages.seen_queries import SeenQueries
-from retrieval.stages.text_sizes import TextSizes
 
 _NAME = "inspect.json"
 _TEXTS = 20_000  # passages and labelled queries that it looks at, the first

@@ -1,4 +1,4 @@
-"""Hard negatives that are mined with the model as it is: what refreshes of negatives have in common."""
+"""The refresh 'negatives': hard negatives, mined with the model as it is (ANCE, Xiong et al. 2021)."""
 
 import array
 import functools
@@ -23,7 +23,7 @@ from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import hard_negatives, mine
 from retrieval.stages.hard_negatives import Mined, Mining, Question
-from retrieval.stages.refresh_kind import Counts, Given, RefreshKind, Write
+from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
 
 
 class Layout(NamedTuple):
@@ -191,3 +191,6 @@ def _write(
         pair_shards.write_pairs(
             groups, given.vocabulary, folder, layout.shards, layout.positives, prefixes=given.prefixes
         )
+
+
+REFRESHES.register(NegativesRefresh.name, NegativesRefresh())

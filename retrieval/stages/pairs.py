@@ -18,7 +18,7 @@ from retrieval.data.labelled.merged_groups import MergedGroups
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
-from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes, TextSizes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
@@ -27,7 +27,6 @@ from retrieval.recipes import guide
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hub_datasets
 from retrieval.stages import data_warnings, guided_pairs, labelled_groups, source_pairs
-from retrieval.stages.text_sizes import TextSizes
 
 _WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _JOINED = "queries with the wording of a held-out one, held out with it"

@@ -97,7 +97,7 @@ class RefreshKind:
         raise NotImplementedError(f"the refresh '{self.name}' tells nothing")
 
 
-REFRESHES: Table[RefreshKind] = Table("kind of refresh", file="refresh")
+REFRESHES: Table[RefreshKind] = Table("kind of refresh", "retrieval.stages.mined_negatives", "refresh")
 
 
 def kind_of(name: str) -> RefreshKind:

@@ -10,9 +10,10 @@ prefix in brackets that is a token of the vocabulary, such as '[unused0]', is th
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -131,3 +132,46 @@ def _mark(prefix: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 NONE = Prefixes()
+
+
+class TextSizes(NamedTuple):
+    """Counts tokens of texts.
+
+    Attributes:
+      query_length, document_length: the tokens that queries and documents are cut to.
+    """
+
+    vocabulary: Vocabulary
+    prefixes: Prefixes
+    query_length: int
+    document_length: int
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "TextSizes":
+        """As the group `data` of a config has it."""
+        return cls(vocabulary, Prefixes.of(data, vocabulary), data["query_length"], data["document_length"])
+
+    def of_queries(self, texts: Iterable[str]) -> list[int]:
+        """Tokens of `[CLS] prefix query [SEP]`."""
+        more = self.vocabulary.template.size() + len(self.prefixes.of_stored.query)
+        return [more + len(ids) for ids in self.prefixes.encode_queries(self.vocabulary, list(texts))]
+
+    def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
+        """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
+        items = list(texts)
+        titles, bodies = [item.title for item in items], [item.text for item in items]
+        tokens = self.prefixes.encode_documents(self.vocabulary, titles, bodies)
+        more, parted = len(self.prefixes.of_stored.document), not self.prefixes.joined
+        size = self.vocabulary.template.size
+        return [more + len(title) + len(body) + size(parted and bool(title)) for title, body in tokens]
+
+
+def rows_of(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> list[list[int]]:
+    """`[CLS] title [SEP] text [SEP]` of each passage, at most so long."""
+    titles, texts = [each.title for each in passages], [each.text for each in passages]
+    return [vocabulary.pair(*both, length) for both in NONE.encode_documents(vocabulary, titles, texts)]
+
+
+def cut(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> int:
+    """How many passages have more tokens than such a row."""
+    return sum(size > length for size in TextSizes(vocabulary, NONE, length, length).of_documents(passages))

@@ -1,4 +1,9 @@
-"""The recipe 'deepct': a model that says how much each word of a passage counts (Dai & Callan 2019)."""
+"""The recipe 'deepct': a model that says how much each word of a passage counts (Dai & Callan 2019).
+
+A word is one or more word pieces of BERT: its first piece carries its weight, and pieces with ## go on.
+
+Letters of shapes beside those of `text`: B passages of the global batch.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,56 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 
-from retrieval.methods.deepct.model import DeepCT, term_regression
 from retrieval.methods.deepct.task import TERMS
+from retrieval.models.dropout import dropout, split
 from retrieval.models.rngs import Rngs
+from retrieval.models.text import Text
+from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.training.loop import Objective
+
+
+class DeepCT(nnx.Module):
+    """Token ids to one number per token. Only that of a word's first piece is trained and means something."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        self.encoder = Transformer(config, rngs=rngs)
+        self.weight = nnx.Linear(config.hidden_size, 1, kernel_init=INIT, rngs=rngs)
+
+    def __call__(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        """Weights, float32 [R, L]; about 0 to 1, and below 0 too."""
+        encoder_key, key = split(dropout_key, 2)
+        hidden_RLH = self.encoder(text, dropout_key=encoder_key).astype(jnp.float32)
+        return self.weight(dropout(hidden_RLH, self.encoder.config.dropout, key))[:, :, 0]
+
+
+def term_regression(
+    weight_BL: jax.Array, target_BL: jax.Array, counts_BL: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The squared error of tokens (Dai & Callan 2019, section 3.1).
+
+    Each passage's sum over its tokens is scaled by B / (tokens of the batch): the mean of the result over the batch is
+    the mean over tokens.
+
+    Args:
+      target_BL: the share of the passage's queries that a token's word is in.
+      counts_BL: 1 for the first piece of a word, 0 for other tokens and for padding.
+
+    Returns:
+      The loss [B], and 'absolute_error' [B], scaled likewise.
+    """
+    counts_BL = counts_BL.astype(jnp.float32)
+    error_BL = weight_BL.astype(jnp.float32) - target_BL
+    scale = len(counts_BL) / jnp.maximum(counts_BL.sum(), 1)
+    loss_B, absolute_B = (scale * (counts_BL * x_BL).sum(axis=1) for x_BL in (jnp.square(error_BL), jnp.abs(error_BL)))
+    return loss_B, {"absolute_error": absolute_B}
 
 
 class DeepCtRecipe(Recipe):

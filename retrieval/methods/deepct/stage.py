@@ -1,6 +1,7 @@
 """The stage `weigh`: how much each word of a passage counts, by a trained DeepCT, for the index `deepct`."""
 
 import functools
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -9,21 +10,23 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.methods.deepct.model import DeepCT, term_frequencies
+from retrieval.data.tokenizers.prefixes import cut, rows_of
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary
+from retrieval.methods.deepct.recipe import DeepCT
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.passage_rows import cut, rows_of
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.trained_model import check_kind, open_trained
 from retrieval.runtime import devices
 from retrieval.search.text_batches import batches
+from retrieval.search.words import paired
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
 from retrieval.stages.passage_lines import Lines
 
 FOLDER = "term_weights"
+_GOES_ON = "##"
 KEPT, WITHOUT = "words kept", "passages without a word"
 
 
@@ -70,6 +73,48 @@ class TermWeigher:
                     scale=self._fields.scale,
                 )
         return frequencies
+
+
+def term_frequencies(
+    pieces: Sequence[str],
+    weights: Sequence[float],
+    *,
+    scale: int = 100,
+) -> dict[str, int]:
+    """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
+
+    A word that comes again has its greatest weight. Words that round to 0 or less are left out. The authors' program
+    rounds nothing up to 1; their paper does.
+
+    Args:
+      weights: of each piece; of those with ## they are not looked at.
+    """
+    frequencies: dict[str, int] = {}
+    parts = list(itertools.accumulate(piece in SPECIAL_TOKENS for piece in pieces))
+    for _, part in itertools.groupby(words(pieces), lambda found: parts[found[0]]):
+        for word, weight in paired((word, max(weights[place], 0.0)) for place, word in part):
+            frequency = round(scale * weight)
+            if frequency > frequencies.get(word, 0):
+                frequencies[word] = frequency
+    return frequencies
+
+
+def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
+    """The words that pieces make, each after the place of its first piece; special tokens are none.
+
+    A word cut off at the end of a passage is what is left of it. One that the vocabulary has no pieces for is left out.
+    """
+    found: list[tuple[int, str]] = []
+    in_word = False
+    for place, piece in enumerate(pieces):
+        goes_on = piece.startswith(_GOES_ON)
+        if goes_on and in_word:
+            found[-1] = (found[-1][0], found[-1][1] + piece.removeprefix(_GOES_ON))
+        elif not goes_on:
+            in_word = piece not in SPECIAL_TOKENS
+            if in_word:
+                found.append((place, piece))
+    return found
 
 
 STAGES.register(

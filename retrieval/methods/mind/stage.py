@@ -16,8 +16,8 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import display
-from retrieval.methods.mind import impressions, mind_set
-from retrieval.methods.mind.mind_set import Impression
+from retrieval.methods.mind import impressions, set_and_format
+from retrieval.methods.mind.set_and_format import Impression
 from retrieval.parsing import parquet_files, text_files
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
@@ -29,7 +29,7 @@ from retrieval.stages.collection import BASELINES, TRAINED, Collection, open_col
 
 _BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
 
-_SET = mind_set.Mind.name
+_SET = set_and_format.Mind.name
 
 Scorer = Callable[[Sequence[Impression]], Iterable[np.ndarray]]
 
@@ -107,17 +107,17 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
       time: `sets.mind_split`, when the test begins, in whatever file an impression is; '' where all of `behaviors` are
         of it, and all of the other files come before it.
     """
-    news = mind_set.read_news(news_path)
+    news = set_and_format.read_news(news_path)
     history = History(set(), collections.Counter(), {})
     shown: list[Impression] = []
     for path in [behaviors, *trained_on]:
-        for impression in mind_set.read_behaviors(path, news):
-            is_test = path == behaviors and mind_set.is_of_set(impression, time)
+        for impression in set_and_format.read_behaviors(path, news):
+            is_test = path == behaviors and set_and_format.is_of_set(impression, time)
             for id in impression.shown:
                 history.first[id] = min(impression.time, history.first.get(id, impression.time))
             if is_test:
                 shown.append(impression)
-            if mind_set.is_before(impression, time) if time else path != behaviors:
+            if set_and_format.is_before(impression, time) if time else path != behaviors:
                 history.users.add(impression.user)
                 history.clicks.update(itertools.compress(impression.shown, impression.clicked))
     return shown, history
@@ -132,7 +132,7 @@ def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
     """Of the files in `pairs.files`, those of other impressions."""
     for path in labelled_format.files(labelled):
         _, line = ("", "") if parquet_files.is_parquet(path) else next(text_files.lines(path), ("", ""))
-        if path.resolve() != behaviors.resolve() and mind_set.is_behavior(line):
+        if path.resolve() != behaviors.resolve() and set_and_format.is_behavior(line):
             yield path
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from retrieval.data.sets import beir
+from retrieval.data.tokenizers.prefixes import rows_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.writer.examples import GENERATION
@@ -28,7 +29,6 @@ from retrieval.recipes import held_out_questions
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.passage_rows import rows_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens

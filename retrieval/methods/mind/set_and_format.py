@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.labelled.grouping import Counts
+from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.grouping import Counts, Example, example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -197,6 +199,44 @@ class Mind(SetFormat):
         at, line = next(text_files.lines(path), (str(path), ""))
         if len(line.split("\t")) not in (_NEWS, _OLDER, len(_BEHAVIORS)):
             raise UserError(f"{at}: no file of MIND; {self.setting} is needed")
+
+
+@labelled_format.register
+class MindClicks(LabelledFormat):
+    """Impressions from `config.sets.mind_split` on are left out: the set is made of these."""
+
+    name = "mind"
+    what = "MIND's impressions"
+    setting = "--config.pairs.files=behaviors.tsv,… --config.pairs.collection=news.tsv"
+    example = "1⇥U1⇥11/13/2019 9:05:58 AM⇥N1⇥N3-1 N4-0"
+    of_pages = True
+
+    def read(self, path: Path, reading: Reading) -> Iterator[Example]:
+        settings, counts = reading.settings, reading.counts
+        news = read_news(Path(settings.collection))
+        for impression in read_behaviors(path, news, counts):
+            at = f"{path}, impression '{impression.id}'"
+            if not is_before(impression, settings.until):
+                counts.leave_out("impressions of the evaluation set", at)
+            elif not impression.history:
+                counts.leave_out("impressions of users without a history", at)
+            elif not any(impression.clicked):
+                counts.leave_out("impressions without a click", at)
+            else:
+                sides = ([], [])
+                for id, clicked in zip(impression.shown, impression.clicked):
+                    sides[not clicked].append(news[id])
+                if made := example(history_of(impression, news), *sides, at, counts):
+                    yield made
+
+    def recognises(self, path: Path, line: str, settings: Settings) -> bool:
+        return is_behavior(line)
+
+    def check(self, path: Path, settings: Settings) -> None:
+        if not settings.collection:
+            raise UserError(
+                f"{path}: impressions of MIND, whose news are elsewhere: set config.pairs.collection=news.tsv"
+            )
 
 
 def _fields(line: str, at: str) -> list[str]:
