@@ -28,7 +28,7 @@ CHANGES = {
     "train.batch_size": 8,
     "train.learning_rate": 1e-2,
     "loop.checkpoint_every": 100,
-    "weigh.shard_size": 50,
+    "encode.shard_size": 50,
     "encode.corpus": False,
 }
 

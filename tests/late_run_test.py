@@ -39,7 +39,7 @@ def trained(inputs, tmp_path_factory):
         "loop.validate_every": 2,
         "late.depth": 5,
         "late.exact": True,
-        "late.shard_size": 20,
+        "encode.shard_size": 20,
         "encode.corpus": False,
     }
     run = make_run("colbert", inputs, tmp_path_factory.mktemp("late") / "run", **changes)

@@ -113,7 +113,7 @@ def test_metrics_are_those_of_the_file_of_answers(trained):
 
 
 def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
-    changes = {"base": str(trained.folder), "stages": ("answer",), "answer.shard_size": 5, "corpus": ""}
+    changes = {"base": str(trained.folder), "stages": ("answer",), "encode.shard_size": 5, "corpus": ""}
     changes |= {"sets.squad": "", "split.set": ""}
     run = reader(inputs, tmp_path / "run", **changes)
     preflight.check(run, ("answer",))

@@ -125,7 +125,7 @@ def with_model(place, toy, folder, **changes):
     more = {
         "rerank.model": str(folder),
         "rerank.depths": (2, 5),
-        "rerank.shard_size": 4,
+        "encode.shard_size": 4,
         "evaluate.metrics": ("RR@10",),
     }
     return make_run(place, config, **more | changes)

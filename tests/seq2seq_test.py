@@ -43,7 +43,7 @@ CHANGES = {
     "train.batch_size": 8,
     "train.learning_rate": 3e-3,
     "generate.queries": 3,
-    "generate.shard_size": 5,
+    "encode.shard_size": 5,
     "generate.collections": ("reqa",),
 }
 
@@ -166,7 +166,7 @@ def test_the_file_has_every_passage_in_order(trained):
     ]
 
 
-@pytest.mark.parametrize("changes", [{"generate.shard_size": 100, "generate.batch_size": 8}])
+@pytest.mark.parametrize("changes", [{"encode.shard_size": 100, "generate.batch_size": 8}])
 def test_the_file_does_not_depend_on_shards_or_batches(trained, inputs, tmp_path, changes):
     run = again(trained, inputs, tmp_path / "run", **changes)
     tiny.execute(run, "generate")

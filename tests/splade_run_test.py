@@ -31,7 +31,7 @@ CHANGES = {
     "train.learning_rate": 3e-3,
     "loop.checkpoint_every": 4,
     "loop.validate_every": 4,
-    "sparse.shard_size": 20,
+    "encode.shard_size": 20,
     "encode.corpus": False,
 }
 

@@ -31,8 +31,7 @@ CHANGES = {
     "late.depth": 5,
     "late.exact": True,
     "late.stored": "residual2",
-    "late.shard_size": 5,
-    "sparse.shard_size": 5,
+    "encode.shard_size": 5,
 }
 BEFORE = ("prepare", "sets", "pairs", "index")
 STAGES = {"colbert": ("train", "tokens", "maxsim"), "splade": ("train", "sparse", "evaluate")}

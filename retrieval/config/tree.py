@@ -576,14 +576,18 @@ declare(
         "the teacher, a cross-encoder or an embedder: work directory, folder or hf:NAME; several, with commas, are "
         "one: the mean of their scores, normalised for each query",
     ),
-    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
 )
 
 # Search and evaluation.
 declare(
     "encode",
     batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
-    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of two are in memory at a time"),
+    shard_size=Field(
+        65_536,
+        whole(1),
+        "texts of a file of embeddings at most, or of another stage's file: those with more of a text have fewer; two "
+        "are in memory at a time, and a run that was killed goes on after the last one",
+    ),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
     truncate=Field(
         0, whole(0), "dimensions of an embedding that are kept, the first ones, when training has ended; 0: all"

@@ -76,7 +76,6 @@ class PairScorer(Protocol):
     def score_all(
         self,
         folder: Path,
-        shard_size: int,
         queries: Sequence[str],
         pairs: Iterable[tuple[int, Any]],
         total: int,
@@ -88,7 +87,6 @@ class PairScorer(Protocol):
 
         Args:
           folder: where the files lie.
-          shard_size: pairs of a file.
           queries: the texts of all queries.
           pairs: the place of a query, and what `text_of` finds a document by.
           total: how many pairs there are.

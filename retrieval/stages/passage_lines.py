@@ -16,6 +16,7 @@ from retrieval.stages.collection import Collection, repeated
 
 _log = logging.getLogger(__name__)
 
+_PASSAGES = 4096  # of a shard at most
 LONG = "passages longer than the model reads"
 
 
@@ -61,6 +62,7 @@ def write(
     """
     total, folder = check(collection), path.with_suffix("")
     if not hosts.on_first(path.exists):
+        shard_size = min(shard_size, _PASSAGES)
         shards = shard_paths(folder, "lines", ".json", total, shard_size)
         write_shards(shards, collection.candidates(), total, shard_size, make, _write)
         hosts.on_first(lambda: _join(shards, path, total))

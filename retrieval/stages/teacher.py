@@ -87,7 +87,7 @@ def _scores(
     teacher = kind.open(run, model, _FIELD)
     if kind is EMBEDDERS:
         return teacher.score_all(folder, queries, lambda: _pairs(groups))
-    return teacher.score_all(folder, run.config.teacher.shard_size, queries, _pairs(groups), total)
+    return teacher.score_all(folder, queries, _pairs(groups), total)
 
 
 def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
@@ -149,6 +149,7 @@ STAGES.register(
         ),
         fields=(
             "teacher",
+            "encode.shard_size",
             "split",
             *(f"pairs.{name}" for name in _PAIRS),
             "sets.mind_split",
@@ -157,7 +158,7 @@ STAGES.register(
             "rerank.length",
             "model.dtype",
         ),
-        uses=("encode.batch_tokens", "encode.shard_size"),
+        uses=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine"),
         files=inputs,
         fetch=fetch,

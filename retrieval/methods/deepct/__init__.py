@@ -16,5 +16,4 @@ declare(
     "weigh",
     scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
     batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

@@ -42,7 +42,7 @@ def weigh(run: Run) -> dict[str, Any]:
         found = {KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}
         return Lines(lines, Counter(found | {passage_lines.LONG: long}))
 
-    return passage_lines.write_all(run.folder / FOLDER, collections(run), fields.shard_size, make)
+    return passage_lines.write_all(run.folder / FOLDER, collections(run), run.config.encode.shard_size, make)
 
 
 class TermWeigher:
@@ -126,7 +126,7 @@ STAGES.register(
             Run.check_vocabulary,
             devices.check,
         ),
-        fields=("weigh", "encode.corpus"),
+        fields=("encode.corpus", "encode.shard_size"),
         reads=lambda config: ("prepare", "sets", "train", *of_pairs(config)),
         files=Run.vocabulary_inputs,
         writes=(FOLDER,),

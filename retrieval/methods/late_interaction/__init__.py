@@ -57,5 +57,4 @@ declare(
         "XTR: tokens of all candidates that a query's token retrieves, such as 10000: the system xtr-10000; 0: none",
     ),
     pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
-    shard_size=Field(4096, whole(1), "candidates of a file of vectors; a run that was killed goes on after the last"),
 )

@@ -29,12 +29,15 @@ from retrieval.stages.collection import CORPUS, Collection, collections, of_pair
 
 _log = logging.getLogger(__name__)
 
+_CANDIDATES = 4096  # of a file of vectors at most: each has one of every token
+
 
 def tokens(run: Run) -> dict[str, Any]:
     """Writes `tokens/SET/`; returns the counts of each set."""
     fields, model = run.config.late, LATE_MODELS.open(run, run.config.late.model, MODEL)
     bits = residuals.BITS.get(fields.stored, 0)
-    sizes: dict[str, Any] = {"shard_size": fields.shard_size, "dtype": "float16" if bits else fields.stored}
+    shard_size = min(run.config.encode.shard_size, _CANDIDATES)
+    sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
     items = collections(run)
     same, told = repeated(items), {}
 
@@ -57,7 +60,7 @@ def tokens(run: Run) -> dict[str, Any]:
             operations = model.operations(asked, encoding_cost.some(item.candidates(), total))
         if first := same.get(item.name):
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
-            token_store.copy(folder.with_name(first.name), folder, "candidates", total, fields.shard_size)
+            token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)
         else:
             codec = _codec(item, folder, vectors_of, local_mesh(model.config), total, bits) if bits and total else None
             token_store.write(folder, "candidates", item.candidates(), total, of_candidates, codec=codec, **sizes)
@@ -142,7 +145,7 @@ STAGES.register(
             lambda run: LATE_MODELS.check(run, run.config.late.model, MODEL),
             devices.check,
         ),
-        fields=("late.model", "late.stored", "late.pool", "late.shard_size", "model.dtype", "encode.corpus"),
+        fields=("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size"),
         uses=("encode.batch_tokens",),
         reads=read,
         files=lambda run: LATE_MODELS.inputs(run, run.config.late.model, MODEL),

@@ -64,5 +64,4 @@ declare(
     ),
     validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
     spans=Field(10, whole(1), "spans of a passage that are kept"),
-    shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
 )

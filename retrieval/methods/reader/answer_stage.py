@@ -50,6 +50,7 @@ from retrieval.stages.run_files import Lists
 
 _log = logging.getLogger(__name__)
 
+_PAIRS = 8192  # of a file of spans at most
 FOLDER, SPLIT, TUNED = result_files.ANSWERED, "read", "tuned"
 WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "paragraphs"
 
@@ -142,8 +143,9 @@ def _read_set(
             return [[task.row_of(vocabulary, questions[q], texts[row], lengths).ids] for q, row in members]
 
         members = ((f"{q} {row}", (q, row)) for q, row in pairs)
-        sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
-        options = {"longest": lengths.row, "multiple": finder.mesh.size, **sizes}
+        sizes = run.config.encode
+        options = {"batch_tokens": sizes.batch_tokens, "longest": lengths.row, "multiple": finder.mesh.size}
+        options["shard_size"] = min(sizes.shard_size, _PAIRS)
         encoding.encode(store, "pairs", members, len(pairs), rows_of, finder, **options)
         found = {}
         for (q, row), values in zip(pairs, encoding.load_of_all_hosts(store, "pairs")):
@@ -338,7 +340,7 @@ STAGES.register(
     Stage(
         answer,
         check=(check,),
-        fields=("answer",),
+        fields=("answer", "encode.shard_size"),
         uses=("encode.batch_tokens",),
         reads=of_fields(read, "answer.model"),
         files=inputs,

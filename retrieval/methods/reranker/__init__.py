@@ -30,5 +30,4 @@ declare(
     measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
     trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
     trained_depth=Field(1000, whole(1), "results of those systems that count"),
-    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
 )

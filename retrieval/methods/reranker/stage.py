@@ -161,7 +161,7 @@ def _rerank_set(
         scores, seconds = _by_ranks(by_name[fields.model], value.name, first), None
     else:
         corpus, store = folder / "corpus.jsonl", store / value.name
-        scores, seconds = _by_model(corpus, store, value, reranker, fields.shard_size, first)
+        scores, seconds = _by_model(corpus, store, value, reranker, first)
     return Reranked(folder, value, first, scores, references, seconds)
 
 
@@ -200,7 +200,7 @@ def _by_ranks(other: Lists, name: str, lists: Sequence[Lists]) -> list[np.ndarra
 
 
 def _by_model(
-    corpus: Path, store: Path, value: Judged, reranker: Reranker, shard_size: int, lists: Sequence[Lists]
+    corpus: Path, store: Path, value: Judged, reranker: Reranker, lists: Sequence[Lists]
 ) -> tuple[list[np.ndarray], float | None]:
     """A model's scores of all lists, and the seconds that a pair takes, as `Reranker.score_all` has them."""
     N = len(value.candidates)
@@ -212,7 +212,7 @@ def _by_model(
                 "cannot score it; take a set with all texts, or the ranks of a run in config.rerank.model"
             )
         pairs, queries = (divmod(int(key), N) for key in keys_P), list(value.queries.values())
-        values_P, seconds = reranker.score_all(store, shard_size, queries, pairs, len(keys_P), texts.__getitem__)
+        values_P, seconds = reranker.score_all(store, queries, pairs, len(keys_P), texts.__getitem__)
     scores = []
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
@@ -294,7 +294,7 @@ STAGES.register(
             check,
             devices.check,
         ),
-        fields=("rerank", "evaluate.metrics", "model.dtype"),
+        fields=("rerank", "evaluate.metrics", "model.dtype", "encode.shard_size"),
         uses=("encode.batch_tokens",),
         reads=of_fields(read, "rerank.model"),
         files=inputs,

@@ -31,6 +31,7 @@ from retrieval.runtime import model_folder
 from retrieval.search import encoding, text_batches
 
 _FEW = 32  # pairs that are scored as one batch
+_PAIRS = 8192  # of a file of scores at most
 _COMPILED = 512  # tokens of the longest rows that are compiled before they come
 
 
@@ -108,7 +109,8 @@ class Reranker:
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh = local_mesh(config)
-        self._devices, self._batch_tokens = mesh.size, config.encode.batch_tokens
+        self._sizes = {"batch_tokens": config.encode.batch_tokens, "longest": rows.length, "multiple": mesh.size}
+        self._shard_size = min(config.encode.shard_size, _PAIRS)
         pair = PairTemplate() if isinstance(rows, JudgedRows) else pair_of(vocabulary)
         parameters = parameters_of(model)
         self._score = pair_scorer(config, model, pair, mesh)(parameters)
@@ -117,8 +119,7 @@ class Reranker:
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
         rows = self._rows.of(self._rows.begin(queries), documents)
-        sizes = self._batch_tokens, self._rows.length, self._devices
-        return encoding.encode_rows(rows, self._score, *sizes)[:, 0] if rows else np.zeros(0, np.float32)
+        return encoding.encode_rows(rows, self._score, **self._sizes)[:, 0] if rows else np.zeros(0, np.float32)
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
@@ -163,7 +164,6 @@ class Reranker:
     def score_all(
         self,
         folder: Path,
-        shard_size: int,
         queries: Sequence[str],
         pairs: Iterable[tuple[int, Any]],
         total: int,
@@ -182,13 +182,13 @@ class Reranker:
 
         began = time.perf_counter()
         texts = ((str(query), (query, document)) for query, document in pairs)
-        sizes = {"batch_tokens": self._batch_tokens, "longest": self._rows.length, "multiple": self._devices}
-        encoding.encode(folder, "pairs", texts, total, rows, self._score, shard_size=shard_size, **sizes)
+        options = {**self._sizes, "shard_size": self._shard_size}
+        encoding.encode(folder, "pairs", texts, total, rows, self._score, **options)
         seconds = time.perf_counter() - began
         return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
 
     def _few(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        return encoding.encode_few(rows, self._logit, self._rows.length, self._devices)
+        return encoding.encode_few(rows, self._logit, self._rows.length, self._sizes["multiple"])
 
 
 class _Rerankers(PublishedKind):

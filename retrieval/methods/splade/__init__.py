@@ -32,5 +32,4 @@ declare(
         "JSON lines of the vectors that are written too, for Anserini, or for Elasticsearch and OpenSearch",
     ),
     scale=Field(0, whole(0), "weights are rounded to 1 / scale, such as 100 for Anserini's impacts; 0: not at all"),
-    shard_size=Field(16_384, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

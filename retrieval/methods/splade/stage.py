@@ -31,13 +31,15 @@ from retrieval.stages.rankings import Ranking, others
 
 _log = logging.getLogger(__name__)
 
+_PASSAGES = 16_384  # of a shard at most
+
 
 def search_sparse(run: Run) -> dict[str, Any]:
     """Writes vectors and lists of every set; returns what was counted."""
     encoder, counts = SPARSE_MODELS.open(run, run.config.sparse.model, MODEL), {}
     for collection in collections(run):
         folder = run.folder / NAME / collection.name
-        sparse_store.write(folder, collection, run.config.sparse.shard_size, encoder.encode_documents)
+        sparse_store.write(folder, collection, min(run.config.encode.shard_size, _PASSAGES), encoder.encode_documents)
         if collection.name != CORPUS:
             counts[collection.name] = _search(run, encoder, collection, folder)
     return counts
@@ -107,6 +109,7 @@ STAGES.register(
             "data.document_length",
             "model.dtype",
             "encode.corpus",
+            "encode.shard_size",
         ),
         uses=("encode.batch_tokens",),
         reads=read,

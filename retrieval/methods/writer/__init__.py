@@ -72,5 +72,4 @@ declare(
     temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
     beams=Field(4, whole(1), "texts that beam search keeps"),
     batch_size=Field(64, whole(1), "passages of a batch"),
-    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
 )

@@ -94,7 +94,7 @@ def generate(run: Run) -> dict[str, Any]:
         return Lines(lines_of(kept(drafts, counts, helper("reader")), helper("reranker")), counts)
 
     items = list(_chosen(collections(run), fields.collections))
-    return passage_lines.write_all(run.folder / GENERATED, items, fields.shard_size, make)
+    return passage_lines.write_all(run.folder / GENERATED, items, config.encode.shard_size, make)
 
 
 def queries(passages: Sequence[Candidate], write: Write) -> list[Draft]:
@@ -357,6 +357,7 @@ STAGES.register(
             "seed",
             "generate",
             "encode.corpus",
+            "encode.shard_size",
             "data.query_length",
             "data.document_length",
             "rerank.length",
