@@ -133,16 +133,14 @@ def test_a_wide_beam_finds_all_texts():
 
 
 def test_drawn_texts_follow_the_model(model):
-    """2,000 texts of one source, from the four most probable tokens, at temperature 2: first tokens, and second ones
+    """2,000 texts of one source, from the four most probable tokens: first tokens, and second ones
     behind the most probable of these."""
-    draw = nnx.jit(
-        lambda model, source, keys: sample(model, source, TWO_TOKENS, keys, count=2000, top_k=4, temperature=2.0)
-    )
+    draw = nnx.jit(lambda model, source, keys: sample(model, source, TWO_TOKENS, keys, count=2000, top_k=4))
     written = draw(model, rows(IDS[:1]), jax.random.split(jax.random.key(0), 1))
     logits = by_numpy(model, IDS[0], np.array([START]))[0]
     logits[0] = -np.inf
     chosen = np.argsort(-logits)[:4]
-    share = np.exp(logits[chosen] / 2) / np.exp(logits[chosen] / 2).sum()
+    share = np.exp(logits[chosen]) / np.exp(logits[chosen]).sum()
     counts = np.bincount(written.ids_RWT[0, :, 0], minlength=V)
     assert counts.sum() == counts[chosen].sum() == 2000
     np.testing.assert_allclose(counts[chosen] / 2000, share, atol=0.05)
@@ -150,7 +148,7 @@ def test_drawn_texts_follow_the_model(model):
     logits = by_numpy(model, IDS[0], np.array([START, first]))[1]
     logits[0] = -np.inf
     chosen = np.argsort(-logits)[:4]
-    share = np.exp(logits[chosen] / 2) / np.exp(logits[chosen] / 2).sum()
+    share = np.exp(logits[chosen]) / np.exp(logits[chosen]).sum()
     behind = written.ids_RWT[0, :, 1][written.ids_RWT[0, :, 0] == first]
     assert len(behind) > 400
     np.testing.assert_allclose(np.bincount(behind, minlength=V)[chosen] / len(behind), share, atol=0.08)

@@ -75,7 +75,7 @@ def test_towers_are_trained_for_the_named_loss(name, labelled):
 
 def test_an_autoencoders_objective_has_both_losses_and_the_divergence():
     rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
-    changes = {"model.decoder.latent": 3, "train.kl_weight": 0.7, "train.free_bits": 0.01, "model.decoder.layers": 1}
+    changes = {"model.decoder.latent": 3, "train.free_bits": 0.01, "model.decoder.layers": 1}
     config = make_config(recipe="autoencoder", **rates, **changes)
     model = build_model(config, 50)
     positions, weights = np.array([[1, 2], [3, 0], [1, 3], [2, 0]]), np.array([[1, 1], [1, 0], [1, 1], [1, 0.0]])

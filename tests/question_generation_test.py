@@ -62,10 +62,11 @@ def labelled(path, **settings):
 
 
 class Fields:
-    answers, queries, least_words = "rules", 9, 4
+    answers, queries = "rules", 9
 
 
-def test_short_passages_and_told_answers_are_left_out():
+def test_short_passages_and_told_answers_are_left_out(monkeypatch):
+    monkeypatch.setattr(stage, "_WORDS", 4)
     passages = [Candidate("a", "T", "in 1066 William won 7,000 fights"), Candidate("b", "", "only 3 words")]
     texts = {"1066": "when was it?", "William": "who, if not William?", "7,000": "When was it"}
     asked = []

@@ -59,7 +59,7 @@ def test_tokens_of_an_answer_give_back_its_characters():
 
 
 def shards(tmp_path, questions):
-    statistics = task.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
+    statistics = task.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20))
     shards = task.AnswerSpans().shards
     paths = sorted(map(str, tmp_path.glob(task.PATTERN)))
     parse = shards.parse
@@ -71,6 +71,7 @@ PARAGRAPHS = [Candidate("1", "", "the old fox . the old fox"), Candidate("2", ""
 
 
 def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(task, "MOST", 3)
     monkeypatch.setattr(answers, "_SECONDS", 0.2)
     slow = Answers(("(a+)+$",), True)
     endless = [Candidate("3", "", "a" * 60 + "!")]
@@ -89,13 +90,14 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [3, 7])
-def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most):
+def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most, monkeypatch):
     times = [3, 0, 1, 3, 2]
     paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
     retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
-    match = lambda most, counts: task.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
+    every = task.match(VOCABULARY, retrieved, RowLengths(8, 20), collections.Counter()).spans
+    monkeypatch.setattr(task, "MOST", most)
     counts = collections.Counter()
-    every, kept = match(99, collections.Counter()), match(most, counts)
+    kept = task.match(VOCABULARY, retrieved, RowLengths(8, 20), counts).spans
     assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
     assert len(kept) == min(most, 9) == 9 - counts[task.MORE]
     assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room

@@ -33,7 +33,7 @@ from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.train import BAD_BATCHES, FOLLOWED, train
 from retrieval.training import frozen, optimizer, sharding
 
-_VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
+_VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 
 # The stages that write labelled examples, and the field of each that names their files.
 _FILES = {"pairs": "files", "spans": "questions"}

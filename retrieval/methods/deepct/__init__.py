@@ -9,11 +9,4 @@ declare(
 declare(
     "index",
     term_weights=Field("", TEXT, "weighted words of passages, for the index deepct: FILE.jsonl, or a folder of them"),
-    deepct_k1=Field(10.0, NOT_NEGATIVE, "k1 of the index deepct: frequencies go up to 100 there"),
-    deepct_b=Field(0.9, SHARE, "b of the index deepct"),
-)
-declare(
-    "weigh",
-    scale=Field(100, whole(1), "a word of weight 1 counts so many times in its passage"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
 )

@@ -25,7 +25,7 @@ class DeepCt(Bm25Kind):
     """The words of a file alone: a passage that it has not is never found."""
 
     name, title, system = "deepct", "BM25 over weighted words", "deepct"
-    options = ("index.term_weights", "index.deepct_k1", "index.deepct_b", *WORDS)
+    options = ("index.term_weights", *WORDS)
 
     def inputs(self, options: Options) -> Sequence[Path]:
         return passage_files.inputs("config.index.term_weights", options["index.term_weights"])
@@ -35,7 +35,7 @@ class DeepCt(Bm25Kind):
             next(read(path), None)
 
     def parameters(self, options: Options) -> tuple[float, float]:
-        return options["index.deepct_k1"], options["index.deepct_b"]
+        return 10.0, 0.9  # the authors': frequencies go up to 100
 
     def build(self, contents: Texts, options: Options) -> Bm25Index:
         path = passage_files.path_of(options["index.term_weights"], contents.name)

@@ -27,13 +27,14 @@ from retrieval.stages.passage_lines import Lines
 
 FOLDER = "term_weights"
 _GOES_ON = "##"
+_BATCH = 64  # passages, rounded up to whole devices
+_SCALE = 100  # a word of weight 1 counts so many times
 KEPT, WITHOUT = "words kept", "passages without a word"
 
 
 def weigh(run: Run) -> dict[str, Any]:
     """Writes `term_weights/NAME.jsonl` for every collection; returns the counts of each."""
-    fields = run.config.weigh
-    weigher = functools.cache(lambda: TermWeigher(*open_trained(run), fields))  # none where all is weighed
+    weigher = functools.cache(lambda: TermWeigher(*open_trained(run)))  # none where all is weighed
 
     def make(passages: Sequence[Candidate]) -> Lines:
         frequencies, long = weigher().weigh(passages), weigher().cut(passages)
@@ -48,11 +49,11 @@ def weigh(run: Run) -> dict[str, Any]:
 class TermWeigher:
     """Passages to the frequencies of their words, on this host's devices."""
 
-    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT, fields: ConfigDict):
-        """Args are the config that the model was trained with, its vocabulary, and `config.weigh` of the run."""
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: DeepCT):
+        """Args are the config that the model was trained with, and its vocabulary."""
         mesh = local_mesh(config)
-        self._length, self._vocabulary, self._fields = config.data.document_length, vocabulary, fields
-        self._rows = -(-fields.batch_size // mesh.size) * mesh.size
+        self._length, self._vocabulary = config.data.document_length, vocabulary
+        self._rows = -(-_BATCH // mesh.size) * mesh.size
         on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
         self._weigh = on_mesh.compiled(lambda model, text: model(text, None))(parameters_of(model))
 
@@ -67,20 +68,11 @@ class TermWeigher:
         for places, ids_RL in batches(rows, lambda _: self._rows, self._length):
             for place, weights_L in zip(places, self._weigh(ids_RL)):
                 pieces = [self._vocabulary.tokens[id] for id in rows[place]]
-                frequencies[place] = term_frequencies(
-                    pieces,
-                    weights_L[: len(pieces)].tolist(),
-                    scale=self._fields.scale,
-                )
+                frequencies[place] = term_frequencies(pieces, weights_L[: len(pieces)].tolist())
         return frequencies
 
 
-def term_frequencies(
-    pieces: Sequence[str],
-    weights: Sequence[float],
-    *,
-    scale: int = 100,
-) -> dict[str, int]:
+def term_frequencies(pieces: Sequence[str], weights: Sequence[float], scale: int = _SCALE) -> dict[str, int]:
     """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
 
     A word that comes again has its greatest weight. Words that round to 0 or less are left out. The authors' program

@@ -16,10 +16,6 @@ declare(
     spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader"),
 )
 declare(
-    "model",
-    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives"),
-)
-declare(
     "train",
     shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax"),
     joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score"),
@@ -36,7 +32,6 @@ declare(
         "index that retrieves: bm25, or with the base's model exact or scann",
     ),
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
-    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph"),
     gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
     asked=Field(
         True,
@@ -63,5 +58,4 @@ declare(
         "weight of the reader's score; that of its head for passages, or the retriever's, has the rest; -1: the loss's",
     ),
     validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
-    spans=Field(10, whole(1), "spans of a passage that are kept"),
 )

@@ -25,6 +25,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.trained import (
+    KEPT,
     READERS,
     VALIDATION,
     WEIGHT,
@@ -77,7 +78,7 @@ def answer(run: Run) -> dict[str, Any]:
     found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
     reader = READERS.read(run, fields.model, MODEL)
-    weight, finder = reader.weight(fields.weight), SpanFinder(reader, fields.spans)
+    weight, finder = reader.weight(fields.weight), SpanFinder(reader, KEPT)
     counts: dict[str, collections.Counter] = {}
     read: list[_Read] = []
     for name in [name for name in names if name in found or name in tuned]:

@@ -37,6 +37,7 @@ from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metri
 # What a reader's loss compares.
 SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"
 
+ANSWER_TOKENS = 10  # of the longest answer (Lee et al. 2019, section 5.2)
 PAIR_SIZE = 256  # of a span's representation (Lee et al. 2019)
 _NORM_EPSILON = 1e-5
 _NEVER = -1e30  # the score of what is never chosen; of -inf gradients are NaN

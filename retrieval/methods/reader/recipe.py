@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.methods.reader.model_and_loss import SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
+from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
 from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
@@ -38,7 +38,7 @@ from retrieval.training.loop import Objective
 _CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
-_WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
+_WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth")
 _EARLY, _START = "config.train.early=True", "config.train.init_from"
 _HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types", "pool_from", "truncate_dim")
 
@@ -52,7 +52,7 @@ class ReaderRecipe(Recipe):
     kind = ANSWERED
     label = "a reader"
     gives = (SPANS, SPAN_PAIRS)
-    options = ("model.answer_tokens", "data.paragraphs")
+    options = ("data.paragraphs",)
     examples_of = "spans"
 
     @property
@@ -75,7 +75,7 @@ class ReaderRecipe(Recipe):
         """A Transformer with the heads that the loss compares."""
         self.check()
         config, loss = self.config, self.reader_loss
-        widths = config.model.answer_tokens if loss.compares == SPAN_PAIRS else 0
+        widths = ANSWER_TOKENS if loss.compares == SPAN_PAIRS else 0
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
         selects = loss.selects(self.loss_options())
         retriever = _untrained_tower(config, vocab_size) if self.retrieves else None
@@ -155,7 +155,7 @@ class ReaderRecipe(Recipe):
         """Rows are as long as documents."""
         data, spans = self.config.data, self.config.spans
         of_tower = (data.query_length, spans.early) if self.retrieves else ()
-        return span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth, *of_tower)
+        return span_lengths(data.document_length, data.paragraphs, spans.depth, *of_tower)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:

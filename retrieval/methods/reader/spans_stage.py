@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "spans"
 _PART = 5_000  # questions whose lists are held at a time
+_EMBEDDINGS = 65_536  # that are held at a time
 
 # Scores and rows of the passages of each question, best first.
 Lists = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -78,7 +79,6 @@ def write_spans(run: Run) -> dict[str, Any]:
             folder,
             config.split.shards,
             RowLengths(config.data.query_length, config.data.document_length),
-            fields.most,
             fields.asked,
         )
         if early:
@@ -197,14 +197,13 @@ class EarlyCandidates:
         return int(self._number_N[row])
 
     def write(self, path: Path) -> int:
-        """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M. One shard is in memory."""
+        """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
         stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
-        with files.atomic(path) as temporary:
-            written_ME = np.lib.format.open_memmap(temporary, "w+", np.float32, (len(rows_M), stored.shape[1]))
-            for first, end in itertools.pairwise(stored.ends):
-                is_here_M = (first <= rows_M) & (rows_M < end)
-                written_ME[is_here_M] = stored[first:end][rows_M[is_here_M] - first]
-            written_ME.flush()
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows_M), stored.shape[1])}
+        with files.atomic(path) as temporary, temporary.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, len(rows_M), _EMBEDDINGS):
+                file.write(stored.take(rows_M[start : start + _EMBEDDINGS]).data)
         return len(rows_M)
 
 

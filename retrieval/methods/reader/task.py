@@ -47,10 +47,11 @@ PATTERN = f"{STEM}-*.tfrecord"
 CANDIDATES = "candidates.npy"  # float32 [M, E], beside the shards
 WITHOUT, SLOW = "questions without an answer in their paragraphs", "questions whose pattern takes too long"
 CUT, BEHIND, MORE = "paragraphs cut to a row", "spans behind the cut", "spans beyond those that a question keeps"
-UNMARKED = "paragraphs with an answer that keep no span and count as without: raise config.spans.most"
+UNMARKED = "paragraphs with an answer that keep no span and count as without: a question keeps 32 places"
 DEEP = "questions with an answer behind their paragraphs alone"
 WARNED_OF = (WITHOUT, SLOW, CUT, BEHIND, MORE, UNMARKED, DEEP)
-FIRST, POSITIVE = "first", "positive"
+POSITIVE = "positive"  # of data.draw
+MOST = 32  # spans that a question keeps, first one of every paragraph that has some
 _TITLE = 4  # a title takes at most this part of a row
 
 
@@ -108,10 +109,13 @@ def row_of(vocabulary: Vocabulary, question: Sequence[int], paragraph: Candidate
 
 def inside_paragraph(ids_RL: np.ndarray, sep_id: int) -> np.ndarray:
     """1 for the tokens of padded rows that stand between their last two [SEP], int32 [R, L]."""
-    is_sep_RL = ids_RL == sep_id
-    behind_RL = np.cumsum(is_sep_RL[:, ::-1], axis=1)[:, ::-1]
-    before_RL = np.cumsum(is_sep_RL, axis=1)
-    return ((behind_RL == 1) & (before_RL >= 1) & ~is_sep_RL & (ids_RL != FILLER)).astype(np.int32)
+    return _between((ids_RL == sep_id).astype(np.int32), np.cumsum).astype(np.int32)
+
+
+def _between(is_sep_L: Any, cumsum: Callable) -> Any:
+    """Which tokens stand between the last two [SEP], [..., L]; `cumsum` is numpy's or TensorFlow's."""
+    behind_L = cumsum(is_sep_L[..., ::-1], axis=-1)[..., ::-1]
+    return (behind_L == 1) & (is_sep_L == 0) & (cumsum(is_sep_L, axis=-1) > 0)
 
 
 class Compared(NamedTuple):
@@ -144,17 +148,11 @@ class Matched(NamedTuple):
 
 
 def match(
-    vocabulary: Vocabulary,
-    retrieved: Retrieved,
-    lengths: RowLengths,
-    most: int,
-    counts: collections.Counter,
-    asked: bool = True,
+    vocabulary: Vocabulary, retrieved: Retrieved, lengths: RowLengths, counts: collections.Counter, asked: bool = True
 ) -> Matched:
     """Finds the answers in the paragraphs of a question.
 
     Args:
-      most: spans that are kept, first of all one of every paragraph that has some.
       counts: counts what is cut.
       asked: whether the rows have the question.
 
@@ -172,14 +170,14 @@ def match(
             else:
                 counts[BEHIND] += 1
     spans = list(dict.fromkeys(spans))
-    kept = _kept(spans, most)
+    kept = _kept(spans)
     counts[MORE] += len(spans) - len(kept)
     counts[UNMARKED] += len({paragraph for paragraph, *_ in spans} - {paragraph for paragraph, *_ in kept})
     return Matched(rows, kept)
 
 
-def _kept(spans: Sequence[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
-    """The first span of every paragraph, then the second ones, and so on, up to `most`; in the order they had.
+def _kept(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The first span of every paragraph, then the second ones, and so on, up to `MOST`; in the order they had.
 
     A paragraph without its span would be a negative that holds the answer.
     """
@@ -188,7 +186,7 @@ def _kept(spans: Sequence[tuple[int, int, int]], most: int) -> list[tuple[int, i
     for place, (paragraph, *_) in enumerate(spans):
         ranked.append((seen[paragraph], place))
         seen[paragraph] += 1
-    return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:most])]
+    return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:MOST])]
 
 
 def write(
@@ -197,7 +195,6 @@ def write(
     folder: Path,
     num_shards: int,
     lengths: RowLengths,
-    most: int,
     asked: bool = True,
 ) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
@@ -206,7 +203,6 @@ def write(
     is left out is counted, and of questions the first is named.
 
     Args:
-      most: spans of a question, as `match` has it.
       asked: whether the rows have the questions.
 
     Raises:
@@ -220,7 +216,7 @@ def write(
         for retrieved in questions:
             why, found, compared = WITHOUT, None, None
             try:
-                found = match(vocabulary, retrieved, lengths, most, counts, asked)
+                found = match(vocabulary, retrieved, lengths, counts, asked)
                 compared = retrieved.compared() if retrieved.compared else None
             except TooSlowError:
                 why, found = SLOW, None
@@ -284,9 +280,7 @@ def _made(row: Record, sep_id: int) -> Record:
 
     `inside` has the tokens between the last two [SEP] of a row.
     """
-    is_sep = tf.cast(row["pair"] == sep_id, tf.int32)
-    behind = tf.cumsum(is_sep, axis=-1, reverse=True)
-    inside = (behind == 1) & (is_sep == 0) & (tf.cumsum(is_sep, axis=-1) > 0)
+    inside = _between(tf.cast(row["pair"] == sep_id, tf.int32), tf.cumsum)
     return {"pair_types": types(row["pair"], sep_id), "inside": tf.cast(inside, tf.int32)}
 
 
@@ -307,9 +301,7 @@ ANSWERED = ExampleKind(
 )
 
 
-def span_lengths(
-    row: int, paragraphs: int, spans: int, retrieved: int, question: int = 0, candidates: int = 0
-) -> dict[str, int]:
+def span_lengths(row: int, paragraphs: int, retrieved: int, question: int = 0, candidates: int = 0) -> dict[str, int]:
     """The lengths of the fields.
 
     Args:
@@ -317,7 +309,7 @@ def span_lengths(
       question: tokens of a question as its tower takes it, where that is trained too.
       candidates: that this tower is trained with; 0: it is not.
     """
-    lengths = {"pair": row, "paragraph": paragraphs, "spans": spans, "retrieved": retrieved}
+    lengths = {"pair": row, "paragraph": paragraphs, "spans": MOST, "retrieved": retrieved}
     return lengths | (dict(zip(_COMPARED, (question, candidates, candidates))) if candidates else {})
 
 

@@ -15,7 +15,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.reader import task
-from retrieval.methods.reader.model_and_loss import SpanReader
+from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
 from retrieval.methods.reader.task import Row, RowLengths
 from retrieval.pipeline import records
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Of each set and system in what the stage `answer` tells: the weight, and how many questions chose it, 0 for none.
 WEIGHT, VALIDATION = "weight", "validation"
+KEPT = 10  # spans of a passage
 _NO_SPAN = -1e29  # spans with a lower score are none
 
 
@@ -125,9 +126,8 @@ class SpanFinder:
     def __init__(self, reader: Reader, count: int):
         """Args are the reader, and how many spans of a row are kept."""
         self.reader, self.mesh = reader, local_mesh(reader.config)
-        widths = reader.config.model.answer_tokens
         on_mesh = OnMesh(reader.config, reader.model, reader.vocabulary.sep_id, self.mesh)
-        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, widths, count))
+        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, count))
         self._find = find(parameters_of(reader.model))
 
     def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
@@ -220,7 +220,7 @@ class OpenReader:
 
     def compile(self) -> None:
         """As `Answerer.compile`."""
-        self._finder(self._run.config.answer.spans).compile()
+        self._finder(KEPT).compile()
 
     def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
         """As `SpanFinder.spans` of the trunk."""
@@ -229,9 +229,9 @@ class OpenReader:
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
         """As `Answerer.answers`."""
-        hits, fields = hits[: self.paragraphs], self._run.config.answer
+        hits = hits[: self.paragraphs]
         passages = [Candidate(each.id, each.title, each.text) for each in hits]
-        found = self._finder(fields.spans).spans([question] * len(hits), passages, scores=[each.score for each in hits])
+        found = self._finder(KEPT).spans([question] * len(hits), passages, scores=[each.score for each in hits])
         best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system))
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in best[:k]]
 

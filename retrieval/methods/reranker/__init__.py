@@ -11,10 +11,6 @@ declare(
     ),
 )
 declare(
-    "loop",
-    validate_negatives=Field(20, whole(1), "candidates of BM25 that a reranker's validation puts beside the positives"),
-)
-declare(
     "rerank",
     systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
     model=Field(

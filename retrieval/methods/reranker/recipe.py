@@ -69,6 +69,8 @@ JOINED = dataclasses.replace(
 )
 _log = logging.getLogger(__name__)
 
+_NEGATIVES = 20  # candidates of BM25 that validation puts beside the positives
+
 
 class RerankerRecipe(PairRecipe):
     """A query and a document are one row, `[CLS] query [SEP] document [SEP]`, of at most `data.document_length` tokens.
@@ -153,12 +155,12 @@ class RerankerRecipe(PairRecipe):
         """
         self.check_validation()
         config, pool = self.config, labelled_pool(run)
-        lists = list(_lists(pool, config.loop.validate_negatives))
+        lists = list(_lists(pool, _NEGATIVES))
         rows_QK = np.array([found + [-1] * (max(map(len, lists)) - len(found)) for found in lists], np.int32)
         is_result_QK = rows_QK >= 0
         rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
         score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)
-        _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), config.loop.validate_negatives)
+        _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), _NEGATIVES)
         queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
 
         def validate(params: Any) -> dict[str, float]:

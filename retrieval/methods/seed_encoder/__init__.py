@@ -19,6 +19,5 @@ declare(
 )
 declare(
     "train",
-    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
     free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
 )

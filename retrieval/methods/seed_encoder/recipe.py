@@ -26,7 +26,7 @@ class AutoencoderRecipe(MaskedRecipe):
 
     label = "an autoencoder"
     head = ("model.decoder",)
-    options = (*MaskedRecipe.options, "train.kl_weight", "train.free_bits")
+    options = (*MaskedRecipe.options, "train.free_bits")
 
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""
@@ -53,7 +53,7 @@ class AutoencoderRecipe(MaskedRecipe):
                 kl_B = losses.free_bits(logits.divergence_BZ, train.free_bits)
                 kl_G = reshape_rows(kl_B, G, -1).mean(axis=1)
                 # The evidence bound is of a whole text, reconstruction here the mean over its tokens.
-                loss_G += train.kl_weight * B / weights_RL.sum() * kl_G
+                loss_G += B / weights_RL.sum() * kl_G
                 metrics |= {"kl": kl_G}
             return for_every_text((loss_G, metrics), batch)
 

@@ -56,7 +56,6 @@ declare(
         TEXT,
         "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
     ),
-    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least"),
     reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
     reranker=Field(
         "", TEXT, "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none"
@@ -67,9 +66,4 @@ declare(
         one_of("way of writing", ("sample", "beam", "greedy")),
         "sample (top-k), beam, or greedy, which writes one query",
     ),
-    tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
-    top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
-    temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
-    beams=Field(4, whole(1), "texts that beam search keeps"),
-    batch_size=Field(64, whole(1), "passages of a batch"),
 )

@@ -30,6 +30,9 @@ from retrieval.runtime.filler import FILLER
 from retrieval.search.text_batches import batches
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
+BEAMS = 4  # texts that beam search keeps, or as many as are asked for
+TOP_K = 10  # tokens that each is drawn from (Nogueira & Lin 2019)
+BATCH = 64  # passages of a batch, rounded up to whole devices
 
 
 class Written(NamedTuple):
@@ -79,23 +82,19 @@ def sample(
     keys_R: jax.Array,
     *,
     count: int = 1,
-    top_k: int = 10,
-    temperature: float = 1.0,
+    top_k: int = TOP_K,
 ) -> Written:
     """Texts whose tokens are drawn from the `top_k` most probable (Fan et al. 2018).
 
     Args:
       keys_R: a random key of each source, so that its texts do not depend on the batch that it is in.
       count: W, how many texts.
-      temperature: below 1 the probable tokens are drawn more often than the model says.
     """
-    if not temperature > 0:
-        raise UserError(f"sampling: temperature {temperature}: take one above 0")
 
     def pick(logits_RWV: jax.Array, place: jax.Array) -> jax.Array:
         logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, min(top_k, logits_RWV.shape[-1]))
         draw = jax.vmap(lambda key, logits_WX: jax.random.categorical(jax.random.fold_in(key, place), logits_WX))
-        drawn_RW = draw(keys_R, logits_RWX / temperature)
+        drawn_RW = draw(keys_R, logits_RWX)
         return jnp.take_along_axis(ids_RWX, drawn_RW[:, :, None], axis=2)[:, :, 0]
 
     return _one_by_one(model, source, ends, count, pick)
@@ -136,18 +135,18 @@ class Decoding(NamedTuple):
       way: 'greedy', 'beam' or 'sample'.
       texts: of each passage.
       tokens: of a text at most, the end token among them.
-      beams: as the `width` of `beam_search`.
-      top_k, temperature: as `sample` has them.
       seed: of the draws.
     """
 
     way: str
     texts: int
     tokens: int
-    beams: int = 4
-    top_k: int = 10
-    temperature: float = 1.0
     seed: int = 0
+
+    @property
+    def beams(self) -> int:
+        """The texts that beam search keeps, of which the first are taken."""
+        return max(BEAMS, self.texts)
 
 
 class WrittenText(NamedTuple):
@@ -161,13 +160,11 @@ class WrittenText(NamedTuple):
 class Writer:
     """Passages to texts, by a trained model on this host's devices."""
 
-    def __init__(
-        self, config: ConfigDict, vocabulary: Vocabulary, model: EncoderDecoder, decoding: Decoding, batch_size: int
-    ):
-        """Args are the config that the model was trained with, the vocabulary, and the passages of a batch."""
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: EncoderDecoder, decoding: Decoding):
+        """Args are the config that the model was trained with, and its vocabulary."""
         mesh = local_mesh(config)
         self._length, self._vocabulary, self._decoding = config.data.document_length, vocabulary, decoding
-        self._rows = -(-batch_size // mesh.size) * mesh.size
+        self._rows = -(-BATCH // mesh.size) * mesh.size
         pad_id = vocabulary.pad_id
         never = pad_id if pad_id != vocabulary.sep_id else -1
         ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens, never)
@@ -209,9 +206,7 @@ def decode(model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, d
         return greedy(model, source, ends)
     if decoding.way == BEAM:
         return beam_search(model, source, ends, width=decoding.beams)
-    return sample(
-        model, source, ends, keys_R, count=decoding.texts, top_k=decoding.top_k, temperature=decoding.temperature
-    )
+    return sample(model, source, ends, keys_R, count=decoding.texts)
 
 
 class _State(NamedTuple):

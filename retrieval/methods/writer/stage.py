@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.evaluation.exact_match import normalised
-from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding, Writer, WrittenText
+from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, TOP_K, Decoding, Writer, WrittenText
 from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -40,7 +41,7 @@ WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = _QUERIES = (
     "kept",
     "left out: empty",
     "left out: the passage has the same",
-    "kept, but cut at config.generate.tokens",
+    "kept, but cut for want of room",
 )
 PROPOSED, SHORT, TOLD, LOST = _QUESTIONS = (
     "answers proposed",
@@ -52,7 +53,8 @@ PROPOSED, SHORT, TOLD, LOST = _QUESTIONS = (
 _CONFIG = "config.json"
 _TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
 _PACKAGES = ("torch", "transformers")
-_TOKENS = 64  # of a text of a published model, where the config does not say: docTTTTTquery's
+_TOKENS = 64  # of a text of a published model: docTTTTTquery's
+_WORDS = 20  # of a passage that is asked about, at least
 
 # From passages to what is written of each.
 Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
@@ -73,11 +75,11 @@ def generate(run: Run) -> dict[str, Any]:
     # Models are opened where something is left to write.
     @functools.cache
     def writer() -> Writer | PublishedWriter:
+        decoding = Decoding(fields.way, 1 if fields.answers else fields.queries, _TOKENS, config.seed)
         if fields.model:
-            return PublishedWriter(hub.path(fields.model), _decoding(fields, config.seed), config.data.document_length)
+            return PublishedWriter(hub.path(fields.model), decoding, config.data.document_length)
         trained = open_trained(run)
-        decoding = _decoding(fields, config.seed, trained.config.data.query_length - 1)
-        return Writer(*trained, decoding, fields.batch_size)
+        return Writer(*trained, decoding._replace(tokens=trained.config.data.query_length - 1))
 
     @functools.cache
     def helper(name: str) -> Any:
@@ -111,7 +113,7 @@ def questions(
     proposer: SpanFinder | None = None,
 ) -> list[Draft]:
     """The questions that are written, each of an answer and its passage, but of passages of few words."""
-    long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
+    long = [passage for passage in passages if len(passage.text.split()) >= _WORDS]
     spans = MAKERS[fields.answers]([passage.text for passage in long])
     best = proposer.spans([""] * len(long), long, _PROPOSED) if proposer else itertools.repeat(())
     asked = [
@@ -173,8 +175,8 @@ class PublishedWriter:
         Raises:
           UserError: as `check_published`, or transformers cannot load the folder.
         """
-        check_published(folder, decoding.tokens)
-        self._decoding = decoding
+        positions = check_published(folder)
+        self._decoding = decoding._replace(tokens=min(decoding.tokens, positions))
         try:
             self._torch, transformers = map(importlib.import_module, _PACKAGES)
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -184,7 +186,7 @@ class PublishedWriter:
                 f"{folder}: transformers cannot load it ({first_line(error)}); an encoder-decoder is needed, "
                 "with its tokeniser"
             ) from error
-        self._length = min(length, getattr(self._model.config, "max_position_embeddings", length))
+        self._length = min(length, positions)
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """As `Writer.cut`."""
@@ -199,7 +201,7 @@ class PublishedWriter:
         decoding = self._decoding
         options: dict[str, Any] = dict(max_new_tokens=decoding.tokens, do_sample=False, num_beams=1)
         if decoding.way == SAMPLE:
-            options |= dict(do_sample=True, top_k=decoding.top_k, top_p=1.0, temperature=decoding.temperature)
+            options |= dict(do_sample=True, top_k=TOP_K, top_p=1.0, temperature=1.0)
         if decoding.way == BEAM:
             options |= dict(num_beams=decoding.beams, length_penalty=0.0)
         source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
@@ -222,8 +224,8 @@ class PublishedWriter:
         return float(log_TV.gather(1, written_T[:, None]).sum()), not len(ends)
 
 
-def check_published(folder: Path, tokens: int) -> None:
-    """Checks that a folder has an encoder-decoder, with positions for so many tokens of a text.
+def check_published(folder: Path) -> int:
+    """Checks that a folder has an encoder-decoder; returns how many tokens it has positions for.
 
     Raises:
       UserError: it has none, or a package that runs it is not installed.
@@ -239,14 +241,11 @@ def check_published(folder: Path, tokens: int) -> None:
         raise UserError(
             f"config.generate.model={folder}: no tokeniser there; put one of {', '.join(_TOKENISERS)} there"
         )
-    most = config.get("max_position_embeddings")
-    if isinstance(most, int) and tokens > most:
-        raise UserError(
-            f"config.generate.tokens={tokens}: the model of {folder} has {most} positions: ask for {most} at most"
-        )
     for name in _PACKAGES:
         if not importlib.util.find_spec(name):  # to import them takes seconds
             raise extras.missing("config.generate.model", name, "generate")
+    positions = config.get("max_position_embeddings")
+    return positions if isinstance(positions, int) else sys.maxsize
 
 
 def _source(passage: Candidate) -> str:
@@ -255,13 +254,6 @@ def _source(passage: Candidate) -> str:
 
 def _field(helper: str) -> str:
     return f"config.generate.{helper}"
-
-
-def _decoding(fields: ConfigDict, seed: int, most: int = _TOKENS) -> Decoding:
-    """How `config.generate` has queries written: of `most` tokens, where it does not say."""
-    more = {name: fields[name] for name in ("beams", "top_k", "temperature")}
-    texts = 1 if fields.answers else fields.queries
-    return Decoding(fields.way, texts, fields.tokens or most, **more, seed=seed)
 
 
 def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
@@ -283,12 +275,10 @@ def check_settings(generate: ConfigDict) -> None:
     Raises:
       UserError: the settings do not fit each other.
     """
-    texts = 1 if generate.answers else generate.queries
-    most = {GREEDY: 1, BEAM: generate.beams}.get(generate.way, texts)
-    if texts > most:
+    if generate.way == GREEDY and generate.queries > 1 and not generate.answers:
         raise UserError(
-            f"config.generate.queries={texts}, and config.generate.way={generate.way} gives {most}: ask for {most}, or "
-            f"take config.generate.way={SAMPLE}"
+            f"config.generate.queries={generate.queries}, and config.generate.way={GREEDY} gives 1: ask for 1, or take "
+            f"config.generate.way={SAMPLE}"
         )
     for field in ("reader", "proposer"):
         if (value := generate[field]) and not generate.answers:
@@ -299,11 +289,7 @@ def check_settings(generate: ConfigDict) -> None:
 
 
 def check(run: Run) -> None:
-    """Checks that the model writes, and queries as long as those that are asked for.
-
-    Raises:
-      UserError: it does not, or what proposes answers is not installed.
-    """
+    """Checks that the model writes, and that what proposes answers is installed."""
     fields = run.config.generate
     if fields.answers:
         MAKERS[fields.answers]([])
@@ -311,7 +297,7 @@ def check(run: Run) -> None:
         if fields[name]:
             TRAINED[name].check(run, fields[name], _field(name))
     if fields.model:
-        check_published(hub.path(fields.model), fields.tokens or _TOKENS)
+        check_published(hub.path(fields.model))
         return
     run.check_vocabulary()
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
@@ -322,11 +308,6 @@ def check(run: Run) -> None:
                 f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} writes with "
                 f"{trained.data[name]}, with which it was trained; set that"
             )
-    if fields.tokens > (most := trained.data.query_length - 1):
-        raise UserError(
-            f"config.generate.tokens={fields.tokens}: the model has positions for {most}, config.data.query_length="
-            f"{most + 1} without the start: ask for {most} at most, or train with longer queries"
-        )
 
 
 def fetch(run: Run) -> None:
