@@ -57,7 +57,7 @@ REMOVED: dict[str, str] = {
     "train.sparse.documents": "Documents have the regularizer flops; leave it out.",
     "train.spread_out": "The regulariser that spread embeddings is gone; leave it out.",
     "train.spread_out_mean": "The regulariser that spread embeddings is gone; leave it out.",
-    "weigh": "A word of weight 1 counts 100 times, and files have at most config.encode.shard_size passages; leave it out.",
+    "weigh": "A word of weight 1 counts 100 times, and batches have 64 passages; leave it out.",
 }
 
 
