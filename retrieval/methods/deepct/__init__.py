@@ -1,6 +1,6 @@
 """DeepCT: weights of terms for BM25 (Dai & Callan 2019)."""
 
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare, whole
+from retrieval.config.fields import NOT_NEGATIVE, TEXT, Field, declare
 
 declare(
     "data.rates",

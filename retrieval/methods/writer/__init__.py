@@ -2,7 +2,6 @@
 
 from retrieval.config.fields import (
     NOT_NEGATIVE,
-    POSITIVE,
     SHARE_ABOVE,
     SHARE_BELOW,
     SWITCH,
