@@ -48,7 +48,7 @@ def label(vocabulary, text, query):
     """The targets and counts of token ids, stemmed by Porter."""
     continues = [token.startswith("##") for token in vocabulary.tokens]
     special = [vocabulary.tokens.index(token) for token in SPECIAL_TOKENS]
-    stems = task.stem_numbers(vocabulary, "porter")
+    stems = task.stem_numbers(vocabulary)
     return task.label(tf.constant(text), tf.constant(query), continues, stems, special)
 
 

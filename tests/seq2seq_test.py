@@ -122,20 +122,14 @@ def test_validation_is_the_mean_over_held_out_tokens(trained):
     rows = recipe.held_out(trained, vocabulary)
     log = hits = tokens = 0
     logits_of = nnx.jit(lambda model, ids, types, seen: model(Text.from_ids(ids, types), seen, None))
-    for source, target in zip(*(part[:, None] for part in rows)):
+    for source, types, target in zip(*(rows[name][:, None] for name in ("source", "source_types", "target"))):
         labels = target[0, 1 : (target >= 0).sum()]
-        logits = np.asarray(logits_of(model, source, _types(source, vocabulary.sep_id), target[:, :-1]))[
-            0, : len(labels)
-        ]
+        logits = np.asarray(logits_of(model, source, types, target[:, :-1]))[0, : len(labels)]
         log += np.take_along_axis(scipy.special.log_softmax(logits, axis=1), labels[:, None], axis=1).sum()
         hits += (logits.argmax(-1) == labels).sum()
         tokens += len(labels)
     assert tokens and values["LogLikelihood"] == pytest.approx(log / tokens, rel=1e-4)
     assert values["TokenAccuracy"] == pytest.approx(hits / tokens)
-
-
-def _types(ids, sep_id):
-    return ((np.cumsum(ids == sep_id, axis=1) - (ids == sep_id)) > 0).astype(np.int32)
 
 
 def test_it_learns_to_ask(trained):

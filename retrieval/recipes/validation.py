@@ -11,10 +11,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
@@ -32,8 +34,11 @@ from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, 
 from retrieval.runtime import hashing
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
+from retrieval.training import sharding
 
 _log = logging.getLogger(__name__)
+
+_BATCH = 64  # examples of `summed`, rounded up to whole devices
 
 METRICS = ("Success@1", "Success@10", "Success@100", "RR", "nDCG@10")
 
@@ -85,6 +90,36 @@ def make(
         return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
 
     return validate
+
+
+def summed(
+    rows: Mapping[str, np.ndarray],
+    mesh: jax.sharding.Mesh,
+    sums: Callable[[Any, Mapping[str, jax.Array], jax.Array], list[jax.Array]],
+) -> Callable[[Any], list[float]]:
+    """A function from parameters to sums over examples that stay the same.
+
+    Args:
+      rows: the fields of all examples, as a batch has them.
+      sums: of parameters, a batch, and the weight of each example [B]: 0 of those that fill the last batch up.
+    """
+    count, size = len(next(iter(rows.values()))), -(-_BATCH // mesh.size) * mesh.size
+
+    @jax.jit
+    def of_batch(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> jax.Array:
+        return jax.reshard(jnp.stack(sums(params, batch, real_B)), sharding.replicated(mesh))
+
+    def of_all(params: Any) -> list[float]:
+        spread, total = sharding.batch_sharding(mesh), 0.0
+        for start in range(0, count, size):
+            at = np.arange(start, start + size)
+            batch = {name: sharding.place(values[np.minimum(at, count - 1)], spread) for name, values in rows.items()}
+            real = sharding.place((at < count).astype(np.float32), spread)
+            with jax.set_mesh(mesh):
+                total = total + np.asarray(of_batch(params, batch, real), np.float64)
+        return total.tolist()
+
+    return of_all
 
 
 class LabelledPool(NamedTuple):

@@ -100,7 +100,7 @@ class ClustersRefresh(RefreshKind):
             random = np.random.default_rng([*seed, _ORDER])
             rows_TG = ORDERS[config.cluster.batches](Clustered(cluster_N, paragraph_M), batches, size, random)
             pairs.write(folder, pair_M[rows_TG].reshape(-1, config.train.batch_size), config.data.lanes)
-            for name, values in _arrays(paragraphs.id_N, cluster_N, clusters.centroid_KE):
+            for name, values in zip(ARRAYS, (paragraphs.id_N, cluster_N, clusters.centroid_KE)):
                 np.save(folder / f"{name}.npy", values, allow_pickle=False)
             return _counts(clusters, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
 
@@ -160,10 +160,6 @@ def _check_enough(paragraphs: int, count: int, size: int) -> None:
             f"{paragraphs} paragraphs in the labelled pairs, and {size} different ones make a batch of one cluster: "
             "lower config.train.batch_size, or raise config.train.groups"
         )
-
-
-def _arrays(id_N: np.ndarray, cluster_N: np.ndarray, centroid_KE: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    yield from zip(ARRAYS, (id_N, cluster_N, centroid_KE))
 
 
 def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:

@@ -30,7 +30,6 @@ TERMS = ExampleKind(
     lambda row, sep_id: {"text_types": types(row["text"], sep_id)},
 )
 
-_STEMMER = "porter"
 _GOES_ON = "##"
 _BASE = 31  # of the numbers that stand for words of several pieces
 
@@ -51,7 +50,7 @@ class WeighedWords(LabelledTask):
                 "task 'deepct': no token of the vocabulary begins with '##', WordPiece's mark of a word that goes on: "
                 "take a vocabulary of word pieces, or set config.data.rates.deepct=0"
             )
-        stems = stem_numbers(vocabulary, _STEMMER)
+        stems = stem_numbers(vocabulary)
         special = [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
@@ -62,9 +61,9 @@ class WeighedWords(LabelledTask):
         return make
 
 
-def stem_numbers(vocabulary: Vocabulary, stemmer: str) -> list[int]:
-    """For each token of a vocabulary a number that tokens of one stem have in common."""
-    stems = vocabulary.tokens if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWords(vocabulary.tokens)
+def stem_numbers(vocabulary: Vocabulary) -> list[int]:
+    """For each token of a vocabulary a number that tokens of one stem (Porter's) have in common."""
+    stems = Stemmer.Stemmer("porter").stemWords(vocabulary.tokens)
     numbers: dict[str, int] = {}
     return [numbers.setdefault(stem, len(numbers)) for stem in stems]
 

@@ -54,19 +54,11 @@ def of_impression(scores_N: np.ndarray, clicked_N: np.ndarray) -> dict[str, floa
     }
 
 
-def mean_with_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half the width of its 95 % interval (normal, over impressions), which one value has not."""
-    values_I = np.asarray(values, float)
-    if len(values_I) == 1:
-        return float(values_I[0]), None
-    return float(values_I.mean()), float(1.96 * values_I.std(ddof=1) / np.sqrt(len(values_I)))
-
-
-def prediction_line(id: str, ranks_N: np.ndarray) -> str:
-    """A line of the official prediction file."""
-    return f"{id} [{','.join(map(str, ranks_N))}]"
-
-
-def table(per_impression: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float | None]]:
-    """Metric -> mean and interval over impressions."""
-    return {name: mean_with_interval([metrics[name] for metrics in per_impression]) for name in METRICS}
+def table(per_impression: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
+    """Metric -> mean, and half the width of its 95 % interval (normal, over impressions), which one value has not."""
+    rows: dict[str, dict[str, float | None]] = {}
+    for name in METRICS:
+        values_I = np.array([metrics[name] for metrics in per_impression])
+        half = float(1.96 * values_I.std(ddof=1) / np.sqrt(len(values_I))) if len(values_I) > 1 else None
+        rows[name] = {"value": float(values_I.mean()), "plus_minus": half}
+    return rows

@@ -116,13 +116,18 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
     width = 0
     for number, (at, line) in enumerate(text_files.lines(path), 1):
         width = width or (_OLDER if line.count("\t") + 1 == _OLDER else len(_BEHAVIORS))
-        id, user, time, history, shown = _fields(f"{number}\t{line}" if width == _OLDER else line, at)
+        fields = (f"{number}\t{line}" if width == _OLDER else line).split("\t")
+        if len(fields) != len(_BEHAVIORS):
+            raise UserError(
+                f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {', '.join(_BEHAVIORS)}"
+            )
+        id, user, time, history, shown = fields
         if beir.check_id(id, "impression id", at) in seen:
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
         seen.add(id)
         if is_labelled is None:
             is_labelled = any(map(_SHOWN.fullmatch, shown.split()))
-        page = list(_labelled(shown, at) if is_labelled else _unlabelled(shown, at))
+        page = list(_page(shown, is_labelled, at))
         known = tuple(item in news for item, _ in page)
         for _ in range(known.count(False)):
             counts.leave_out("unknown news on pages", at)
@@ -239,15 +244,6 @@ class MindClicks(LabelledFormat):
             )
 
 
-def _fields(line: str, at: str) -> list[str]:
-    fields = line.split("\t")
-    if len(fields) != len(_BEHAVIORS):
-        raise UserError(
-            f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {', '.join(_BEHAVIORS)}"
-        )
-    return fields
-
-
 def _time(text: str, at: str) -> datetime.datetime:
     try:
         return datetime.datetime.strptime(text, _TIME)
@@ -263,22 +259,14 @@ def _known(history: str, news: Mapping[str, Candidate], counts: Counts, at: str)
     return tuple(news[item].id for item in ids if item in news)
 
 
-def _items(text: str, at: str) -> list[str]:
+def _page(text: str, is_labelled: bool, at: str) -> Iterator[tuple[str, bool]]:
+    """The news of a page, and whether each was clicked; where the file does not tell, as if none had been."""
     if not text.strip():
         raise UserError(f"{at}: no news was shown; the last column lists them, such as N3-1 N4-0")
-    return text.split()
-
-
-def _unlabelled(text: str, at: str) -> Iterator[tuple[str, bool]]:
-    """The news of a page, as if none had been clicked."""
-    for item in _items(text, at):
-        if _SHOWN.fullmatch(item):
+    for item in text.split():
+        match = _SHOWN.fullmatch(item)
+        if match and not is_labelled:
             raise UserError(f"{at}: '{item}' says whether it was clicked, and the first line does not; split the file")
-        yield item, False
-
-
-def _labelled(text: str, at: str) -> Iterator[tuple[str, bool]]:
-    for item in _items(text, at):
-        if not (match := _SHOWN.fullmatch(item)):
+        if is_labelled and not match:
             raise UserError(f"{at}: '{item}' does not say whether it was clicked: N3-1 or N3-0 is needed")
-        yield match[1], match[2] == "1"
+        yield (match[1], match[2] == "1") if match else (item, False)

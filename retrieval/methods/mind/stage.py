@@ -96,7 +96,7 @@ def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) 
             names = [f"{page.id} {id}" for id in page.shown]
             ranks_N[~is_known_N] = np.arange(len(names) + 1, len(ranks_N) + 1)
             ranks_N[is_known_N] = impressions.ranks(scores[page.id], names)
-        yield impressions.prediction_line(page.id, ranks_N)
+        yield f"{page.id} [{','.join(map(str, ranks_N))}]"
 
 
 def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: str) -> tuple[list[Impression], History]:
@@ -212,9 +212,7 @@ def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history:
     }
     for part, is_in in parts.items():
         if chosen := list(itertools.compress(measured, is_in)):
-            values = impressions.table(chosen)
-            of_metrics = {name: {"value": mean, "plus_minus": half} for name, (mean, half) in values.items()}
-            yield {"system": system, "impressions of": part, "count": len(chosen), "metrics": of_metrics}
+            yield {"system": system, "impressions of": part, "count": len(chosen), "metrics": impressions.table(chosen)}
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -28,18 +28,16 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import INIT
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
+from retrieval.recipes import examples, validation
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
-from retrieval.training import losses, sharding
+from retrieval.training import losses
 from retrieval.training.loop import Objective
 
 _log = logging.getLogger(__name__)
-
-_VALIDATED = 64  # pairs of a batch of validation, rounded up to whole devices
 
 
 class NextSentenceModel(MaskedLanguageModel):
@@ -123,44 +121,30 @@ class BertRecipe(MaskedRecipe):
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that passages are held out."""
         super().check_validation()
-        if not self.config.data.held_out:
-            raise UserError(
-                f"config.loop.validate_every={self.config.loop.validate_every} needs passages to validate on: set "
-                "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
-            )
+        validation.check(self.config)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
     ) -> Callable[[Any], dict[str, float]]:
         """A function from parameters to `metrics` over pairs that stay the same."""
         self.check_validation()
-        size = -(-_VALIDATED // mesh.size) * mesh.size
-        pairs = self.held_out(run, vocabulary)
+        pairs, bound = self.held_out(run, vocabulary), bind(abstract_model(self.config, len(vocabulary)))
         count = len(pairs["text"])
         _log.info(
             "validation: %d pairs, %.0f %% of them with a random second text", count, 100 * pairs["is_random"].mean()
         )
-        bound = bind(abstract_model(self.config, len(vocabulary)))
 
-        @jax.jit
-        def totals(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> jax.Array:
+        def sums(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> list[jax.Array]:
             logits_BPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], None)
             label_BP, normalizer_BP, hit_BP = losses.of_labels(logits_BPV, batch["labels"])
             log_BP, weights_BP = label_BP - normalizer_BP, batch["weights"] * real_B[:, None]
             hit_B = logits_B2.argmax(axis=-1) == batch["is_random"][:, 0]
-            sums = [(weights_BP * log_BP).sum(), (weights_BP * hit_BP).sum(), weights_BP.sum(), (real_B * hit_B).sum()]
-            return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))
+            return [(weights_BP * log_BP).sum(), (weights_BP * hit_BP).sum(), weights_BP.sum(), (real_B * hit_B).sum()]
+
+        summed = validation.summed(pairs, mesh, sums)
 
         def validate(params: Any) -> dict[str, float]:
-            rows, sums = sharding.batch_sharding(mesh), np.zeros(4)
-            for start in range(0, count, size):
-                # The last batch is filled up with its first pair, of no weight.
-                at = np.minimum(np.arange(start, start + size), count - 1)
-                batch = {name: sharding.place(values[at], rows) for name, values in pairs.items()}
-                real = sharding.place((np.arange(start, start + size) < count).astype(np.float32), rows)
-                with jax.set_mesh(mesh):
-                    sums += np.asarray(totals(params, batch, real))
-            log, hits, tokens, right = sums.tolist()
+            log, hits, tokens, right = summed(params)
             return dict(zip(self.metrics, (log / tokens, hits / tokens, right / count)))
 
         return validate

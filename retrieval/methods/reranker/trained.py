@@ -1,5 +1,6 @@
 """Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.reranker import model as cross_encoder
 from retrieval.methods.reranker import modules, yes_no
-from retrieval.methods.reranker.model import CrossEncoder
+from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, load_cross_encoder
 from retrieval.methods.reranker.modules import ModularCrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder
@@ -197,37 +198,23 @@ class _Rerankers(PublishedKind):
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
         """As `PublishedKind.check_folder`."""
         encoder = EncoderFolder.open(folder)
-        vocabulary = bert_weights.vocabulary_of(encoder)
-        if yes_no.is_judge(encoder):
-            yes_no.read(encoder, vocabulary)
-        elif modules.is_modular(encoder):
-            modules.check(encoder)
-        else:
-            cross_encoder.check_cross_encoder(encoder)
-        _rows(encoder, vocabulary, run.config.rerank.length, field)
+        _checked(encoder, run.config.rerank.length, field)
         tokenizer = vocabularies.files(vocabularies.find(folder))
         return [*encoder.files, *cross_encoder.settings(encoder), *model_folder.module_files(folder), *tokenizer]
 
     def open(self, run: Run, value: str, field: str) -> Reranker:
         """As `TrainedKind.open`."""
-        self.check(run, value, field)
         if not (place := self.published(value, field)):
+            self.check(run, value, field)
             config, vocabulary, model = self.load(run, value, field)
             length = run.config.rerank.length or config.data.document_length
             return Reranker(run.config, model, JoinedRows(vocabulary, length, config.data.query_length))
         folder = EncoderFolder.open(place)
-        vocabulary, sizes = bert_weights.vocabulary_of(folder), run.config.model
-        of_tokens = {**folder.sizes, "vocab_size": len(vocabulary)}
+        rows, load = _checked(folder, run.config.rerank.length, field)
+        of_tokens, sizes = {**folder.sizes, "vocab_size": len(rows.vocabulary)}, run.config.model
+        bert_weights.log_spare_rows(folder, rows.vocabulary)
         config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
-        bert_weights.log_spare_rows(folder, vocabulary)
-        rows = _rows(folder, vocabulary, run.config.rerank.length, field)
-        if yes_no.is_judge(folder):
-            model = yes_no.load(folder, config, yes_no.read(folder, vocabulary))
-        elif modules.is_modular(folder):
-            model = modules.load(folder, config)
-        else:
-            model = cross_encoder.load_cross_encoder(folder, config)
-        return Reranker(run.config, model, rows)
+        return Reranker(run.config, load(folder, config), rows)
 
 
 RERANKERS = _Rerankers(
@@ -236,20 +223,27 @@ RERANKERS = _Rerankers(
 TRAINED.register("reranker", RERANKERS)
 
 
-def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str) -> JoinedRows | JudgedRows:
-    """The rows that a folder's model reads, of so many tokens; 0: of as many as the folder says.
+def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows | JudgedRows, Callable[..., Any]]:
+    """The rows that a folder's model reads, of so many tokens, and what loads it from the folder.
+
+    Args:
+      length: 0 for what the folder says.
 
     Raises:
-      UserError: the model has fewer positions, or a row no room for a text.
+      UserError: the model is not understood or has fewer positions, or a row has no room for a text.
     """
-    most = folder.sizes["max_length"]
+    vocabulary, most = bert_weights.vocabulary_of(folder), folder.sizes["max_length"]
     if length > most:
         raise UserError(f"{field}={folder.path}: a model of {most} positions: set config.rerank.length={most} at most")
     length = length or _own_length(folder)
     if yes_no.is_judge(folder):
-        rows = JudgedRows(vocabulary, length, yes_no.read(folder, vocabulary).task)
+        judge = yes_no.read(folder, vocabulary)
+        rows = JudgedRows(vocabulary, length, judge.task)
         rows.check(folder, field)
-        return rows
+        return rows, functools.partial(yes_no.load, judge=judge)
+    own = (modules.check, modules.load)
+    check, load = own if modules.is_modular(folder) else (check_cross_encoder, load_cross_encoder)
+    check(folder)
     pair = pair_of(vocabulary)
     if pair.of_first == 0 and folder.sizes["type_vocab_size"] > 1:
         raise UserError(f"{folder.path}: its tokenizer gives token types that no token parts; take another model")
@@ -257,7 +251,7 @@ def _rows(folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str
         raise UserError(
             f"config.rerank.length={length} leaves no room for a query and a document: set it to {least} at least"
         )
-    return JoinedRows(vocabulary, length)
+    return JoinedRows(vocabulary, length), load
 
 
 def _own_length(folder: EncoderFolder) -> int:

@@ -22,24 +22,20 @@ from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
-from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
-from retrieval.recipes import held_out_questions
+from retrieval.recipes import held_out_questions, validation
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
-from retrieval.runtime.filler import FILLER
 from retrieval.search.text_batches import padded
-from retrieval.training import losses, sharding
+from retrieval.training import losses
 from retrieval.training.loop import Objective
 
 _log = logging.getLogger(__name__)
-
-_ROWS = 64  # pairs of a batch of validation, rounded up to whole devices
 
 
 class Seq2SeqRecipe(Recipe):
@@ -95,28 +91,23 @@ class Seq2SeqRecipe(Recipe):
     ) -> Callable[[Any], dict[str, float]]:
         """How probable the held-out queries are, given their passages; B pairs of a batch, L tokens of a query."""
         self.check_validation()
-        size = -(-_ROWS // mesh.size) * mesh.size
-        pairs = held_out(run, vocabulary, size)
-        _log.info("validation: %d pairs", int((pairs[1] != FILLER).any(axis=1).sum()))
-        bound = bind(abstract_model(run.config, len(vocabulary)))
+        pairs, bound = held_out(run, vocabulary), bind(abstract_model(run.config, len(vocabulary)))
+        _log.info("validation: %d pairs", len(pairs["source"]))
 
-        @jax.jit
-        def totals(params: Any, source: Text, target_BL: jax.Array) -> jax.Array:
-            seen_BL, labels_BL, weights_BL = teacher_forced(target_BL)
+        def sums(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> list[jax.Array]:
+            seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
             model: EncoderDecoder = bound(gather(params))
-            label_BL, normalizer_BL, hit_BL = losses.of_labels(model(source, seen_BL, None), labels_BL)
-            log_BL = label_BL - normalizer_BL
-            sums = [(weights_BL * values_BL).sum() for values_BL in (log_BL, hit_BL, jnp.ones_like(log_BL))]
-            return jax.reshard(jnp.stack(sums), sharding.replicated(mesh))
+            label_BL, normalizer_BL, hit_BL = losses.of_labels(
+                model(text_of(batch, "source"), seen_BL, None), labels_BL
+            )
+            log_BL, weights_BL = label_BL - normalizer_BL, weights_BL * real_B[:, None]
+            return [(weights_BL * values_BL).sum() for values_BL in (log_BL, hit_BL, jnp.ones_like(log_BL))]
+
+        summed = validation.summed(pairs, mesh, sums)
 
         def validate(params: Any) -> dict[str, float]:
-            rows, sums = sharding.batch_sharding(mesh), np.zeros(3)
-            for start in range(0, len(pairs[0]), size):
-                source, target = (part[start : start + size] for part in pairs)
-                text = (sharding.place(part, rows) for part in (source, token_types(source, vocabulary.sep_id)))
-                with jax.set_mesh(mesh):
-                    sums += np.asarray(totals(params, Text.from_ids(*text), sharding.place(target, rows)))
-            return dict(zip(self.metrics, (sums[:2] / sums[2]).tolist()))
+            log, hits, tokens = summed(params)
+            return dict(zip(self.metrics, (log / tokens, hits / tokens)))
 
         return validate
 
@@ -134,11 +125,8 @@ class Seq2SeqRecipe(Recipe):
         return of_batch
 
 
-def held_out(run: Run, vocabulary: Vocabulary, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out queries with each of their passages: padded token ids of sources [N, M] and targets [N, L].
-
-    Args:
-      multiple: rows of padding make their number a multiple of it.
+def held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+    """The held-out queries with each of their passages, in the fields of a batch.
 
     Raises:
       UserError: none is held out.
@@ -151,8 +139,9 @@ def held_out(run: Run, vocabulary: Vocabulary, multiple: int = 1) -> tuple[np.nd
     passages = {candidate.id: candidate for candidate in candidates if candidate.id in wanted}
     sources = rows_of(vocabulary, [passages[id] for _, id in relevant], data.document_length)
     targets = query_tokens(run.config, vocabulary, [queries[query] for query, _ in relevant])
-    count = -(-len(relevant) // multiple) * multiple
-    return (padded(sources, count, data.document_length), padded(targets, count, data.query_length))
+    source_NM = padded(sources, len(relevant), data.document_length)
+    target_NL = padded(targets, len(relevant), data.query_length)
+    return {"source": source_NM, "source_types": token_types(source_NM, vocabulary.sep_id), "target": target_NL}
 
 
 RECIPES.register("seq2seq", Seq2SeqRecipe)
