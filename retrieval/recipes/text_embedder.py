@@ -62,18 +62,11 @@ class TextEmbedder:
         self._write(folder, name, documents, total, self._document_rows, self._document_tower)
 
     def score_all(
-        self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]]
+        self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
     ) -> tuple[np.ndarray, float | None]:
-        """The inner products [P] of pairs, in their order; embeddings lie in files, as of `write_queries`.
+        """As `PairScorer.score_all`: the inner products [P]; embeddings lie in files, as of `write_queries`.
 
         A document is embedded once, whatever the number of its pairs, and one host multiplies.
-
-        Args:
-          folder: where the files lie.
-          pairs: gives the place of a query and a document, of all pairs, each time that it is called.
-
-        Returns:
-          The scores, and the seconds that one takes.
         """
         began = time.perf_counter()
         places_P, keys_P = array.array("q"), array.array("Q")
@@ -90,12 +83,12 @@ class TextEmbedder:
         hosts.on_first(lambda: None)  # from here on the files of all hosts are there
         stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
         sides = np.asarray(places_P), rows_D[documents_P]
-        scores_P = np.empty(len(places_P), np.float32)
-        for start in range(0, len(places_P), _PAIRS):
+        scores_P = np.empty(total, np.float32)
+        for start in range(0, total, _PAIRS):
             part = slice(start, start + _PAIRS)
             query_PE, document_PE = (rows.take(rows_P[part]) for rows, rows_P in zip(stored, sides))
             scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
-        return scores_P, (time.perf_counter() - began) / max(1, len(scores_P))
+        return scores_P, (time.perf_counter() - began) / max(1, total)
 
     def _write(
         self, folder: Path, name: str, texts: Iterable, total: int, rows: Callable, tower: encoding.Embed

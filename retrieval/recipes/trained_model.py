@@ -77,7 +77,7 @@ class PairScorer(Protocol):
         self,
         folder: Path,
         queries: Sequence[str],
-        pairs: Iterable[tuple[int, Any]],
+        pairs: Callable[[], Iterable[tuple[int, Any]]],
         total: int,
         text_of: Callable[[Any], Candidate] = lambda document: document,
     ) -> tuple[np.ndarray, float | None]:
@@ -88,7 +88,7 @@ class PairScorer(Protocol):
         Args:
           folder: where the files lie.
           queries: the texts of all queries.
-          pairs: the place of a query, and what `text_of` finds a document by.
+          pairs: gives the place of a query, and what `text_of` finds a document by, each time that it is called.
           total: how many pairs there are.
 
         Returns:

@@ -32,7 +32,6 @@ from retrieval.search.mining import Drawn, Rule
 
 _PART = 8192  # queries whose lists are held at a time
 _BLOCK = 1 << 18  # candidates that are searched at a time: at 1,024 dimensions a gigabyte
-_PAIRS = 8192  # pairs of a file of a reranker's scores
 
 
 class Questions(NamedTuple):
@@ -184,7 +183,7 @@ class Judged:
         """The scores of each query's candidates; `start` is the number of the first query."""
         pairs = [(place, row) for place, of_query in enumerate(rows) for row in of_query]
         folder = self._folder / f"{start:09d}"
-        scores, _ = self._scorer.score_all(folder, _PAIRS, queries, pairs, len(pairs), self._candidates.__getitem__)
+        scores, _ = self._scorer.score_all(folder, queries, lambda: pairs, len(pairs), self._candidates.__getitem__)
         return np.split(scores, np.cumsum(list(map(len, rows)))[:-1])
 
 

@@ -19,7 +19,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.text_embedder import EMBEDDERS, kind_of
+from retrieval.recipes.text_embedder import kind_of
 from retrieval.recipes.trained_model import TrainedKind
 from retrieval.runtime import devices, hosts
 from retrieval.stages import labelled_groups
@@ -43,10 +43,10 @@ def teach(run: Run) -> dict[str, Any]:
         if not sum(sizes):
             counts.log("teacher")
             raise UserError("no labelled example is left to score: look at what was left out, and at config.split")
-        scored = [
-            _scores(run, model, folder / f"scores{number or ''}", queries, groups, sum(sizes))
-            for number, model in enumerate(source_paths.split(run.config.teacher.model))
-        ]
+        scored = []
+        for number, (kind, model) in enumerate(_teachers(run)):
+            teacher, own = kind.open(run, model, _FIELD), folder / f"scores{number or ''}"
+            scored.append(teacher.score_all(own, queries, lambda: _pairs(groups), sum(sizes)))
         scores_P = together([scores_P for scores_P, _ in scored], sizes)
         lines = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
         hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", lines))
@@ -77,17 +77,6 @@ def together(scores: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
         least_P, range_P = np.repeat(least_Q, sizes), np.repeat(most_Q - least_Q, sizes)
         normalised.append((scores_P - least_P) / np.where(range_P > 0, range_P, 1))
     return np.mean(normalised, axis=0)
-
-
-def _scores(
-    run: Run, model: str, folder: Path, queries: Sequence[str], groups: Iterable[Example], total: int
-) -> tuple[np.ndarray, float | None]:
-    """A teacher's scores [P] of all pairs, and the seconds that one takes, as `PairScorer.score_all` gives them."""
-    kind = kind_of(model, _FIELD, run)
-    teacher = kind.open(run, model, _FIELD)
-    if kind is EMBEDDERS:
-        return teacher.score_all(folder, queries, lambda: _pairs(groups))
-    return teacher.score_all(folder, queries, _pairs(groups), total)
 
 
 def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:

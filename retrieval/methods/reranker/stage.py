@@ -4,6 +4,7 @@ At each depth n the first n results of a run are put in the order of the scores,
 2020, section 4.4). A pair is scored once, whatever the number of systems and depths that have it.
 """
 
+import functools
 import itertools
 import logging
 from collections.abc import Container, Iterator, Sequence
@@ -211,8 +212,9 @@ def _by_model(
                 f"{corpus}: no text of the candidate '{value.candidates[without[0]]}', which a run names: a model "
                 "cannot score it; take a set with all texts, or the ranks of a run in config.rerank.model"
             )
-        pairs, queries = (divmod(int(key), N) for key in keys_P), list(value.queries.values())
-        values_P, seconds = reranker.score_all(store, queries, pairs, len(keys_P), texts.__getitem__)
+        queries, count = list(value.queries.values()), len(keys_P)
+        pairs = functools.partial(map, lambda key: divmod(int(key), N), keys_P)
+        values_P, seconds = reranker.score_all(store, queries, pairs, count, texts.__getitem__)
     scores = []
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)

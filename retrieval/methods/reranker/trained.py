@@ -166,7 +166,7 @@ class Reranker:
         self,
         folder: Path,
         queries: Sequence[str],
-        pairs: Iterable[tuple[int, Any]],
+        pairs: Callable[[], Iterable[tuple[int, Any]]],
         total: int,
         text_of: Callable[[Any], Candidate] = lambda document: document,
     ) -> tuple[np.ndarray, float | None]:
@@ -182,7 +182,7 @@ class Reranker:
             return [[row] for row in self._rows.of((beginnings[query] for query, _ in members), documents)]
 
         began = time.perf_counter()
-        texts = ((str(query), (query, document)) for query, document in pairs)
+        texts = ((str(query), (query, document)) for query, document in pairs())
         options = {**self._sizes, "shard_size": self._shard_size}
         encoding.encode(folder, "pairs", texts, total, rows, self._score, **options)
         seconds = time.perf_counter() - began
