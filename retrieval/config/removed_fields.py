@@ -3,7 +3,7 @@
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
     "answer.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
-    "answer.spans": "The ten best spans of a passage are kept; leave it out.",
+    "answer.spans": "The twenty best spans of a passage are kept; leave it out.",
     "answer.sums": "Spans of equal text are answers of their own; leave it out.",
     "cluster.sample": "k-means learns from at most 1,000 paragraphs of a cluster; leave it out.",
     "cluster.spherical": "Embeddings of a model with model.normalize have length 1 anyway; leave it out.",

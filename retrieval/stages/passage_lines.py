@@ -60,13 +60,14 @@ def write(
     Raises:
       UserError: there is no passage, or one has no text.
     """
-    total, folder = check(collection), path.with_suffix("")
+    total, folder, counted = check(collection), path.with_suffix(""), path.with_suffix(".counts.json")
     if not hosts.on_first(path.exists):
         shard_size = min(shard_size, _PASSAGES)
         shards = shard_paths(folder, "lines", ".json", total, shard_size)
         write_shards(shards, collection.candidates(), total, shard_size, make, _write)
-        hosts.on_first(lambda: _join(shards, path, total))
-    return hosts.on_first(lambda: _counts(path))
+        hosts.on_first(lambda: _join(shards, path, counted, total))
+    hosts.on_first(lambda: files.remove(folder))
+    return hosts.on_first(lambda: files.read_json(counted))
 
 
 def check(collection: Collection) -> int:
@@ -87,26 +88,15 @@ def check(collection: Collection) -> int:
     return count
 
 
-def _counts_path(path: Path) -> Path:
-    """What was counted of a file's lines, beside it."""
-    return path.with_suffix(".counts.json")
-
-
 def _write(path: Path, made: Lines) -> None:
     files.write_json(path, made._asdict())
 
 
-def _join(shards: Sequence[Path], path: Path, passages: int) -> None:
+def _join(shards: Sequence[Path], path: Path, counted: Path, passages: int) -> None:
     counts = Counter({"passages": passages})
     with files.atomic(path) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
             for shard in map(files.read_json, shards):
                 file.writelines(shard["lines"])
                 counts.update(shard["counts"])
-        files.write_json(_counts_path(path), counts)  # before the file: where that is, its counts are known
-
-
-def _counts(path: Path) -> dict[str, int]:
-    """The counts of a file that is there; deletes its shards."""
-    files.remove(path.with_suffix(""))
-    return files.read_json(_counts_path(path))
+        files.write_json(counted, counts)  # before the file: where that is, its counts are known

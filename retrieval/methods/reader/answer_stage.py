@@ -25,17 +25,16 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.trained import (
-    KEPT,
     READERS,
     VALIDATION,
     WEIGHT,
-    Reader,
     Span,
     SpanFinder,
     best_weight,
     key,
     ranked,
     text_of,
+    weight_of,
 )
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
@@ -77,15 +76,15 @@ def answer(run: Run) -> dict[str, Any]:
     systems = [system for system in fields.systems if system != TUNED]
     found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
-    reader = READERS.read(run, fields.model, MODEL)
-    weight, finder = reader.weight(fields.weight), SpanFinder(reader, KEPT)
+    finder = READERS.read(run, fields.model, MODEL)
+    weight = weight_of(run, finder)
     counts: dict[str, collections.Counter] = {}
     read: list[_Read] = []
     for name in [name for name in names if name in found or name in tuned]:
         judged = beir.read_judged(run.sets / name)
         value, lists = run_files.read([*found.get(name, {}).values()], judged, run_files.ALLOW)
         if name in tuned:
-            lists.append(tuned_lists(trainer, reader, tuned[name], judged, fields.paragraphs))
+            lists.append(tuned_lists(trainer, finder, tuned[name], judged, fields.paragraphs))
         counts[name] = collections.Counter()
         read += _read_set(run, value, lists, finder, counts[name])
     if not read:
@@ -123,7 +122,7 @@ def _read_set(
 
     What the reader says of passages is kept in shards, so that a stage which was killed goes on.
     """
-    fields, reader = run.config.answer, finder.reader
+    fields = run.config.answer
     folder, store = run.sets / value.name, run.folder / FOLDER / "spans" / value.name
     first = [others(each.scores, each.rows, value.queries, value.own, fields.paragraphs) for each in lists]
     pairs = sorted(
@@ -131,7 +130,7 @@ def _read_set(
     )
     if not pairs:
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
-    lengths, vocabulary = reader.lengths, reader.vocabulary
+    lengths, vocabulary = finder.lengths, finder.vocabulary
     questions = [task.question_tokens(vocabulary, text, lengths) for text in value.queries.values()]
     with CandidateTexts(folder / "corpus.jsonl") as texts:
         if missing := [row for _, row in pairs if row >= len(texts)]:
@@ -157,7 +156,7 @@ def _read_set(
     for each, (scores_QK, rows_QK) in zip(lists, first):
         spans = [
             [
-                span._replace(rank=rank, retriever=span.retriever if reader.selects else score)
+                span._replace(rank=rank, retriever=span.retriever if finder.selects else score)
                 for rank, (row, score) in enumerate(zip(rows_K, scores_K))
                 if row >= 0
                 for span in found[q, row]
@@ -264,7 +263,7 @@ def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collectio
     return found
 
 
-def tuned_lists(trainer: Run, reader: Reader, collection: Collection, value: Judged, depth: int) -> Lists:
+def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value: Judged, depth: int) -> Lists:
     """The first candidates of every query of a set, without the query itself.
 
     In a pod the first host embeds the queries, each host has its share of the candidates, and all get the lists.

@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
-from retrieval.methods.reader.task import Row, RowLengths
+from retrieval.methods.reader.task import Row
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes.on_mesh import OnMesh
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Of each set and system in what the stage `answer` tells: the weight, and how many questions chose it, 0 for none.
 WEIGHT, VALIDATION = "weight", "validation"
-KEPT = 10  # spans of a passage
+_KEPT = 20  # spans of a passage, more than anybody asks for
 _NO_SPAN = -1e29  # spans with a lower score are none
 
 
@@ -58,27 +58,6 @@ class Span(NamedTuple):
     score: float = 0.0
 
 
-class Reader(NamedTuple):
-    """A trained reader.
-
-    Attributes:
-      config: that it was trained with.
-      selects: whether it scores paragraphs itself.
-      own_weight: of its score beside that of the paragraph, as its loss has it.
-    """
-
-    config: ConfigDict
-    model: SpanReader
-    vocabulary: Vocabulary
-    lengths: RowLengths
-    selects: bool
-    own_weight: float
-
-    def weight(self, given: float) -> float:
-        """The weight that `config.answer.weight` gives, or below 0 its own."""
-        return given if given >= 0 else self.own_weight
-
-
 class _Readers(TrainedKind):
     asked = True  # whether they were trained with questions
 
@@ -92,14 +71,10 @@ class _Readers(TrainedKind):
             )
         return trainer
 
-    def read(self, run: Run, value: str, field: str) -> Reader:
+    def read(self, run: Run, value: str, field: str) -> "SpanFinder":
         """The reader itself. Errors are those of `open`."""
         self.check(run, value, field)
-        config, vocabulary, model = self.load(run, value, field)
-        recipe = recipe_of(config)
-        assert isinstance(recipe, ReaderRecipe), "`check` has looked at it"
-        weight = recipe.reader_loss.answer_weight(recipe.loss_options())
-        return Reader(config, model, vocabulary, recipe.row_lengths, hasattr(model, "select"), weight)
+        return SpanFinder(*self.load(run, value, field))
 
     def open(self, run: Run, value: str, field: str) -> "OpenReader":
         """As `TrainedKind.open`."""
@@ -121,24 +96,32 @@ class SpanFinder:
     """Rows of a question and a paragraph to the best spans of each, on this host's devices; compiled once per shape.
 
     Threads may call together.
+
+    Attributes:
+      config: that the reader was trained with.
+      selects: whether it scores paragraphs itself.
+      own_weight: of its score beside that of the paragraph, as its loss has it.
     """
 
-    def __init__(self, reader: Reader, count: int):
-        """Args are the reader, and how many spans of a row are kept."""
-        self.reader, self.mesh = reader, local_mesh(reader.config)
-        on_mesh = OnMesh(reader.config, reader.model, reader.vocabulary.sep_id, self.mesh)
-        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, count))
-        self._find = find(parameters_of(reader.model))
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: SpanReader):
+        recipe = recipe_of(config)
+        assert isinstance(recipe, ReaderRecipe), "`check` has looked at it"
+        self.config, self.vocabulary, self.model = config, vocabulary, model
+        self.lengths, self.selects, self.mesh = recipe.row_lengths, hasattr(model, "select"), local_mesh(config)
+        self.own_weight = recipe.reader_loss.answer_weight(recipe.loss_options())
+        on_mesh = OnMesh(config, model, vocabulary.sep_id, self.mesh)
+        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, _KEPT))
+        self._find = find(parameters_of(model))
 
     def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
         """Padded rows of ids to what `SpanReader.best` says of each, float32 [B, 1 + 3 * count]."""
-        return self._find(ids_BL, task.inside_paragraph(ids_BL, self.reader.vocabulary.sep_id))
+        return self._find(ids_BL, task.inside_paragraph(ids_BL, self.vocabulary.sep_id))
 
     def compile(self) -> None:
         """Compiles what reads rows of every length; how many are read at once follows from that."""
-        row = self.reader.lengths.row
+        row = self.lengths.row
         for length in lengths_up_to(row):
-            encode_rows([[self.reader.vocabulary.cls_id] * length], self, row, row, self.mesh.size)
+            encode_rows([[self.vocabulary.cls_id] * length], self, row, row, self.mesh.size)
 
     def spans(
         self,
@@ -153,7 +136,7 @@ class SpanFinder:
           batch_tokens: as `encoding.encode` has them; 0: those of one row.
           scores: of the passages, by what has found them.
         """
-        vocabulary, lengths = self.reader.vocabulary, self.reader.lengths
+        vocabulary, lengths = self.vocabulary, self.lengths
         asked = {text: task.question_tokens(vocabulary, text, lengths) for text in set(questions)}
         rows = [task.row_of(vocabulary, asked[text], passage, lengths) for text, passage in zip(questions, passages)]
         tokens = batch_tokens or lengths.row
@@ -176,7 +159,7 @@ class SpanFinder:
         for score, first, last in zip(values[:count], values[count : 2 * count], values[2 * count :]):
             if score > _NO_SPAN:
                 start, end = row.characters_of(int(first), int(last))
-                paragraph = select if self.reader.selects else retriever
+                paragraph = select if self.selects else retriever
                 spans.append(Span(text[start:end], rank, start, end, score, paragraph))
         return spans
 
@@ -212,33 +195,38 @@ def text_of(spans: Sequence[Span]) -> str:
 class OpenReader:
     """As `retrieval.api.answering.Answerer` and `retrieval.recipes.trained_model.SpanFinder`."""
 
-    def __init__(self, run: Run, reader: Reader):
+    def __init__(self, run: Run, finder: SpanFinder):
         """Args are the run whose `config.answer` and `config.encode` count, and its reader."""
-        self._run, self.paragraphs = run, run.config.answer.paragraphs
-        self._finder = functools.cache(functools.partial(SpanFinder, reader))
-        self._weight_of = functools.cache(functools.partial(_weight_of, run, reader))  # each is told once
+        self._run, self._finder, self.paragraphs = run, finder, run.config.answer.paragraphs
+        self._weight_of = functools.cache(functools.partial(_weight_of, run, finder))  # each is told once
 
     def compile(self) -> None:
         """As `Answerer.compile`."""
-        self._finder(KEPT).compile()
+        self._finder.compile()
 
     def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
         """As `SpanFinder.spans` of the trunk."""
-        found = self._finder(count).spans(questions, passages, self._run.config.encode.batch_tokens)
-        return [[(span.start, span.end) for span in best] for best in found]
+        found = self._finder.spans(questions, passages, self._run.config.encode.batch_tokens)
+        return [[(span.start, span.end) for span in best[:count]] for best in found]
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
         """As `Answerer.answers`."""
         hits = hits[: self.paragraphs]
         passages = [Candidate(each.id, each.title, each.text) for each in hits]
-        found = self._finder(KEPT).spans([question] * len(hits), passages, scores=[each.score for each in hits])
+        found = self._finder.spans([question] * len(hits), passages, scores=[each.score for each in hits])
         best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system))
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in best[:k]]
 
 
-def _weight_of(run: Run, reader: Reader, system: str) -> float:
+def weight_of(run: Run, finder: SpanFinder) -> float:
+    """The weight that `config.answer.weight` gives to the reader's score, or below 0 its own."""
+    weight = run.config.answer.weight
+    return weight if weight >= 0 else finder.own_weight
+
+
+def _weight_of(run: Run, finder: SpanFinder, system: str) -> float:
     """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
-    fields, holder, weight = run.config.answer, run.holder("answer"), reader.weight(run.config.answer.weight)
+    fields, holder, weight = run.config.answer, run.holder("answer"), weight_of(run, finder)
     if not fields.validation:
         return weight
     theirs, system = holder.config.answer, INDEXES[system].system if system in INDEXES else system
