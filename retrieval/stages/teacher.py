@@ -132,10 +132,7 @@ STAGES.register(
     Stage(
         teach,
         check_config=(of_fields(check_named, "teacher.model"),),
-        check=(
-            check,
-            devices.check,
-        ),
+        check=(check, devices.check),
         fields=(
             "teacher",
             "encode.shard_size",

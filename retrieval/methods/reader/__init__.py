@@ -12,8 +12,7 @@ declare(
     ),
 )
 declare(
-    "data.rates",
-    spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader"),
+    "data.rates", spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader")
 )
 declare(
     "train",

@@ -292,10 +292,7 @@ STAGES.register(
     Stage(
         rerank,
         check_config=(of_fields(check_settings, "rerank"),),
-        check=(
-            check,
-            devices.check,
-        ),
+        check=(check, devices.check),
         fields=("rerank", "evaluate.metrics", "model.dtype", "encode.shard_size"),
         uses=("encode.batch_tokens",),
         reads=of_fields(read, "rerank.model"),

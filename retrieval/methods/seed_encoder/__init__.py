@@ -17,7 +17,4 @@ declare(
     latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
     bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
 )
-declare(
-    "train",
-    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
-)
+declare("train", free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"))

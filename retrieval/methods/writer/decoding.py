@@ -76,13 +76,7 @@ def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
 
 
 def sample(
-    model: EncoderDecoder,
-    source: Text,
-    ends: Ends,
-    keys_R: jax.Array,
-    *,
-    count: int = 1,
-    top_k: int = TOP_K,
+    model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, *, count: int = 1, top_k: int = TOP_K
 ) -> Written:
     """Texts whose tokens are drawn from the `top_k` most probable (Fan et al. 2018).
 

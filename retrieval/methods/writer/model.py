@@ -194,12 +194,7 @@ class DecoderLayer(nnx.Module):
         self.mlp_out = dense(config.mlp_size, config.hidden_size, config, rngs)
 
     def __call__(
-        self,
-        x_RLH: jax.Array,
-        mask_11LM: jax.Array,
-        read: KeysValues,
-        source: Source,
-        dropout_key: jax.Array | None,
+        self, x_RLH: jax.Array, mask_11LM: jax.Array, read: KeysValues, source: Source, dropout_key: jax.Array | None
     ) -> jax.Array:
         """All tokens of a text at a time.
 

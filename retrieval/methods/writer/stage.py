@@ -330,10 +330,7 @@ STAGES.register(
     Stage(
         generate,
         check_config=(of_fields(check_settings, "generate"),),
-        check=(
-            check,
-            devices.check,
-        ),
+        check=(check, devices.check),
         fields=(
             "seed",
             "generate",
