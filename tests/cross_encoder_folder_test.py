@@ -19,7 +19,6 @@ from retrieval.methods.reranker.model import (
     write_cross_encoder,
 )
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.models.transformer_config import TransformerConfig
 
 
 def loaded(folder):
@@ -71,37 +70,6 @@ def test_scores_are_what_the_library_makes_of_the_logit(name, given, tmp_path):
     np.testing.assert_allclose(scores(loaded(tmp_path), pairs()), made_of(logits), atol=1e-5)
 
 
-ROBERTA = {  # what its tensors are called, by what ours are
-    "bert.pooler.dense.": "classifier.dense.",
-    "classifier.weight": "classifier.out_proj.weight",
-    "classifier.bias": "classifier.out_proj.bias",
-    "bert.": "roberta.",
-}
-
-
-def as_roberta(folder):
-    """A cross-encoder under the names of an XLM-R, whose positions begin at 2, with a pooler that is not used."""
-    model = written(folder, 1)
-    tensors = {}
-    for name, x in load_file(folder / "model.safetensors").items():
-        prefix = next(prefix for prefix in ROBERTA if name.startswith(prefix))
-        tensors[name.replace(prefix, ROBERTA[prefix], 1)] = x
-    name = "roberta.embeddings.position_embeddings.weight"
-    tensors[name] = np.concatenate([np.full((2, 8), 9, np.float32), tensors[name]])
-    unused = {
-        f"roberta.pooler.dense.{part}": np.ones(shape, np.float32) for part, shape in (("weight", (8, 8)), ("bias", 8))
-    }
-    save_file(tensors | unused, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "xlm-roberta", "pad_token_id": 1}
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 12}))
-    return model
-
-
-def test_the_head_of_a_roberta_is_a_pooler_and_a_classifier(tmp_path):
-    model = as_roberta(tmp_path)
-    np.testing.assert_allclose(scores(loaded(tmp_path), pairs()), scores(model, pairs()), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("around", "query", "expected"),
     [
@@ -113,41 +81,6 @@ def test_the_head_of_a_roberta_is_a_pooler_and_a_classifier(tmp_path):
 )
 def test_the_longer_of_a_pair_is_cut_first(around, query, expected):
     assert around.row(query, [8, 9, 10, 11], 7) == expected
-
-
-def test_the_pooler_of_a_distilbert_has_a_relu(tmp_path):
-    """Its tensors, by what BERT's are called, and no token types."""
-    model = written(tmp_path, 1)
-    names = {
-        "bert.pooler.dense": "pre_classifier",
-        "bert.encoder.layer": "distilbert.transformer.layer",
-        "attention.self.query": "attention.q_lin",
-        "attention.self.key": "attention.k_lin",
-        "attention.self.value": "attention.v_lin",
-        "attention.output.dense": "attention.out_lin",
-        "attention.output.LayerNorm": "sa_layer_norm",
-        "intermediate.dense": "ffn.lin1",
-        ".output.dense": ".ffn.lin2",
-        ".output.LayerNorm": ".output_layer_norm",
-        "bert.embeddings": "distilbert.embeddings",
-    }
-    tensors = {}
-    for name, x in load_file(tmp_path / "model.safetensors").items():
-        for ours, theirs in names.items():
-            name = name.replace(ours, theirs)
-        tensors[name] = x
-    del tensors["distilbert.embeddings.token_type_embeddings.weight"]
-    save_file(tensors, tmp_path / "model.safetensors")
-    sizes = {"n_layers": CONFIG.num_layers, "dim": CONFIG.hidden_size, "n_heads": CONFIG.num_heads}
-    sizes |= {"hidden_dim": CONFIG.mlp_size, "vocab_size": CONFIG.vocab_size, "activation": "gelu"}
-    config = {"model_type": "distilbert", "max_position_embeddings": CONFIG.max_length} | sizes
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    folder = EncoderFolder.open(tmp_path)
-    again = load_cross_encoder(folder, TransformerConfig(**folder.sizes, dropout=0.0))
-    model.activation, model.sigmoid = jax.nn.relu, True
-    table = model.encoder.type_embedding.embedding
-    table.set_value(table.get_value() * 0)
-    np.testing.assert_allclose(scores(again, pairs()), scores(model, pairs()), atol=1e-6)
 
 
 def test_a_reranker_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):

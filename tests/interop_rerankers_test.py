@@ -103,11 +103,22 @@ def test_transformers_gives_the_same_logits(family, classes, pooling, tmp_path):
     np.testing.assert_allclose(logits(theirs, text)[:, 0], ours, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", CASES)
+def config_of(family, folder):
+    """That of a tiny model of theirs. RoBERTa's positions begin behind padding's; DistilBERT's pooler has a ReLU."""
+    sizes = dict(vocab_size=len(VOCABULARY), max_position_embeddings=26, num_labels=2)
+    if family == "xlm-roberta":
+        layers = dict(num_hidden_layers=2, hidden_size=24, num_attention_heads=3, intermediate_size=16)
+        return transformers.XLMRobertaConfig(pad_token_id=1, type_vocab_size=1, **layers, **sizes)
+    if family == "distilbert":
+        return transformers.DistilBertConfig(n_layers=2, dim=24, n_heads=3, hidden_dim=16, **sizes)
+    write_cross_encoder(folder, made(family), VOCABULARY.pad_id)
+    return transformers.AutoConfig.from_pretrained(folder, num_labels=2)
+
+
+@pytest.mark.parametrize("family", [*CASES, "xlm-roberta", "distilbert"])
 def test_a_folder_of_transformers_gives_the_same_logits(family, tmp_path):
     """Of two classes, with its parameters drawn anew: a fresh norm hides what is wrong with it."""
-    write_cross_encoder(tmp_path, made(family), VOCABULARY.pad_id)
-    config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=2)
+    config = config_of(family, tmp_path)
     torch.manual_seed(0)
     theirs = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").float()
     for parameter in theirs.parameters():
@@ -119,16 +130,41 @@ def test_a_folder_of_transformers_gives_the_same_logits(family, tmp_path):
     np.testing.assert_allclose(ours, logits(theirs, texts()), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["modernbert", "qwen3", "gte"])
-def test_sentence_transformers_gives_the_same_scores(family, tmp_path):
+def written(model, folder):
+    """The model, with its tokenizer, as sentence-transformers has it."""
+    types = model.encoder.config.type_vocab_size
+    write_cross_encoder(folder, model, VOCABULARY.pad_id)
+    tokenizer_files.write_tokenizer(folder, VOCABULARY, length=24, types=types, pair=VOCABULARY.pair_template)
+    return sentence_transformers.CrossEncoder(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize(("family", "classes"), [("bert", 1), ("bert", 2), ("modernbert", 2), ("qwen3", 2), ("gte", 2)])
+def test_sentence_transformers_gives_the_same_scores(family, classes, tmp_path):
     """By the tokenizer that is written beside the weights, which pads as it tells."""
-    model = made(family, 2)
-    write_cross_encoder(tmp_path, model, VOCABULARY.pad_id)
-    tokenizer_files.write_tokenizer(tmp_path, VOCABULARY, length=24, types=1)
-    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
-    ours = jax.device_get(model.scores(texts(with_types=False)))
+    model = made(family, classes)
+    theirs = written(model, tmp_path)
+    ours = jax.device_get(model.scores(texts(with_types=family == "bert")))
     assert np.ptp(ours) > 0.01
     np.testing.assert_allclose(theirs.predict(PAIRS), ours, rtol=0, atol=1e-5)
+    ranked = theirs.rank(PAIRS[0][0], [passage for _, passage in PAIRS[:2]])
+    assert [result["corpus_id"] for result in ranked] == np.argsort(-ours[:2]).tolist()
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Sigmoid", "LogSigmoid", None])
+@pytest.mark.parametrize("saved", [False, True], ids=["version 4", "version 5"])
+def test_scores_are_what_the_library_makes_of_the_logit(activation, saved, tmp_path):
+    """Version 4 writes into config.json what it makes of it, and version 5 into a file of its own."""
+    written(made("bert"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": f"torch.nn.{activation}"} if activation else {}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    if saved:
+        theirs.save_pretrained(str(tmp_path / "saved"))
+    folder = EncoderFolder.open(tmp_path / "saved" if saved else tmp_path)
+    ours = load_cross_encoder(folder, TransformerConfig(**folder.sizes, dropout=0.0)).scores(texts())
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
 
 
 def test_sentence_transformers_judges_alike(inputs, tmp_path):
