@@ -110,7 +110,7 @@ def summed(
         return jax.reshard(jnp.stack(sums(params, batch, real_B)), sharding.replicated(mesh))
 
     def of_all(params: Any) -> list[float]:
-        spread, total = sharding.batch_sharding(mesh), 0.0
+        spread, total = sharding.batch_sharding(mesh), np.zeros(())
         for start in range(0, count, size):
             at = np.arange(start, start + size)
             batch = {name: sharding.place(values[np.minimum(at, count - 1)], spread) for name, values in rows.items()}

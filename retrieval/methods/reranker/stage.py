@@ -4,7 +4,6 @@ At each depth n the first n results of a run are put in the order of the scores,
 2020, section 4.4). A pair is scored once, whatever the number of systems and depths that have it.
 """
 
-import functools
 import itertools
 import logging
 from collections.abc import Container, Iterator, Sequence
@@ -212,9 +211,12 @@ def _by_model(
                 f"{corpus}: no text of the candidate '{value.candidates[without[0]]}', which a run names: a model "
                 "cannot score it; take a set with all texts, or the ranks of a run in config.rerank.model"
             )
-        queries, count = list(value.queries.values()), len(keys_P)
-        pairs = functools.partial(map, lambda key: divmod(int(key), N), keys_P)
-        values_P, seconds = reranker.score_all(store, queries, pairs, count, texts.__getitem__)
+        queries = list(value.queries.values())
+
+        def pairs() -> Iterator[tuple[int, int]]:
+            return (divmod(int(key), N) for key in keys_P)
+
+        values_P, seconds = reranker.score_all(store, queries, pairs, len(keys_P), texts.__getitem__)
     scores = []
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
