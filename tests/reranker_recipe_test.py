@@ -12,11 +12,10 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.reranker.trained import JoinedRows, pair_scorer
+from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.placement import bind, make_mesh, parameters_of
+from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
-from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Collapse
 
 """The recipe 'reranker': its rows, its losses and its scores."""
@@ -135,22 +134,6 @@ def test_every_loss_of_scores_trains_it(loss, classes):
         alone_B, _ = jax.jit(whole)(parameters_of(model), alone, jax.random.key(0))
         np.testing.assert_allclose(alone_B, loss_B[:1], atol=1e-5)
     np.testing.assert_allclose(*found, atol=1e-5)
-
-
-def test_a_score_does_not_depend_on_its_batch():
-    """Batches of other rows, of other sizes and with other padding."""
-    config = make_config(**{"model.positions": 64})
-    model, mesh = build_model(config, 50), make_mesh(config)
-    model.classifier.kernel[...] = jax.numpy.asarray(np.random.default_rng(0).normal(size=(16, 2)), np.float32)
-    score = pair_scorer(config, model, VOCABULARY.pair_template, mesh)(parameters_of(model))
-    rows = [[id for id in ids if id >= 0] for ids in batch_of()["pair"].reshape(-1, 14).tolist()]
-    rows = [[*row[:4], VOCABULARY.sep_id, *row[5:-1], VOCABULARY.sep_id] for row in rows]
-    scores = encode_rows(rows, score, 512, 14, mesh.size)[:, 0]
-    assert scores.std() > 0.01
-    backwards = encode_rows(rows[::-1], score, 64, 64, mesh.size)[::-1, 0]
-    np.testing.assert_allclose(backwards, scores, rtol=0, atol=1e-5)
-    for row in (0, 7):
-        np.testing.assert_allclose(encode_rows([rows[row]], score, 16, 14, mesh.size)[0], scores[row], atol=1e-5)
 
 
 def test_equal_scores_warn_and_then_end_the_run(caplog):

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import squad_questions
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.labelled.labelled_format import Reading, Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.writer.examples import GeneratedQuestions
 
@@ -43,7 +43,7 @@ def test_a_question_goes_with_the_passage_of_its_answer(sources, tmp_path, monke
     (tmp_path / "passages-0.jsonl").write_text(lines)
     squad_questions.write(*sources, tmp_path, tmp_path)
     settings = Settings("generated", "", str(tmp_path), 0)
-    read = GeneratedQuestions().read(tmp_path / "questions.jsonl", Counts(), settings, tmp_path, 0)
+    read = GeneratedQuestions().read(tmp_path / "questions.jsonl", Reading(settings, tmp_path, 0, Counts()))
     assert {(each.query, each.positives[0].id) for each in read} == {
         ("who sleeps", "train-0-0:1"),  # an owl is in the other passage too
         ("where does it sleep", "train-0-0:1"),
