@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import threading
 import weakref
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search import encoding
+from retrieval.search import encoding, sharded_map
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import Collection, repeated
 
@@ -187,21 +188,38 @@ def test_fewer_texts_than_were_counted(tmp_path):
         write(tmp_path, Embed(), total=102)
 
 
-def test_missing_and_damaged_shards_are_named(tmp_path):
+def flip(path, place=-1):
+    """Another bit in a file, whose size and time stay."""
+    data, status = bytearray(path.read_bytes()), path.stat()
+    data[place] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("ending", ["npy", "ids.json"])
+def test_a_flipped_bit_is_named_and_the_shard_made_again(tmp_path, caplog, ending):
     run(tmp_path, Embed())
-    path = tmp_path / "candidates-00001-of-00003.npy"
-    data = path.read_bytes()
-    path.write_bytes(data[:100])
-    with pytest.raises(UserError, match=r"00001-of-00003\.npy: damaged"):
+    whole = contents(tmp_path)
+    damaged = f"candidates-00001-of-00003.{ending}"
+    flip(tmp_path / damaged)
+    with pytest.raises(UserError, match=rf"{damaged}: damaged, its SHA-256 is not that .*delete it and encode again"):
         encoding.load(tmp_path, "candidates")
-    np.save(path, np.full((40, 3), np.nan))
-    with pytest.raises(UserError, match=r"00001-of-00003\.npy: 40 of 40 stored embeddings hold NaN.*encode again"):
+    stored = encoding.StoredRows(tmp_path, "candidates") if ending == "npy" else None
+    if stored:
+        with pytest.raises(UserError, match=rf"{damaged}: damaged"):
+            stored.take(np.array([0, 41]))
+    embed = Embed()
+    write(tmp_path, embed)
+    assert contents(tmp_path) == whole and sum((ids[:, 0] >= 0).sum() for ids in embed.batches) == 40
+    assert f"{damaged}: damaged" in caplog.text
+
+
+def test_missing_shards_and_sums_are_named(tmp_path):
+    run(tmp_path, Embed())
+    (tmp_path / "candidates-00001-of-00003.sums.json").unlink()
+    with pytest.raises(UserError, match=r"00001-of-00003\.sums\.json: missing; delete it and encode again"):
         encoding.load(tmp_path, "candidates")
-    for shape in ((39, 3), (40, 4)):
-        np.save(path, np.ones(shape))
-        with pytest.raises(UserError, match=r"00001-of-00003\.npy: embeddings .* where \(40, 3\) belong"):
-            encoding.load(tmp_path, "candidates")
-    path.unlink()
+    (tmp_path / "candidates-00001-of-00003.npy").unlink()
     with pytest.raises(UserError, match="2 shards of 'candidates'"):
         encoding.load(tmp_path, "candidates")
 
@@ -213,14 +231,14 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path):
 
 def test_copied_shards_are_a_processs_own_and_stay(tmp_path):
     run(tmp_path / "one", Embed())
-    (tmp_path / "two").mkdir()
     kept = tmp_path / "two" / "candidates-00001-of-00003.npy"
-    kept.write_bytes(b"is there")
+    encoding.write(kept, ["is there"], np.ones((1, 3)))
+    sharded_map.seal(kept)
+    mine = contents(tmp_path / "two")
     (tmp_path / "two" / ".tmp-7-candidates-00000-of-00003.npy").write_bytes(b"half")
     encoding.copy(tmp_path / "one", tmp_path / "two", "candidates", len(TEXTS), 40)
     ours, theirs = contents(tmp_path / "two"), contents(tmp_path / "one")
-    assert ours.pop(kept.name) == b"is there"
-    assert ours == {name: theirs[name] for name in ours} and len(ours) == len(theirs) - 2
+    assert ours == theirs | mine and len(mine) == 3
 
 
 def collection_of(folder, name, *texts):

@@ -138,7 +138,7 @@ def test_peft_reads_what_is_written_here(name, targets, rslora, tmp_path):
     flat = traverse_util.flatten_dict(adapters, sep="/")
     parts = {f"{n}/{path}": leaf[n] for path, leaf in flat.items() for n in range(3)}
     (tmp_path / "adapter").mkdir()
-    options = {"base": str(base), "revision": None, "alpha": 6.0, "rslora": rslora, "dropout": 0.0}
+    options = {"base": str(base), "revision": None, "sums": {}, "alpha": 6.0, "rslora": rslora, "dropout": 0.0}
     peft_folder.write(tmp_path / "adapter", parts, folder.matrices, **options)
     wanted = ours(base, lora.together(params, adapters), lora_scale=scale)
     loaded = peft.PeftModel.from_pretrained(transformers.AutoModel.from_pretrained(base), tmp_path / "adapter").eval()

@@ -1,7 +1,9 @@
 """Runs that train adapters on a published model: checkpoints, going on, what comes after, and another base."""
 
 import functools
+import hashlib
 import json
+import os
 import shutil
 
 import jax
@@ -16,6 +18,7 @@ import retrieval
 from retrieval import files
 from retrieval.config import experiment
 from retrieval.errors import UserError
+from retrieval.models import peft_folder, tensor_files
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import adapters, initial_parameters, train_state
@@ -119,17 +122,26 @@ def _stopped(do, *args, **keywords):
     return do(*args, **dict(keywords, stops_at=lambda step: step == 3))
 
 
+def flip(path):
+    """Another bit in a file, whose size and time stay."""
+    data, status = bytearray(path.read_bytes()), path.stat()
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def test_another_base_is_refused(model, tmp_path):
     base = shutil.copytree(model, tmp_path / "base")
     run = adapted(base, tmp_path / "run", stages=("sets", "pairs", "train"))
     path = base / "model.safetensors"
-    tensors = load_file(path)
-    tensors["encoder.layer.0.output.dense.bias"] += 1
-    save_file(tensors, path)
+    flip(path)
     with pytest.raises(UserError, match=r"model\.safetensors: the adapters of .*run were trained on another file"):
         retrieval.load(run.folder)
     unfinished = copied(run, tmp_path / "unfinished", ())
     records.write_record(unfinished, "train", {**records.read_own_record(unfinished, "train"), "done": False})
+    with pytest.raises(UserError, match=r"model\.safetensors: the adapters of .*unfinished were trained on another"):
+        execute(unfinished, "train")
+    path.touch()
     with pytest.raises(UserError, match="stage 'train': what it reads has changed since it ran"):
         execute(unfinished, "train")
 
@@ -148,6 +160,17 @@ def test_adapters_alone_are_exported_and_read(finished, adapter, model):
     texts = ["the fox 1", "the dog"]
     found, wanted = (retrieval.load(place).encode_documents(texts) for place in (adapter, finished.folder))
     assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_an_adapter_names_the_sums_of_its_base(adapter, model, tmp_path):
+    name, base = "model.safetensors", shutil.copytree(model, tmp_path / "base")
+    assert tensor_files.metadata(adapter / "adapter_model.safetensors") == {
+        "format": "pt",
+        f"base_sum:{name}": hashlib.sha256((model / name).read_bytes()).hexdigest(),
+    }
+    flip(base / name)
+    with pytest.raises(UserError, match=rf"{name}: the adapter of .* was trained on another file of that name"):
+        peft_folder.check_base(adapter, base)
 
 
 def test_training_goes_on_with_an_adapter_or_merged(finished, adapter, tmp_path):

@@ -267,6 +267,8 @@ class EncoderFolder:
         base = model_folder.base_of(self.place)
         published = tensor_files.read(base or self.place, values)
         if base:
+            if values:
+                peft_folder.check_base(self.place, base)
             adapter = peft_folder.read(self.place)
             published = adapter.merged(published) if values else adapter.with_saved(published)
         has_head = any(name.startswith("classifier.dense.") for name in published)

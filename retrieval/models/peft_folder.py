@@ -2,6 +2,7 @@
 
 A tensor is called `base_model.model.PATH.lora_A.weight`, [r, in], or `lora_B`, [out, r]. PATH is that of a matrix in
 the class that was wrapped: `layers.0.self_attn.q_proj` in an `AutoModel`, `model.layers.0...` in a language model.
+What is written here names the SHA-256 of its base's weights in the file's metadata, as `base_sum:model.safetensors`.
 """
 
 import dataclasses
@@ -40,6 +41,7 @@ _KNOWN = {
 _WRAPPED = "base_model.model."
 _TENSOR = re.compile(r"(.+)\.lora_([AB])\.weight")
 _OF_TABLE = re.compile(r"(.+)\.lora_embedding_([AB])")
+_SUM = "base_sum:"
 _ROWS = ".token_adapter.trainable_tokens_delta"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
@@ -215,6 +217,7 @@ def write(
     *,
     base: str,
     revision: str | None,
+    sums: Mapping[str, str],
     alpha: float,
     rslora: bool,
     dropout: float,
@@ -225,6 +228,7 @@ def write(
       adapters: 'PART/lora_a' [in, r] and 'PART/lora_b' [r, out], of parts as `Matrix` has them.
       matrices: those of the base, with its modules.
       base: the folder or the name of the model that the adapter stands on.
+      sums: the SHA-256 of its files of weights.
     """
     tensors, ranks, alphas = {}, {}, {}
     for matrix in matrices:
@@ -262,7 +266,25 @@ def write(
     }
     files.write_json(folder / ADAPTER, config)
     ordered = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
-    (folder / ADAPTER_WEIGHTS).write_bytes(save(ordered, metadata={"format": "pt"}))
+    metadata = {"format": "pt", **{f"{_SUM}{name}": sum for name, sum in sums.items()}}
+    (folder / ADAPTER_WEIGHTS).write_bytes(save(ordered, metadata=metadata))
+
+
+def check_base(folder: Path, base: Path) -> None:
+    """Checks that an adapter stands on the weights that it was trained on, where it names their sums.
+
+    Raises:
+      UserError: it does not.
+    """
+    metadata = tensor_files.metadata(folder / ADAPTER_WEIGHTS)
+    known = {sum for name, sum in metadata.items() if name.startswith(_SUM)}
+    weights = tensor_files.find(base) if known else []
+    for name, sum in files.checksums(base, weights).items():
+        if sum not in known:
+            raise UserError(
+                f"{base / name}: the adapter of {folder} was trained on another file of that name: put that one back, "
+                "or train it again"
+            )
 
 
 def _with_ends(names: Mapping[str, Named]) -> dict[str, Named]:

@@ -1,8 +1,9 @@
 """The tensors of a folder of weights, by name: safetensors, PyTorch's files or a TensorFlow checkpoint."""
 
+import contextlib
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return _read_safetensors(path, values=True)
 
 
+def metadata(path: Path) -> dict[str, str]:
+    """What a file of safetensors says beside its tensors."""
+    with _opened(path) as tensors:
+        return tensors.metadata() or {}
+
+
 def _shaped(shape: Sequence[int], dtype: str = "F32") -> np.ndarray:
     """A tensor without its values; of a type of 16 bits, as safetensors calls it, or of float32."""
     return np.broadcast_to(np.zeros((), _HALVES.get(dtype, np.float32)), tuple(shape))
@@ -98,13 +105,19 @@ def _read_parts(path: Path, values: bool) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
+    with _opened(path) as tensors:
+        names = tensors.keys()
+        if not values:
+            parts = {name: tensors.get_slice(name) for name in names}
+            return {name: _shaped(part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+        return {name: tensors.get_tensor(name) for name in names}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "np") as tensors:
-            names = tensors.keys()
-            if not values:
-                parts = {name: tensors.get_slice(name) for name in names}
-                return {name: _shaped(part.get_shape(), part.get_dtype()) for name, part in parts.items()}
-            return {name: tensors.get_tensor(name) for name in names}
+            yield tensors
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type of numbers that NumPy lacks

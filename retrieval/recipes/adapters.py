@@ -1,7 +1,7 @@
 """Training of adapters alone (LoRA), as `train.lora` has it: what they stand on, and what that must still be."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from retrieval import files
 from retrieval.config.fields import values_of
 from retrieval.config.tree import declared
 from retrieval.errors import UserError
-from retrieval.models import lora, peft_folder
+from retrieval.models import lora, peft_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.recipes import bert_weights
 from retrieval.recipes.encoder_sizes import adapter_scale
@@ -171,8 +171,10 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
         name = str(folder.place.absolute())
     for file in ("config.json", "model.safetensors"):
         (place / file).unlink()
+    weights = tensor_files.find(model_folder.base_of(folder.place) or folder.place)
+    sums = files.checksums(weights[0].parent, weights)
     options = {"alpha": fields.alpha, "rslora": fields.rslora, "dropout": fields.dropout}
-    peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, **options)
+    peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, sums=sums, **options)
 
 
 def merged(config: ConfigDict, params: Any) -> Any:
@@ -180,7 +182,7 @@ def merged(config: ConfigDict, params: Any) -> Any:
     return lora.merged(params, adapter_scale(config)) if config.train.lora.rank else params
 
 
-def check_base(record: Mapping[str, Any], base: list[Path], folder: Path) -> None:
+def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) -> None:
     """Checks that what a run's adapters stand on is what they were trained on.
 
     Args:
@@ -196,7 +198,7 @@ def check_base(record: Mapping[str, Any], base: list[Path], folder: Path) -> Non
     if not known:
         return
     for path in base:
-        if changed := [file for file in files.describe(path, known) if file["sum"] not in sums]:
+        if changed := [file for file in files.describe(path) if file["sum"] not in sums]:
             raise UserError(
                 f"{changed[0]['path']}: the adapters of {folder} were trained on another file of that name: put that "
                 "one back, or train them again"

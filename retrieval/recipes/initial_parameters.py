@@ -262,7 +262,7 @@ def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0)
     config.mesh = mesh
     like = train_state.abstract_state(config, abstract_model(config, vocab_size), local_mesh(config))
     if config.train.lora.rank:
-        adapters.check_base(record, list(train_inputs(run)), folder)
+        adapters.check_base(record, train_inputs(run), folder)
         like = initial_state(config, vocab_size, like)
     with contextlib.closing(train_state.read_checkpoints(folder, config)) as checkpointer:
         return config, like.restored(checkpointer, step=step or checkpointer.best_step()).params

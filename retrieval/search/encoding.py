@@ -3,6 +3,7 @@
 NAME-00003-of-00012.npy            [rows, E], float32, or codes as `vector_codes` has them
 NAME-00003-of-00012.ids.json       the ids of the rows, in order; of a text with several rows they are neighbours
 NAME-00003-of-00012.clipped.json   where codes have ranges: how many values lie outside of these
+NAME-00003-of-00012.sums.json      the sums of these, as `sharded_map` has them
 NAME.json, NAME.ranges.npy         what the rows are, where `encode` was told; without these they are float32
 
 Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, one
@@ -25,9 +26,8 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.search import sharded_map, vector_codes
-from retrieval.search.exact import finite_embeddings
 from retrieval.search.text_batches import batches, enough, few, padded, rounded
-from retrieval.search.vector_codes import FLOAT32, Form
+from retrieval.search.vector_codes import Form
 
 T = TypeVar("T")
 
@@ -84,17 +84,14 @@ def encode(
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
     """Copies this host's shards of a name that `encode` has written of as many texts; those that are there are kept."""
-    if (form := vector_codes.read(source, name)) and hosts.is_first():
-        vector_codes.write(folder, name, form)
+    if hosts.is_first() and vector_codes.path(source, name).exists():
+        sharded_map.copy(vector_codes.path(source, name), vector_codes.path(folder, name))
     for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        for of_shard in (_ids_path, _clipped_path):
-            if of_shard(source / path.name).exists():
-                files.copy(of_shard(source / path.name), of_shard(path))
-        files.copy(source / path.name, path)
+        sharded_map.copy(source / path.name, path)
 
 
 def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray, form: Form | None = None) -> None:
-    """Writes a shard. The ids come first: where the embeddings are there, it is finished."""
+    """Writes the files of a shard."""
     files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
     stored_NS = embeddings_NE
     if form and len(ids):  # of no text not even the dimensions are known
@@ -109,15 +106,13 @@ def clipped(folder: Path, name: str) -> int | None:
     """How many values of all rows of a name lay outside of the ranges of their codes; None where these have none.
 
     Raises:
-      UserError: a shard is missing, or such a number is none.
+      UserError: a shard is missing or damaged.
     """
     form = vector_codes.read(folder, name)
     if not (form and form.has_range):
         return None
-    counts = [files.read_json(_clipped_path(path)) for path in _whole_paths(folder, name) if len(_read_ids(path))]
-    if not all(type(count) is int for count in counts):
-        raise UserError(f"{folder}: the values of '{name}' outside of their ranges are {counts[:3]}; encode again")
-    return sum(counts)
+    whole = (path for path in _whole_paths(folder, name) if len(_read_ids(path)))
+    return sum(files.read_json(sharded_map.verify(_clipped_path(path), _REMEDY)) for path in whole)
 
 
 class StoredRows:
@@ -138,8 +133,8 @@ class StoredRows:
         self.form = vector_codes.read(folder, name)
         self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self._paths), initial=0))
         # Several devices of a host ask for rows of one shard, one after the other.
-        self._shard = functools.lru_cache(1)(functools.partial(_read_shard, form=self.form))
-        self._mapped = functools.cache(functools.partial(files.read_array, remedy=_REMEDY, mapped=True))
+        self._shard = functools.lru_cache(1)(_read_shard)
+        self._mapped = functools.cache(functools.partial(_read_shard, mapped=True))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -157,7 +152,7 @@ class StoredRows:
         """The rows, float32.
 
         Raises:
-          UserError: a shard is damaged, of another size than the others, or holds NaN or infinity.
+          UserError: a shard is damaged.
         """
         start, stop, _ = rows.indices(len(self))
         result_NE = np.empty((max(stop - start, 0), self.shape[1]), np.float32)  # concatenated, it would be there twice
@@ -176,13 +171,13 @@ class StoredRows:
         """Some rows [M, E], float32, in any order; of the files only their bytes are read.
 
         Raises:
-          UserError: a shard is damaged, or of another size than the others.
+          UserError: a shard is damaged.
         """
         result_ME = np.empty((len(rows_M), self.shape[1]), np.float32)
         numbers_M = np.searchsorted(self.ends, rows_M, side="right") - 1
         for number in np.unique(numbers_M).tolist():
             here_M = numbers_M == number
-            part_NS = self._checked(number, self._mapped(self._paths[number]))[rows_M[here_M] - self.ends[number]]
+            part_NS = self._mapped(self._paths[number])[rows_M[here_M] - self.ends[number]]
             result_ME[here_M] = self.form.decode(part_NS) if self.form else part_NS
         return result_ME
 
@@ -190,25 +185,17 @@ class StoredRows:
         """The rows of each shard in a range, as they are stored, and where in the range they begin."""
         for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
             first, end = self.ends[number], self.ends[number + 1]
-            shard_NS = self._checked(number, self._shard(self._paths[number]))
+            shard_NS = self._shard(self._paths[number])
             part_NS = shard_NS[max(start - first, 0) : min(stop, end) - first]
             if len(part_NS):
                 yield max(first - start, 0), part_NS
-
-    def _checked(self, number: int, shard_NS: np.ndarray) -> np.ndarray:
-        path, rows = self._paths[number], self.ends[number + 1] - self.ends[number]
-        expected = (rows, self.form.width if self.form else self._width)
-        if shard_NS.shape != expected or (self.form and shard_NS.dtype != self.form.stored_type):
-            kind = f" of {shard_NS.dtype}" if self.form else ""
-            raise UserError(f"{path}: embeddings {shard_NS.shape}{kind} where {expected} belong; {_REMEDY}")
-        return shard_NS
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     """All embeddings [N, E] of a name, and their ids.
 
     Raises:
-      UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
+      UserError: a shard is missing or damaged.
     """
     return StoredRows(folder, name)[:], load_ids(folder, name)
 
@@ -278,23 +265,11 @@ def encode_any(
 
 
 def _whole_paths(folder: Path, name: str) -> list[Path]:
-    """The shards of a name, in order, all of which are there."""
-    paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
-    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
-        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
-    return paths
+    return sharded_map.whole(folder, name, ".npy", "encode again")
 
 
-def _read_shard(path: Path, form: Form | None) -> np.ndarray:
-    stored = files.read_array(path, _REMEDY)
-    if form and form.precision != FLOAT32:
-        return stored
-    try:
-        return finite_embeddings(stored, "stored")
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: damaged ({error}); {_REMEDY}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+def _read_shard(path: Path, mapped: bool = False) -> np.ndarray:
+    return files.read_array(sharded_map.verify(path, _REMEDY), _REMEDY, mapped)
 
 
 def _ids_path(shard: Path) -> Path:
@@ -306,11 +281,7 @@ def _clipped_path(shard: Path) -> Path:
 
 
 def _read_ids(shard: Path) -> list[str]:
-    path = _ids_path(shard)
-    ids = files.read_json(path)
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")
-    return ids
+    return files.read_json(sharded_map.verify(_ids_path(shard), _REMEDY))
 
 
 def _rows(

@@ -1,14 +1,16 @@
 """A function over many items, one shard of them after the other, each a file that is written whole.
 
-    NAME-00003-of-00012.SUFFIX
+    NAME-00003-of-00012.SUFFIX       the shard; there may be others of its name beside it, such as its ids
+    NAME-00003-of-00012.sums.json    the SHA-256 of these files; it comes last
 
-A shard's bytes depend on its items alone: not on who wrote it, or after how many kills. Those that are there are kept.
-The hosts of a pod take every n-th shard. While one is made, a thread reads the items of the next, and another writes
-the one before.
+A shard's bytes depend on its items alone: not on who wrote it, or after how many kills. One that is there and fits its
+sums is kept. The hosts of a pod take every n-th shard. While one is made, a thread reads the items of the next, and
+another writes the one before.
 """
 
 import contextlib
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +22,12 @@ import jax
 from retrieval import files, terminal
 from retrieval.errors import UserError
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+_AGAIN = "it is made again"
 
 
 def shard_paths(folder: Path, name: str, suffix: str, total: int, shard_size: int) -> list[Path]:
@@ -31,11 +37,76 @@ def shard_paths(folder: Path, name: str, suffix: str, total: int, shard_size: in
 
 
 def missing(paths: Sequence[Path]) -> dict[int, Path]:
-    """This host's shards that are not there, by their numbers; what a kill left of its own is deleted."""
+    """This host's shards that are not there, or damaged, by their numbers; what a kill left of its own is deleted."""
     own = range(jax.process_index(), len(paths), jax.process_count())
     for shard in own:
         files.remove_temporaries(paths[shard].parent, f"{paths[shard].stem}.*")
-    return {shard: paths[shard] for shard in own if not paths[shard].exists()}
+    return {shard: paths[shard] for shard in own if not is_whole(paths[shard])}
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a shard is finished and as it was written; the log names a file that is not."""
+    if not _sums_path(path).exists():
+        return False
+    try:
+        files.verify_checksums(path.parent, _sums(path, _AGAIN), _AGAIN)
+    except UserError as error:
+        _log.warning("%s", error)
+        return False
+    return True
+
+
+def whole(folder: Path, name: str, suffix: str, remedy: str) -> list[Path]:
+    """The shards of a name, in order; `verify` looks at what is in them.
+
+    Raises:
+      UserError: one is missing.
+    """
+    paths = sorted(folder.glob(f"{name}-*-of-*{suffix}"))
+    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
+        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; {remedy}")
+    return paths
+
+
+def verify(path: Path, remedy: str) -> Path:
+    """A file of a shard, once its sum is that of what was written.
+
+    Raises:
+      UserError: it is not.
+    """
+    sums = _sums(path, remedy)
+    files.verify_checksums(path.parent, {path.name: sums.get(path.name, "")}, remedy)
+    return path
+
+
+def seal(path: Path) -> None:
+    """Finishes a shard whose files are all written."""
+    parts = [part for part in path.parent.glob(f"{_name(path)}.*") if part != _sums_path(path)]
+    files.write_json(_sums_path(path), files.checksums(path.parent, parts))
+
+
+def copy(source: Path, path: Path) -> None:
+    """Copies a finished shard."""
+    for name in _sums(source, _AGAIN):
+        files.copy(source.with_name(name), path.with_name(name))
+    files.copy(_sums_path(source), _sums_path(path))
+
+
+def _name(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _sums_path(path: Path) -> Path:
+    return path.with_name(f"{_name(path)}.sums.json")
+
+
+def _sums(path: Path, remedy: str) -> dict[str, str]:
+    """The sums of the shard that a file is of."""
+    where = _sums_path(path)
+    sums = files.read_json(where) if where.exists() else None
+    if not isinstance(sums, dict):
+        raise UserError(f"{where}: {'missing' if sums is None else 'not a list of files and sums'}; {remedy}")
+    return sums
 
 
 def write_shards(
@@ -46,13 +117,13 @@ def write_shards(
     make: Callable[[list[T]], R],
     write: Callable[[Path, R], None],
 ) -> None:
-    """Writes the shards of this host that are not there.
+    """Writes the shards of this host that are not there, or not as they were written, each with its sums.
 
     Args:
       paths: those of `shard_paths`.
       items: in order; those of two shards are in memory at a time.
       make: what a shard holds, of its items.
-      write: writes that; the file is there once it is whole.
+      write: writes that, and perhaps other files of the shard's name.
 
     Raises:
       UserError: there are not `total` items.
@@ -61,13 +132,18 @@ def write_shards(
     folder = paths[0].parent
     progress = terminal.progress(total=len(wanted), desc=f"{folder.parent.name}/{folder.name}")
     read = _parts(items, total, shard_size, wanted)
+
+    def save(path: Path, made: R) -> None:
+        write(path, made)
+        seal(path)
+
     with progress, contextlib.closing(ahead(read, 1)) as parts, ThreadPoolExecutor(1) as writer:
         writing: Future | None = None
         for shard, members in parts:
             made = make(members)
             if writing:
                 writing.result()
-            writing = writer.submit(write, wanted[shard], made)
+            writing = writer.submit(save, wanted[shard], made)
             progress.update()
         if writing:
             writing.result()

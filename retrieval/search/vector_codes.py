@@ -2,6 +2,7 @@
 
 NAME.json          {precision, dim, truncated_from, normalised, symmetric}: the `Form` of the vectors of a name
 NAME.ranges.npy    float32 [2, E], the least and the greatest value of each dimension, where codes have such ranges
+NAME.sums.json     the sums of these two, as `sharded_map` has them
 
 | precision | stored | bytes |
 |---|---|---|
@@ -23,7 +24,6 @@ vectors of a product.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.search import sharded_map
 
 FLOAT32, BFLOAT16, INT8, INT4, BINARY = PRECISIONS = ("float32", "bfloat16", "int8", "int4", "binary")
 _TYPES = {FLOAT32: np.float32, BFLOAT16: np.uint16, INT8: np.int8, INT4: np.uint8, BINARY: np.uint8}
@@ -247,34 +248,26 @@ def ranges_of(vectors_NE: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, name: str, form: Form) -> None:
-    """Writes the form of a name: the JSON comes last."""
+    """Writes the form of a name."""
     if form.ranges_2E is not None:
         with files.atomic(_ranges_path(folder, name)) as temporary, temporary.open("wb") as file:
             np.save(file, form.ranges_2E, allow_pickle=False)
     files.write_json(path(folder, name), form.described)
+    sharded_map.seal(path(folder, name))
 
 
 def read(folder: Path, name: str) -> Form | None:
     """The form of a name; None of vectors without one, which are float32.
 
     Raises:
-      UserError: its files are damaged, or of something else.
+      UserError: its files are damaged.
     """
-    where = path(folder, name)
-    if not where.exists():
+    if not path(folder, name).exists():
         return None
-    values = files.read_json(where)
-    if not (isinstance(values, dict) and values.keys() == set(_DESCRIBED) and _is_form(**values)):
-        raise UserError(f"{where}: not what says how embeddings are stored, but {json.dumps(values)[:200]}; {_REMEDY}")
-    form = Form(**values)
+    form = Form(**files.read_json(sharded_map.verify(path(folder, name), _REMEDY)))
     if form.needs_ranges:
-        ranges_2E = files.read_array(_ranges_path(folder, name), _REMEDY)
-        if ranges_2E.shape != (2, form.dim) or ranges_2E.dtype != np.float32 or not np.isfinite(ranges_2E).all():
-            raise UserError(
-                f"{_ranges_path(folder, name)}: no ranges of {form.dim} dimensions, but {ranges_2E.dtype} of shape "
-                f"{ranges_2E.shape}; {_REMEDY}"
-            )
-        form = form.calibrated(ranges_2E)
+        ranges = sharded_map.verify(_ranges_path(folder, name), _REMEDY)
+        form = form.calibrated(files.read_array(ranges, _REMEDY))
     return form
 
 
@@ -305,10 +298,3 @@ def path(folder: Path, name: str) -> Path:
 
 def _ranges_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.ranges.npy"
-
-
-def _is_form(precision: Any, dim: Any, truncated_from: Any, normalised: Any, symmetric: Any) -> bool:
-    """Whether values of a file are those of a form."""
-    is_cut = truncated_from is None or (type(truncated_from) is int and type(dim) is int and truncated_from > dim)
-    is_range = symmetric is None or (type(symmetric) in (int, float) and 0 < symmetric < np.inf)
-    return precision in PRECISIONS and type(dim) is int and dim > 0 and is_cut and type(normalised) is bool and is_range

@@ -11,11 +11,12 @@ from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.search.sharded_map import shard_paths, write_shards
+from retrieval.search import sharded_map
 from retrieval.stages.collection import Collection, repeated
 
 _log = logging.getLogger(__name__)
 
+_AGAIN = "run the stage again"
 _PASSAGES = 4096  # of a shard at most
 LONG = "passages longer than the model reads"
 
@@ -63,8 +64,8 @@ def write(
     total, folder, counted = check(collection), path.with_suffix(""), path.with_suffix(".counts.json")
     if not hosts.on_first(path.exists):
         shard_size = min(shard_size, _PASSAGES)
-        shards = shard_paths(folder, "lines", ".json", total, shard_size)
-        write_shards(shards, collection.candidates(), total, shard_size, make, _write)
+        shards = sharded_map.shard_paths(folder, "lines", ".json", total, shard_size)
+        sharded_map.write_shards(shards, collection.candidates(), total, shard_size, make, _write)
         hosts.on_first(lambda: _join(shards, path, counted, total))
     hosts.on_first(lambda: files.remove(folder))
     return hosts.on_first(lambda: files.read_json(counted))
@@ -96,7 +97,7 @@ def _join(shards: Sequence[Path], path: Path, counted: Path, passages: int) -> N
     counts = Counter({"passages": passages})
     with files.atomic(path) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
-            for shard in map(files.read_json, shards):
+            for shard in (files.read_json(sharded_map.verify(shard, _AGAIN)) for shard in shards):
                 file.writelines(shard["lines"])
                 counts.update(shard["counts"])
         files.write_json(counted, counts)  # before the file: where that is, its counts are known

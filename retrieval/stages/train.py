@@ -16,7 +16,7 @@ from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED
-from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes import adapters, initial_parameters, train_state
 from retrieval.recipes.examples import NoBatches, abstract_batch, abstract_batches, draws, unlabelled
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
@@ -83,6 +83,8 @@ def train(run: Run) -> dict[str, Any]:
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = functools.partial(recipe_of(config).begin, run)
         is_whole = resumed and not config.train.lora.rank  # else checkpoints have no base of adapters
+        if resumed and not is_whole:
+            adapters.check_base(read_own_record(run, "train") or {}, initial_parameters.train_inputs(run), run.folder)
         state = like if is_whole else initial_parameters.initial_state(config, len(vocabulary), like, begin)
         with jax.set_mesh(mesh):
             validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None

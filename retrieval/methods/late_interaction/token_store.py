@@ -2,6 +2,7 @@
 
     NAME-00003-of-00012.npy          the vectors of all tokens that count, [tokens, E], or what a codec makes of each
     NAME-00003-of-00012.texts.json   the ids of the shard's texts, and how many vectors each has
+    NAME-00003-of-00012.sums.json    the sums of these two, as `sharded_map` has them
     NAME.codec.npz                   the codec, where there is one
 
 Shards are mapped into memory, and read where they are asked for.
@@ -55,7 +56,6 @@ def write(
         parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
         empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
         flat = np.concatenate([empty, *parts])
-        # These come first: where the vectors are there, the shard is finished.
         files.write_json(_texts_path(path), {"ids": ids, "vectors": list(map(len, vectors))})
         with files.atomic(path) as temporary, temporary.open("wb") as file:
             np.save(file, flat, allow_pickle=False)
@@ -67,15 +67,20 @@ def write(
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
     """Copies this host's shards of a name that `write` has written of as many texts; those that are there are kept."""
     for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        files.copy(_texts_path(source / path.name), _texts_path(path))
-        files.copy(source / path.name, path)
+        sharded_map.copy(source / path.name, path)
     if codec_path(source, name).exists():
-        files.copy(codec_path(source, name), codec_path(folder, name))
+        sharded_map.copy(codec_path(source, name), codec_path(folder, name))
 
 
 def codec_path(folder: Path, name: str) -> Path:
-    """Where the codec of a name is, if it has one."""
+    """The file of a codec, which is sealed as a shard is."""
     return folder / f"{name}.codec.npz"
+
+
+def load_codec(folder: Path, name: str) -> Codec | None:
+    """The codec of a name, if it has one."""
+    path = codec_path(folder, name)
+    return Codec.load(sharded_map.verify(path, _AGAIN), _AGAIN) if path.exists() else None
 
 
 class TokenStore:
@@ -93,16 +98,13 @@ class TokenStore:
         Raises:
           UserError: one is missing or damaged, or its vectors are of another size than those of the others.
         """
-        self._paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
-        if not self._paths or len(self._paths) != int(self._paths[0].stem.rpartition("-")[2]):
-            raise UserError(f"{folder}: {len(self._paths)} shards of '{name}', not all that there should be; {_AGAIN}")
-        coded = codec_path(folder, name)
-        self._codec = Codec.load(coded, _AGAIN) if coded.exists() else None
+        self._paths = sharded_map.whole(folder, name, ".npy", _AGAIN)
+        self._codec = load_codec(folder, name)
         self.ids: list[str] = []
         sizes: list[int] = []
         self._firsts = [0]
         for path in self._paths:
-            record = files.read_json(_texts_path(path))
+            record = files.read_json(sharded_map.verify(_texts_path(path), _AGAIN))
             self.ids += record["ids"]
             sizes += record["vectors"]
             self._firsts.append(len(self.ids))
@@ -149,7 +151,8 @@ class TokenStore:
 
     def _opened(self, number: int) -> np.ndarray:
         has_vectors = self.sizes[self._firsts[number] : self._firsts[number + 1]].any()  # else there is nothing to map
-        return files.read_array(self._paths[number], _AGAIN, mapped=bool(has_vectors))
+        path = sharded_map.verify(self._paths[number], _AGAIN)
+        return files.read_array(path, _AGAIN, mapped=bool(has_vectors))
 
 
 def _texts_path(shard: Path) -> Path:

@@ -24,6 +24,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
 from retrieval.runtime import devices, hosts
+from retrieval.search import sharded_map
 from retrieval.stages import costs
 from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, repeated, train_unless
 
@@ -76,12 +77,12 @@ def _codec(
     mesh: jax.sharding.Mesh,
     total: int,
     bits: int,
-) -> Codec:
+) -> Codec | None:
     """The codec of a set's candidates, learned from some of them; one that is there is kept."""
 
     def learn() -> None:
         path = token_store.codec_path(folder, "candidates")
-        if path.exists():
+        if sharded_map.is_whole(path):
             return
         chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
         wanted = set(chosen.tolist())
@@ -90,10 +91,11 @@ def _codec(
         folder.mkdir(parents=True, exist_ok=True)
         count = total * len(sample) // len(vectors)
         Codec.learn(sample, count, bits, [0], mesh).save(path)
+        sharded_map.seal(path)
         _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
 
     hosts.on_first(learn)
-    return Codec.load(token_store.codec_path(folder, "candidates"), "--stage=tokens makes it again")
+    return token_store.load_codec(folder, "candidates")
 
 
 def pooled(vectors_TE: np.ndarray, factor: int) -> np.ndarray:

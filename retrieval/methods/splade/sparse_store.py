@@ -1,6 +1,7 @@
 """Sparse vectors of passages in files, a shard of the passages in each; a run that was killed goes on after the last.
 
-candidates-00003-of-00012.npz    weights [rows, V] in compressed rows
+candidates-00003-of-00012.npz          weights [rows, V] in compressed rows
+candidates-00003-of-00012.sums.json    its sum, as `sharded_map` has it
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import scipy.sparse
 from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.search.sharded_map import shard_paths, write_shards
+from retrieval.search import sharded_map
 from retrieval.stages.collection import Collection
 
 _NAME, _AGAIN = "candidates", "--stage=sparse makes it again"
@@ -24,9 +25,9 @@ def write(
 ) -> None:
     """Writes the vectors of a collection, shard by shard."""
     total = sum(1 for _ in collection.candidates())
-    paths = shard_paths(folder, _NAME, ".npz", total, shard_size)
+    paths = sharded_map.shard_paths(folder, _NAME, ".npz", total, shard_size)
     folder.mkdir(parents=True, exist_ok=True)
-    write_shards(paths, collection.candidates(), total, shard_size, make, _save)
+    sharded_map.write_shards(paths, collection.candidates(), total, shard_size, make, _save)
 
 
 def load(folder: Path, passages: int) -> Any:
@@ -35,11 +36,9 @@ def load(folder: Path, passages: int) -> Any:
     Raises:
       UserError: a file is missing or damaged, or they are of another number of passages.
     """
-    paths, parts = sorted(folder.glob(f"{_NAME}-*-of-*.npz")), []
-    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
-        raise UserError(f"{folder}: {len(paths)} files of vectors, not all that there should be; {_AGAIN}")
-    for path in paths:
-        arrays = files.read_arrays(path, _AGAIN)
+    parts = []
+    for path in sharded_map.whole(folder, _NAME, ".npz", _AGAIN):
+        arrays = files.read_arrays(sharded_map.verify(path, _AGAIN), _AGAIN)
         if not arrays.keys() >= {"data", "indices", "indptr", "shape"}:
             raise UserError(f"{path}: no sparse vectors; {_AGAIN}")
         rows = arrays["data"], arrays["indices"], arrays["indptr"]
