@@ -33,7 +33,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.stages = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate", "report")
     config.sets.reqa_sentences = True
     config.split.set = "reqa"
-    config.index.words, config.index.dense = ("bm25", "random"), "exact"
+    config.index.dense = "exact"
     config.data.update(query_length=64, document_length=64, negatives=2)
     config.data.pack.auto = False  # what is mined anew is never packed, and other losses are to see the same rows
     config.data.rates.update(pairs=0.0, quadruplets=1.0)

@@ -155,6 +155,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_array(path: Path, array: "np.ndarray") -> None:
+    """Writes a .npy file, as `read_array` reads it."""
+    import numpy as np
+
+    with atomic(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
 def refuse_special(path: str | Path) -> None:
     """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever."""
     path = Path(path)

@@ -19,10 +19,10 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding, index_shards, scann
-from retrieval.search.bm25_kind import Bm25Kind
+from retrieval.search.bm25 import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
-from retrieval.search.scann_kind import Scann
+from retrieval.search.scann import Scann
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 

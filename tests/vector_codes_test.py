@@ -8,28 +8,30 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.search import encoding, exact, quantised_kind, row_views, vector_codes
+from retrieval.search import encoding, exact, vector_codes
 from retrieval.search.encoding import StoredRows
-from retrieval.search.exact import ExactIndex
-from retrieval.search.exact_kind import Exact
+from retrieval.search.exact import Exact, ExactIndex
 from retrieval.search.index_kind import INDEXES
 from retrieval.search.rescoring import Rescored
-from retrieval.search.row_views import CodedRows, CutRows
-from retrieval.search.vector_codes import PRECISIONS, Form
+from retrieval.search.vector_codes import PRECISIONS, Codes, Form
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(700, 32)).astype(np.float32)
 QUERIES = RNG.normal(size=(9, 32)).astype(np.float32)
-RANGED = [("int8", 0.0), ("int4", 0.0), ("int8", 1.5), ("int4", 1.5)]
 
 
-def form_of(precision, symmetric=0.0, vectors=X):
-    return row_views.calibrated(Form(precision, vectors.shape[1], symmetric=symmetric or None), vectors)
+def form_of(precision, vectors=X):
+    return Form(precision, vectors.shape[1]).calibrated_on(vectors)
+
+
+def quantised(vectors, precision, bits=False, mesh=None):
+    options = {"index.precision": precision, "index.binary_queries": bits, "index.rescore": 0}
+    return INDEXES["quantised"].build(vectors, options, mesh)
 
 
 def scores_of(form, vectors, queries):
     """The scores that an index of codes must give, in float64."""
-    decoded = form.decode(form.encode(vectors)[0])
+    decoded = form.decode(form.encode(vectors))
     return queries.astype(np.float64) @ decoded.T.astype(np.float64)
 
 
@@ -43,8 +45,8 @@ BIT_QUERY = np.array([[0.5, -0.1, 0.2, 0.4, -0.3, 0.1, 0.6, -0.2]], np.float32)
 
 def test_worked_codes_of_ranges():
     form = Form("int8", 2, ranges_2E=RANGES)
-    stored, clipped = form.encode(VECTORS)
-    assert stored.dtype == np.int8 and stored.tolist() == [[25, -78], [127, -128], [-128, 127]] and clipped == 4
+    stored, clipped = form.encode(VECTORS), form.outside(VECTORS).tolist()
+    assert stored.dtype == np.int8 and stored.tolist() == [[25, -78], [127, -128], [-128, 127]] and clipped == [0, 2, 2]
     scaled, constant = form.queries(QUERY)
     half = QUERY @ (RANGES[1] - RANGES[0]) / 255 / 2  # codes stand for the middle of their step: the same for all
     found = scaled @ stored.T.astype(np.float32) + constant[:, None] - half
@@ -52,22 +54,13 @@ def test_worked_codes_of_ranges():
     np.testing.assert_allclose(form.decode(stored) @ QUERY[0] - half, [0.06, 0.22, 0.028], atol=1e-5)
     naive = QUERY @ stored.T.astype(np.float32)
     np.testing.assert_allclose(naive, [[-47.4, -26.2, 24.8]], atol=1e-4)
-    index = ExactIndex(CodedRows(VECTORS, form), form=form)
+    index = ExactIndex(Codes(VECTORS, form), form=form)
     assert index.search(QUERY, 3)[1].tolist() == [[1, 0, 2]]  # the naive order is 2, 1, 0
-
-
-def test_worked_codes_of_a_symmetric_range():
-    stored, clipped = Form("int8", 3, symmetric=0.3).encode(np.array([[0.1, -0.31, 0.2999]], np.float32))
-    assert stored.tolist() == [[42, -127, 127]] and clipped == 1
-    form = Form("int4", 4, symmetric=0.18)
-    stored, clipped = form.encode(np.array([[0.1, -0.31, 0.05, 0]], np.float32))
-    assert stored.tolist() == [[(4 + 8) << 4 | (-7 + 8), (2 + 8) << 4 | 8]] and clipped == 1
-    np.testing.assert_allclose(form.decode(stored), [[4 * 0.18 / 7, -0.18, 2 * 0.18 / 7, 0]], atol=1e-6)
 
 
 def test_worked_bits():
     form = Form("binary", 8)
-    stored, _ = form.encode(BITS)
+    stored = form.encode(BITS)
     assert stored.tolist() == [[150], [109]] and (stored.astype(int) - 128).tolist() == [[22], [-19]]
     scores, rows = ExactIndex(stored, form=form).search(BIT_QUERY, 2)
     assert rows.tolist() == [[0, 1]]
@@ -76,29 +69,23 @@ def test_worked_bits():
     assert scores.tolist() == [[8, 8 - 2 * 7]] and rows.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize(("precision", "symmetric"), RANGED)
-def test_decoded_is_within_half_a_step_of_what_is_inside(precision, symmetric):
-    form = form_of(precision, symmetric)
-    codes = 255 if precision == "int8" else 15
-    step = 2 * symmetric / (codes - 1) if symmetric else (X.max(axis=0) - X.min(axis=0)) / codes
-    stored, clipped = form.encode(X)
-    inside = np.abs(X) <= symmetric if symmetric else np.ones(X.shape, bool)
-    assert clipped == (~inside).sum() and (clipped > 0) == bool(symmetric)
+def test_decoded_is_within_half_a_step():
+    form, step = form_of("int8"), (X.max(axis=0) - X.min(axis=0)) / 255
+    stored = form.encode(X)
+    assert not form.outside(X).any() and stored.nbytes == 32 * len(X)
     error = np.abs(form.decode(stored) - X)
-    assert (error <= step / 2 + 1e-6)[inside].all() and error.max() > 0.4 * np.max(step)
-    assert len(np.unique(form.packing().unpack(stored)[:, 0])) > 0.5 * codes * (precision == "int4")
-    assert stored.nbytes == form.vector_bytes * len(X) == {"int8": 32, "int4": 16}[precision] * len(X)
+    assert (error <= step / 2 + 1e-6).all() and error.max() > 0.4 * np.max(step)
 
 
 def test_a_dimension_of_one_value_stands_for_it():
     vectors = np.array([[0.25, 1], [0.25, 2]], np.float32)
     form = form_of("int8", vectors=vectors)
-    np.testing.assert_allclose(form.decode(form.encode(vectors)[0])[:, 0], 0.25)
+    np.testing.assert_allclose(form.decode(form.encode(vectors))[:, 0], 0.25)
 
 
 def test_bfloat16_is_rounded_to_the_nearest():
     form = Form("bfloat16", 32)
-    stored, _ = form.encode(X)
+    stored = form.encode(X)
     assert stored.dtype == np.uint16
     np.testing.assert_array_equal(form.decode(stored), X.astype(ml_dtypes.bfloat16).astype(np.float32))
 
@@ -109,7 +96,7 @@ def test_a_search_over_codes_is_that_over_what_they_stand_for(precision, devices
     monkeypatch.setattr(exact, "_TILE", 128)
     monkeypatch.setattr(exact, "_PIECE", 50)  # so that a device's rows come in several
     mesh = jax.make_mesh((devices,), ("rows",), devices=jax.devices()[:devices])
-    scores, rows = quantised_kind.build(X, precision, mesh=mesh).search(QUERIES, 700)
+    scores, rows = quantised(X, precision, mesh=mesh).search(QUERIES, 700)
     expected = scores_of(form_of(precision), X, QUERIES)
     np.testing.assert_allclose(scores, np.take_along_axis(expected, rows, axis=1), rtol=1e-5, atol=2e-5)
     assert (np.diff(scores, axis=1) <= 0).all() and (np.sort(rows) == np.arange(700)).all()
@@ -118,7 +105,7 @@ def test_a_search_over_codes_is_that_over_what_they_stand_for(precision, devices
 @pytest.mark.parametrize("size", [32, 24])
 def test_bits_are_compared_by_hamming_distance(size):
     x, queries = X[:, :size], QUERIES[:, :size]
-    scores, rows = quantised_kind.build(x, "binary", bits=True).search(queries, 700)
+    scores, rows = quantised(x, "binary", bits=True).search(queries, 700)
     expected = size - 2 * ((x[None] > 0) != (queries[:, None] > 0)).sum(axis=-1)
     order = np.argsort(-expected, axis=1, kind="stable")
     np.testing.assert_array_equal(rows, order)
@@ -127,8 +114,8 @@ def test_bits_are_compared_by_hamming_distance(size):
 
 def test_rescored_int8_is_the_list_of_float32():
     truth = ExactIndex(X).search(QUERIES, 10)
-    plain = quantised_kind.build(X, "int4").search(QUERIES, 10)
-    again = Rescored(quantised_kind.build(X, "int8"), lambda rows: X[rows], 2).search(QUERIES, 10)
+    plain = quantised(X, "binary").search(QUERIES, 10)
+    again = Rescored(quantised(X, "int8"), lambda rows: X[rows], 2).search(QUERIES, 10)
     np.testing.assert_array_equal(again[1], truth[1])
     np.testing.assert_allclose(again[0], truth[0], rtol=1e-5)
     assert not np.array_equal(plain[1], truth[1])
@@ -136,21 +123,11 @@ def test_rescored_int8_is_the_list_of_float32():
 
 def test_rescoring_ends_where_there_are_no_more():
     x = np.concatenate([X[:3], X[:1]])  # a tie
-    scores, rows = Rescored(quantised_kind.build(x, "int8"), lambda rows: x[rows], 3).search(X[:1], 6)
+    scores, rows = Rescored(quantised(x, "int8"), lambda rows: x[rows], 3).search(X[:1], 6)
     expected = x @ X[0]
     order = np.argsort(-expected, kind="stable")
     assert rows.tolist() == [[*order, -1, -1]] and scores[0, 4:].tolist() == [-np.inf] * 2
     np.testing.assert_allclose(scores[0, :4], expected[order], rtol=1e-5)
-
-
-def test_cut_rows_are_of_length_1_again():
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    cut = CutRows(unit, 8, normalised=True)
-    expected = unit[:, :8] / np.linalg.norm(unit[:, :8], axis=1, keepdims=True)
-    np.testing.assert_allclose(cut[5:9], expected[5:9], rtol=1e-6)
-    np.testing.assert_allclose(cut.take(np.array([7, 2])), expected[[7, 2]], rtol=1e-6)
-    assert cut.shape == (700, 8) and CutRows(unit, 8, normalised=False)[:2].tolist() == unit[:2, :8].tolist()
-    assert CutRows(unit, 32, normalised=True)[:].tobytes() == unit.tobytes()  # the whole stays as it is
 
 
 def write(folder, form, vectors=X, shard_size=300):
@@ -170,14 +147,14 @@ def test_stored_rows_come_back_and_are_searched(tmp_path, precision):
     form = dataclasses.replace(form_of(precision), truncated_from=64, normalised=True)
     write(tmp_path / "a", form)
     stored = StoredRows(tmp_path / "a", "candidates")
-    expected = form.decode(form.encode(X)[0])
+    expected = form.decode(form.encode(X))
     np.testing.assert_array_equal(stored[:], expected)
-    np.testing.assert_array_equal(stored.take(np.array([650, 0, 299, 300, 299])), expected[[650, 0, 299, 300, 299]])
+    np.testing.assert_array_equal(stored[np.array([650, 0, 299, 300, 299])], expected[[650, 0, 299, 300, 299]])
     assert stored.form.described == form.described
-    assert stored.stored(slice(0, 700)).tobytes() == form.encode(X)[0].tobytes()
-    assert sum(path.stat().st_size - 128 for path in (tmp_path / "a").glob("*-of-*.npy")) == form.vector_bytes * 700
+    assert stored.stored(slice(0, 700)).tobytes() == form.encode(X).tobytes()
+    assert sum(path.stat().st_size - 128 for path in (tmp_path / "a").glob("*-of-?????.npy")) == form.encode(X).nbytes
     found = Exact().build(stored, {}).search(QUERIES, 20)
-    wanted = ExactIndex(CodedRows(X, form), form=form).search(QUERIES, 20)
+    wanted = ExactIndex(Codes(X, form), form=form).search(QUERIES, 20)
     assert [each.tobytes() for each in found] == [each.tobytes() for each in wanted]
     encoding.copy(tmp_path / "a", tmp_path / "b", "candidates", 700, 300)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
@@ -208,8 +185,7 @@ def test_what_says_how_they_are_stored_is_checked(tmp_path, name):
         ({"dim": 16}, "embeddings with dim 32, and the model and config.encode have 16"),
         ({"truncated_from": 64}, "embeddings with truncated_from None, and the model .* have 64"),
         ({"normalised": True}, "embeddings with normalised False, and the model .* have True"),
-        ({"precision": "int4"}, "embeddings with precision int8, and the model .* have int4"),
-        ({"symmetric": 0.3}, "embeddings with symmetric None, and the model .* have 0.3"),
+        ({"precision": "binary"}, "embeddings with precision int8, and the model .* have binary"),
     ],
 )
 def test_embeddings_of_another_model_are_refused(tmp_path, change, message):
@@ -222,12 +198,10 @@ def test_embeddings_of_another_model_are_refused(tmp_path, change, message):
 def test_dimensions_fill_whole_bytes():
     with pytest.raises(UserError, match=r"binary has 8 dimensions a byte, and embeddings have 12: cut them"):
         Form("binary", 12)
-    with pytest.raises(UserError, match=r"int4 has 2 dimensions a byte"):
-        quantised_kind.build(X[:, :3], "int4")
 
 
 def test_only_bits_are_compared_with_bits():
-    options = {"index.precision": "int8", "index.binary_queries": True, "index.symmetric": 0.0, "index.rescore": 0}
+    options = {"index.precision": "int8", "index.binary_queries": True, "index.rescore": 0}
     with pytest.raises(UserError, match=r"index\.precision=int8 has no bits; set the first to False"):
         INDEXES["quantised"].check(options)
 
@@ -237,4 +211,4 @@ def test_vectors_that_are_not_finite_are_refused():
     broken[5, 3] = np.nan
     for precision in PRECISIONS:
         with pytest.raises(UserError, match="1 of 700 candidate embeddings hold NaN"):
-            quantised_kind.build(broken, precision)
+            quantised(broken, precision)

@@ -128,7 +128,7 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
     if form.needs_ranges:
         form = form.calibrated(ranges_of(rows_NE))
     layout = exact.Layout.of(sizes["rows"], mesh, form.packing(False) if precision != FLOAT32 else None)
-    stored_NS = form.encode(rows_NE)[0] if precision != FLOAT32 else rows_NE
+    stored_NS = form.encode(rows_NE)
     size = sizes["batch"] if is_served else min(512, sizes["queries"])
     arrays = (
         _at(jax.ShapeDtypeStruct((1, size, E), jnp.float32), NamedSharding(mesh, P())),

@@ -34,7 +34,7 @@ def _exact(precision: str, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]
     form = Form(precision, E)
     if form.needs_ranges:
         form = form.calibrated(ranges_of(candidates_NE))
-    stored_NS = form.encode(candidates_NE)[0] if precision != FLOAT32 else candidates_NE
+    stored_NS = form.encode(candidates_NE)
     index = ExactIndex(stored_NS, form=form)
     k = sizes["k"]
     yield from _turns(lambda: index.search(queries_QE, k), sizes["queries"])

@@ -7,7 +7,7 @@ and a larger embedder as the teacher, each alone beside pairs with in-batch soft
 
 `beir` is a folder of that name, nfcorpus if none follows the colon, with the judgements train, dev and test. Everything
 is for two CPU cores: texts of 32 and 64 tokens, 150 steps of 32 pairs, three seeds, some four minutes a run. The last
-step is tested, whatever dev says. The report of each run has a table by size of the embeddings. The teacher scores
+step is tested, whatever dev says. The teacher scores
 148,000 pairs first, which takes half an hour; --only='pairs*,masked*' does without it. What came out is in
 docs/results/fine-tuning.md.
 """
@@ -81,9 +81,8 @@ def complete(study: ConfigDict) -> None:
         embedding.complete(run)
         run.data.update(query_length=32, document_length=64)
         whole = two_tower.full_size(run.model.embed_dim, run.model.head, run.model.hidden_size)
-        run.evaluate.sizes = tuple(whole // share for share in SHARES)
         if name.startswith("matryoshka"):
-            run.train.matryoshka = run.evaluate.sizes
+            run.train.matryoshka = tuple(whole // share for share in SHARES)
         if name.startswith("distilled"):
             run.train.teacher_temperature = run.train.temperature  # margins of cosines, on both sides
 

@@ -9,8 +9,8 @@ from retrieval.api.loading import of_run
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.search import bm25_kind, exact
-from retrieval.search.bm25_kind import Bm25
+from retrieval.search import exact
+from retrieval.search.bm25 import Bm25, words_of
 from retrieval.search.index_kind import INDEXES, OF_WORDS, Texts
 from retrieval.search.side_by_side import Search
 from retrieval.stages import indexes
@@ -50,7 +50,7 @@ class OwnSearch:
         config = run.holder("index").config
         folds = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
         of_words = indexes.options_of(INDEXES[Bm25.name], config)
-        self.words = bm25_kind.words(Texts(CORPUS, collection.candidates, folds), of_words)
+        self.words = words_of(Texts(CORPUS, collection.candidates, folds), of_words)
         self._systems = indexes.open_all(
             collection,
             config.index.words,

@@ -78,8 +78,7 @@ _ORIGINS = tuple_of(
     "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
     lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
 )
-_PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "int4", "binary"))
-_PRECISIONS = tuple_of("a tuple of some of float32, bfloat16, int8, int4 and binary", _PRECISION.fits)
+_PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "binary"))
 _TERMS = "retrieval.training.objectives.in_batch_softmax.are_terms"
 _TARGETS = "retrieval.models.lora.are_targets"
 
@@ -537,8 +536,8 @@ declare(
     "mine",
     system=Field(
         "bm25",
-        one_of("index", "retrieval.search.index_kind.INDEXES"),
-        "index to mine from: bm25, or with the base's model exact or scann",
+        one_of("index", "retrieval.search.index_kind.MINED"),
+        "index to mine from: bm25, or with the base's model exact or scann; random draws from all candidates",
     ),
     negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
     first=Field(1, whole(1), "first rank to draw from, without the positives"),
@@ -593,10 +592,7 @@ declare(
         0, whole(0), "dimensions of an embedding that are kept, the first ones, when training has ended; 0: all"
     ),
     precision=Field("float32", _PRECISION, "how embeddings of candidates are stored, such as bfloat16 or int8"),
-    symmetric=Field(0.0, NOT_NEGATIVE, "int8 and int4: one range r for all dimensions; 0: each has its own"),
-    calibrate=Field(
-        10_000, whole(1), "int8 and int4: candidates, spread evenly, that the ranges of dimensions are from"
-    ),
+    calibrate=Field(10_000, whole(1), "int8: candidates, spread evenly, that the ranges of dimensions are from"),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
     start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),
     corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
@@ -609,7 +605,6 @@ declare(
         "dense index: scann, or exact and quantised, which build nothing",
     ),
     precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
-    symmetric=Field(0.0, NOT_NEGATIVE, "quantised, int8 and int4: one range r for all dimensions; 0: each has its own"),
     binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
     rescore=Field(
         0,
@@ -650,15 +645,6 @@ declare(
     ),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
     dense=Field((), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search"),
-    sizes=Field(
-        (),
-        whole_numbers("a tuple of sizes, such as (384,128,64), or ()", 1),
-        "first dimensions of embeddings that exact search is measured with, each in every precision",
-    ),
-    precisions=Field((), _PRECISIONS, "precisions that it is measured with, such as ('int8','binary')"),
-    rescore=Field(
-        4, whole(0), "of these, results for each that is asked for which float32 embeddings score again; 0: none"
-    ),
 )
 declare(
     "fuse",

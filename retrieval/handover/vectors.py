@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrieval.errors import UserError
-from retrieval.search import row_views
-from retrieval.search.exact import Rows
-from retrieval.search.vector_codes import BINARY, Form
+from retrieval.search.vector_codes import Rows, blocks
 
 FLOAT32, FLOAT16, INT8, BIT = DTYPES = ("float32", "float16", "int8", "bit")
 BLOCK = 65_536  # rows that are in memory at a time, and those of a row group
@@ -86,7 +84,7 @@ class Vectors:
 def measured(rows_NE: Rows) -> tuple[float, bool]:
     """The largest absolute value of all rows, and whether every row has length 1; reads them once."""
     largest, normalised = 0.0, True
-    for block_NE in row_views.blocks(rows_NE):
+    for block_NE in blocks(rows_NE):
         largest = max(largest, float(np.abs(block_NE).max(initial=0)))
         normalised &= bool((np.abs(np.einsum("ne,ne->n", block_NE, block_NE) - 1) <= _UNIT).all())
     return largest, normalised
@@ -111,14 +109,21 @@ class Codes:
                 f"config.handover.dtype=float16: an embedding has the value {largest:g}, and float16 ends at 65504: "
                 "take float32, or train with config.model.normalize=True"
             )
-        self._dtype, largest = dtype, largest or 1.0
-        precision = {INT8: INT8, BIT: BINARY}.get(dtype, FLOAT32)
-        self._form = Form(precision, dimension, symmetric=largest if dtype == INT8 else None)
-        self.scale = largest / 127 if dtype == INT8 else None
+        if dtype == BIT and dimension % 8:
+            raise UserError(
+                f"config.handover.dtype=bit has 8 dimensions a byte, and embeddings have {dimension}: take int8, or "
+                "cut them to a multiple of 8 with config.encode.truncate"
+            )
+        self._dtype, self._factor = dtype, np.float32(127 / (largest or 1.0))
+        self.scale = (largest or 1.0) / 127 if dtype == INT8 else None
 
     def encode(self, vectors_NE: np.ndarray) -> np.ndarray:
         """The codes [N, S]; of bits eight a byte."""
-        return vectors_NE.astype(np.float16) if self._dtype == FLOAT16 else self._form.encode(vectors_NE)[0]
+        if self._dtype == INT8:
+            return np.clip(np.rint(vectors_NE * self._factor), -127, 127).astype(np.int8)
+        if self._dtype == BIT:
+            return np.packbits(vectors_NE > 0, axis=-1)
+        return vectors_NE.astype(np.float16) if self._dtype == FLOAT16 else vectors_NE
 
 
 def of_queries(dtype: str, queries_QE: np.ndarray) -> np.ndarray:

@@ -271,11 +271,7 @@ def write(
 
 
 def check_base(folder: Path, base: Path) -> None:
-    """Checks that an adapter stands on the weights that it was trained on, where it names their sums.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Checks that an adapter stands on the weights that it was trained on, where it names their sums."""
     metadata = tensor_files.metadata(folder / ADAPTER_WEIGHTS)
     known = {sum for name, sum in metadata.items() if name.startswith(_SUM)}
     weights = tensor_files.find(base) if known else []

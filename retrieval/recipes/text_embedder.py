@@ -86,7 +86,7 @@ class TextEmbedder:
         scores_P = np.empty(total, np.float32)
         for start in range(0, total, _PAIRS):
             part = slice(start, start + _PAIRS)
-            query_PE, document_PE = (rows.take(rows_P[part]) for rows, rows_P in zip(stored, sides))
+            query_PE, document_PE = (rows[rows_P[part]] for rows, rows_P in zip(stored, sides))
             scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
         return scores_P, (time.perf_counter() - began) / max(1, total)
 

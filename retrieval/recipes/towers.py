@@ -70,11 +70,10 @@ def form_of(config: ConfigDict, precision: str | None = None) -> Form:
     Raises:
       UserError: the dimensions do not fill whole bytes.
     """
-    model, stored = config.model, config.encode
+    model = config.model
     full = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     size = model.truncate_dim or full
-    form = Form(precision or stored.precision, size, full if size < full else None, model.normalize)
-    return dataclasses.replace(form, symmetric=stored.symmetric or None) if form.has_range else form
+    return Form(precision or config.encode.precision, size, full if size < full else None, model.normalize)
 
 
 def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:

@@ -1,7 +1,8 @@
 """BM25 over words: every (word, passage) weight is computed once, and a sparse matrix product adds them up per query.
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
-`search/words.py` says what a word is.
+`search/words.py` says what a word is. The kinds of index 'bm25' and 'bm25_also' are over a passage's title and text. A
+kind of one's own that indexes other words of a passage inherits from `Bm25Kind`.
 
 The package bm25s has the same weights, and is the tests' oracle. It is no replacement: it takes lists of words (190
 bytes a distinct word, ours 69; MS MARCO has 250 million), in which DeepCT's weight of 100 is a hundred words, and of
@@ -21,9 +22,11 @@ import scipy.sparse
 
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
+from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
 from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words
 
+WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")  # the fields that say what a word is
 MOST = (1 << 31) - 1  # times that a word of a passage can count
 _PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
@@ -206,6 +209,74 @@ class Bm25Index:
         """The vocabulary's numbers of each query's known words."""
         texts = self._parameters.words.of(queries)
         return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
+
+
+class Bm25Kind(IndexKind):
+    """A kind whose indexes are `Bm25Index`.
+
+    Attributes:
+      document: what is indexed of a passage, in words for a report.
+    """
+
+    of_words = True
+    options = ("index.bm25_k1", "index.bm25_b", *WORDS)
+    document = "title + text"
+
+    def text(self, passage: Passage) -> str:
+        """What is indexed (of ReQA: sentence and passage; the sentence alone flatters the rest)."""
+        return f"{passage.title} {passage.text}".strip()
+
+    def parameters(self, options: Options) -> tuple[float, float]:
+        """k1 and b."""
+        return options["index.bm25_k1"], options["index.bm25_b"]
+
+    def build(self, contents: Texts, options: Options) -> Bm25Index:
+        of = words_of(contents, options)
+        try:
+            texts = map(self.text, contents.passages())
+            return Bm25Index.build(texts, self.document, *self.parameters(options), of)
+        except UserError as error:
+            raise UserError(f"the collection '{contents.name}': {error}") from error
+
+    def load(self, folder: Path) -> Bm25Index:
+        return Bm25Index.load(folder)
+
+
+def words_of(contents: Texts, options: Options) -> Words:
+    """What counts as a word. With a vocabulary accents are folded as the towers do, or BM25 would be the weaker."""
+    accents = options["index.bm25_accents"]
+    folds = contents.folds_accents() if accents == "vocabulary" else accents == "fold"
+    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds)
+
+
+@register
+class Bm25(Bm25Kind):
+    """The usual baseline."""
+
+    name, title, system = "bm25", "BM25", "bm25"
+    options = (*Bm25Kind.options, "index.bm25_also")
+
+    def beside(self, options: Options) -> tuple[str, ...]:
+        return (Bm25Also.name,) if options["index.bm25_also"] else ()
+
+
+@register
+class Bm25Also(Bm25Kind):
+    """BM25 with a k1 and b of its own."""
+
+    name, title, system = "bm25_also", "second BM25", "bm25 (k1, b)"
+    options = ("index.bm25_also", *WORDS)
+
+    def check(self, options: Options) -> None:
+        if not options["index.bm25_also"]:
+            raise UserError("config.index.bm25_also=(): give the index bm25_also its k1 and b, such as 0.9,0.4")
+
+    def parameters(self, options: Options) -> tuple[float, float]:
+        k1, b = options["index.bm25_also"]
+        return k1, b
+
+    def system_of(self, index: Bm25Index) -> str:
+        return f"bm25 ({index.k1:g}, {index.b:g})"
 
 
 def _weights(

@@ -2,7 +2,8 @@
 
 NAME-00003-of-00012.npy            [rows, E], float32, or codes as `vector_codes` has them
 NAME-00003-of-00012.ids.json       the ids of the rows, in order; of a text with several rows they are neighbours
-NAME-00003-of-00012.clipped.json   where codes have ranges: how many values lie outside of these
+NAME-00003-of-00012.clipped.npy    where codes have ranges: how many values of each row lie outside of these
+NAME-00003-of-00012.keys.npy       of each row a hash of its tokens, 16 bytes; where the form says who made the vectors
 NAME-00003-of-00012.sums.json      the sums of these, as `sharded_map` has them
 NAME.json, NAME.ranges.npy         what the rows are, where `encode` was told; without these they are float32
 
@@ -12,13 +13,15 @@ batch ahead of the one whose result it takes, and a third writes the shard befor
 
 import bisect
 import functools
+import hashlib
 import itertools
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +32,8 @@ from retrieval.search import sharded_map, vector_codes
 from retrieval.search.text_batches import batches, enough, few, padded, rounded
 from retrieval.search.vector_codes import Form
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Embed = Callable[[np.ndarray], np.ndarray]
@@ -37,7 +42,17 @@ Embed = Callable[[np.ndarray], np.ndarray]
 # Batches that lie ready, and texts that are tokenised at once.
 _AHEAD, _CHUNK = 8, 1024
 _FEW = 32  # texts that are embedded as one batch
+_KEY = "S16"
 _REMEDY = "delete it and encode again"
+
+
+class Shard(NamedTuple):
+    """What a shard holds of its rows: ids, vectors as they are stored, keys, and how many values are clipped."""
+
+    ids: list[str]
+    stored_NS: np.ndarray
+    keys_N: np.ndarray | None = None
+    clipped_N: np.ndarray | None = None
 
 
 def encode(
@@ -53,6 +68,7 @@ def encode(
     longest: int,
     multiple: int = 1,
     form: Form | None = None,
+    older: Path | None = None,
 ) -> None:
     """Writes the embeddings of this host's shards below `folder`, as `sharded_map` says.
 
@@ -64,22 +80,47 @@ def encode(
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
       form: how the rows are stored, which is noted; by default as float32, of which nothing is noted.
+      older: a folder of vectors that were made before; those of the same tokens and in the same form are copied.
 
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
     """
 
-    batch_tokens = enough(batch_tokens, total, longest)
+    batch_tokens, reused, rows_made = enough(batch_tokens, total, longest), 0, 0
+    before = _Older.of(older, name, form) if older and form else None
 
-    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], np.ndarray]:
+    def make(members: Sequence[tuple[str, T]]) -> Shard:
+        nonlocal reused, rows_made
         ids: list[str] = []
-        return ids, encode_rows(_rows(members, tokens, ids), embed, batch_tokens, longest, multiple)
+        keys: list[bytes] = []
+        rows = _rows(members, tokens, ids, keys)
+        if before is None:
+            stored_NS, clipped_N = _coded(encode_rows(rows, embed, batch_tokens, longest, multiple), form)
+        else:
+            rows = list(rows)
+            places_N = before.places(keys)
+            new = [row for row, place in zip(rows, places_N) if place < 0]
+            of_new = encode_rows(new, embed, enough(batch_tokens, len(new), longest), longest, multiple)
+            stored_NS, clipped_N = before.with_new(places_N, *_coded(of_new, form))
+            reused, rows_made = reused + len(rows) - len(new), rows_made + len(rows)
+        return Shard(ids, stored_NS, np.array(keys, _KEY) if form and form.maker else None, clipped_N)
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
     if form and hosts.is_first():
         vector_codes.write(folder, name, form)
-    options = (form,) if form else ()
-    sharded_map.write_shards(paths, texts, total, shard_size, make, lambda path, made: write(path, *made, *options))
+    sharded_map.write_shards(paths, texts, total, shard_size, make, write)
+    if before:
+        _log.info(
+            "%s, %s, %s: reused %s of %s vectors",
+            *(folder.parent.name, folder.name, name, f"{reused:,}", f"{rows_made:,}"),
+        )
+
+
+def _coded(vectors_NE: np.ndarray, form: Form | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Vectors as they are stored, and how many values of each are clipped."""
+    if not (form and len(vectors_NE)):  # of no text not even the dimensions are known
+        return vectors_NE, None
+    return form.encode(vectors_NE), form.outside(vectors_NE) if form.has_range else None
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
@@ -90,48 +131,41 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
         sharded_map.copy(source / path.name, path)
 
 
-def write(path: Path, ids: Sequence[str], embeddings_NE: np.ndarray, form: Form | None = None) -> None:
+def write(path: Path, shard: Shard) -> None:
     """Writes the files of a shard."""
-    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
-    stored_NS = embeddings_NE
-    if form and len(ids):  # of no text not even the dimensions are known
-        stored_NS, clipped = form.encode(embeddings_NE)
-        if form.has_range:
-            files.write_json(_clipped_path(path), clipped)
-    with files.atomic(path) as temporary, temporary.open("wb") as file:
-        np.save(file, stored_NS, allow_pickle=False)
+    files.write_text(_ids_path(path), json.dumps(shard.ids, ensure_ascii=False))
+    files.write_array(path, shard.stored_NS)
+    if shard.keys_N is not None:
+        files.write_array(_keys_path(path), shard.keys_N)
+    if shard.clipped_N is not None:
+        files.write_array(_clipped_path(path), shard.clipped_N)
 
 
 def clipped(folder: Path, name: str) -> int | None:
-    """How many values of all rows of a name lay outside of the ranges of their codes; None where these have none.
-
-    Raises:
-      UserError: a shard is missing or damaged.
-    """
+    """How many values of all rows of a name lay outside of the ranges of their codes; None where these have none."""
     form = vector_codes.read(folder, name)
     if not (form and form.has_range):
         return None
-    whole = (path for path in _whole_paths(folder, name) if len(_read_ids(path)))
-    return sum(files.read_json(sharded_map.verify(_clipped_path(path), _REMEDY)) for path in whole)
+    whole = (_clipped_path(path) for path in _whole_paths(folder, name) if len(_read_ids(path)))
+    return sum(int(_read_shard(path).sum()) for path in whole)
 
 
 class StoredRows:
-    """The embeddings [N, E] of a name that `encode` has written, read when they are asked for; slices are arrays.
+    """The embeddings [N, E] of a name that `encode` has written, read when they are asked for.
+
+    Rows are asked for as a range, or as numbers [M] in any order; of these only their bytes are read.
 
     Attributes:
+      paths: the shards.
       form: how they are stored; None of what is not noted, which is float32.
       ends: 0, and the row behind the last one of each shard.
     """
 
     def __init__(self, folder: Path, name: str):
-        """Reads the ids of all shards.
-
-        Raises:
-          UserError: a shard is missing, or a list of ids or what is noted of the rows is damaged.
-        """
-        self._paths = _whole_paths(folder, name)
+        """Reads the ids of all shards."""
+        self.paths = _whole_paths(folder, name)
         self.form = vector_codes.read(folder, name)
-        self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self._paths), initial=0))
+        self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self.paths), initial=0))
         # Several devices of a host ask for rows of one shard, one after the other.
         self._shard = functools.lru_cache(1)(_read_shard)
         self._mapped = functools.cache(functools.partial(_read_shard, mapped=True))
@@ -143,60 +177,104 @@ class StoredRows:
 
     @functools.cached_property
     def _width(self) -> int:
-        return self._shard(self._paths[0]).shape[1]
+        return self._shard(self.paths[0]).shape[1]
 
     def __len__(self) -> int:
         return self.ends[-1]
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """The rows, float32.
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """The rows, float32."""
+        return self._read(rows, self.shape[1], np.dtype(np.float32), self.form.decode if self.form else np.asarray)
 
-        Raises:
-          UserError: a shard is damaged.
-        """
-        start, stop, _ = rows.indices(len(self))
-        result_NE = np.empty((max(stop - start, 0), self.shape[1]), np.float32)  # concatenated, it would be there twice
-        for first, part_NS in self._parts(start, stop):
-            decoded_NE = self.form.decode(part_NS) if self.form else part_NS
-            result_NE[first : first + len(part_NS)] = decoded_NE
-        return result_NE
-
-    def stored(self, rows: slice) -> np.ndarray:
+    def stored(self, rows: slice | np.ndarray) -> np.ndarray:
         """The rows [N, S] as the files have them."""
-        start, stop, _ = rows.indices(len(self))
-        parts = [part_NS for _, part_NS in self._parts(start, stop)]
-        return np.concatenate(parts) if parts else self._shard(self._paths[0])[:0]
+        width, dtype = (self.form.width, self.form.stored_type) if self.form else (self._width, np.dtype(np.float32))
+        return self._read(rows, width, dtype, np.asarray)
 
-    def take(self, rows_M: np.ndarray) -> np.ndarray:
-        """Some rows [M, E], float32, in any order; of the files only their bytes are read.
+    def _read(
+        self, rows: slice | np.ndarray, width: int, dtype: np.dtype, made: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            count, parts = max(stop - start, 0), self._range(start, stop)
+        else:
+            count, parts = len(rows), self._some(rows)
+        result = np.empty((count, width), dtype)  # concatenated, the parts would be there twice
+        for places, part_NS in parts:
+            result[places] = made(part_NS)
+        return result
 
-        Raises:
-          UserError: a shard is damaged.
-        """
-        result_ME = np.empty((len(rows_M), self.shape[1]), np.float32)
+    def _range(self, start: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """The rows of each shard in a range, as they are stored, and where in the range they are."""
+        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
+            first, end = self.ends[number], self.ends[number + 1]
+            part_NS = self._shard(self.paths[number])[max(start - first, 0) : min(stop, end) - first]
+            if len(part_NS):
+                begin = max(first - start, 0)
+                yield slice(begin, begin + len(part_NS)), part_NS
+
+    def _some(self, rows_M: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The rows of each shard among some, as they are stored, and which of these they are."""
         numbers_M = np.searchsorted(self.ends, rows_M, side="right") - 1
         for number in np.unique(numbers_M).tolist():
             here_M = numbers_M == number
-            part_NS = self._mapped(self._paths[number])[rows_M[here_M] - self.ends[number]]
-            result_ME[here_M] = self.form.decode(part_NS) if self.form else part_NS
-        return result_ME
+            yield here_M, self._mapped(self.paths[number])[rows_M[here_M] - self.ends[number]]
 
-    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """The rows of each shard in a range, as they are stored, and where in the range they begin."""
-        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
-            first, end = self.ends[number], self.ends[number + 1]
-            shard_NS = self._shard(self._paths[number])
-            part_NS = shard_NS[max(start - first, 0) : min(stop, end) - first]
-            if len(part_NS):
-                yield max(first - start, 0), part_NS
+
+class _Older:
+    """Vectors that were made before, by the keys of their rows."""
+
+    def __init__(self, rows: StoredRows):
+        """Reads the keys of all shards, and looks whether their vectors are whole."""
+        self._rows = rows
+        keys_N = np.concatenate([_read_shard(_keys_path(path)) for path in rows.paths])
+        self._order = np.argsort(keys_N, kind="stable")
+        self._sorted = keys_N[self._order]
+        for path in rows.paths:
+            sharded_map.verify(path, _REMEDY)
+        has_range = rows.form and rows.form.has_range
+        self._clipped_N = [_read_shard(_clipped_path(path)) for path in rows.paths] if has_range else []
+
+    @classmethod
+    def of(cls, folder: Path, name: str, form: Form) -> "_Older | None":
+        """Those of a folder, where they have this form; the log says so where they are damaged."""
+        if not vector_codes.path(folder, name).exists():
+            return None
+        try:
+            rows = StoredRows(folder, name)
+            return cls(rows) if form.is_like(rows.form) and len(rows) else None
+        except UserError as error:
+            _log.warning("nothing is reused: %s", error)
+            return None
+
+    def places(self, keys: Sequence[bytes]) -> np.ndarray:
+        """The older row of each key, -1 where there is none."""
+        keys_N = np.array(keys, _KEY)
+        at_N = np.minimum(np.searchsorted(self._sorted, keys_N), len(self._sorted) - 1)
+        return np.where(self._sorted[at_N] == keys_N, self._order[at_N], -1)
+
+    def with_new(
+        self, places_N: np.ndarray, new_MS: np.ndarray, clipped_M: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Stored vectors, and how many values of each are clipped: older ones, and in the other places new ones."""
+        is_old_N = places_N >= 0
+        stored_NS = self._rows.stored(places_N[is_old_N])
+        if not is_old_N.any():
+            return new_MS, clipped_M
+        result_NS = np.empty((len(places_N), stored_NS.shape[1]), stored_NS.dtype)
+        result_NS[is_old_N] = stored_NS
+        if not is_old_N.all():
+            result_NS[~is_old_N] = new_MS
+        if not self._clipped_N:
+            return result_NS, None
+        clipped_N = np.zeros(len(places_N), np.uint32)
+        clipped_N[is_old_N] = np.concatenate(self._clipped_N)[places_N[is_old_N]]
+        clipped_N[~is_old_N] = 0 if clipped_M is None else clipped_M
+        return result_NS, clipped_N
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
-    """All embeddings [N, E] of a name, and their ids.
-
-    Raises:
-      UserError: a shard is missing or damaged.
-    """
+    """All embeddings [N, E] of a name, and their ids."""
     return StoredRows(folder, name)[:], load_ids(folder, name)
 
 
@@ -207,11 +285,7 @@ def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
 
 
 def load_ids(folder: Path, name: str) -> list[str]:
-    """The ids that `load` gives, without the embeddings.
-
-    Raises:
-      UserError: a shard is missing, or a list of ids is damaged.
-    """
+    """The ids that `load` gives, without the embeddings."""
     return list(itertools.chain.from_iterable(map(_read_ids, _whole_paths(folder, name))))
 
 
@@ -276,8 +350,12 @@ def _ids_path(shard: Path) -> Path:
     return shard.with_suffix(".ids.json")
 
 
+def _keys_path(shard: Path) -> Path:
+    return shard.with_suffix(".keys.npy")
+
+
 def _clipped_path(shard: Path) -> Path:
-    return shard.with_suffix(".clipped.json")
+    return shard.with_suffix(".clipped.npy")
 
 
 def _read_ids(shard: Path) -> list[str]:
@@ -288,13 +366,19 @@ def _rows(
     members: Sequence[tuple[str, T]],
     tokens: Callable[[Sequence[T]], Sequence[Sequence[Sequence[int]]]],
     ids: list[str],
+    keys: list[bytes],
 ) -> Iterator[Sequence[int]]:
-    """The rows of a shard's texts; appends to `ids` that of each, some texts ahead."""
+    """The rows of a shard's texts; appends the id and the key of each, some texts ahead."""
     for start in range(0, len(members), _CHUNK):
         chunk = members[start : start + _CHUNK]
         for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
             ids += [id] * len(rows)
+            keys += map(_key, rows)
             yield from rows
+
+
+def _key(row: Sequence[int]) -> bytes:
+    return hashlib.blake2b(np.asarray(row, np.int32).tobytes(), digest_size=16).digest()
 
 
 def _embedded(embed: Embed, made: Iterable[tuple[list[int], np.ndarray]]) -> Iterator[tuple[list[int], np.ndarray]]:

@@ -1,5 +1,8 @@
 """Exact search: the candidates with the largest inner products, by matrix multiplication on every device of a mesh.
 
+The kind of index 'exact' compares embeddings as they are stored, and 'quantised' makes smaller codes of them. Neither
+saves anything.
+
 Of codes (`vector_codes`) the devices hold the codes, and a tile at a time is what these stand for.
 
 Each device holds an equal share of the rows and ranks it by itself; the best of all shares are gathered and ranked once
@@ -12,7 +15,7 @@ can hold a result; X is what is ranked.
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,8 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
 from retrieval.runtime import devices
-from retrieval.search.vector_codes import FLOAT32, Form, Packing, inner_products
+from retrieval.search.index_kind import EXACT, IndexKind, Options, register
+from retrieval.search.vector_codes import BINARY, FLOAT32, Codes, Form, Packing, Rows, inner_products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
 # while they are in a cache. On a CPU this pair is the fastest of 32 to 128 and 2,048 to 16,384.
@@ -71,7 +75,7 @@ class Layout:
         """Rows of a device."""
         return self.tiles * self.rows
 
-    def place(self, rows_NS: "Rows") -> jax.Array:
+    def place(self, rows_NS: Rows) -> jax.Array:
         """The rows and their padding on the devices; only the rows of this process's devices are read."""
         shape, sharding = (
             (self.mesh.size * self.share, rows_NS.shape[1]),
@@ -81,7 +85,7 @@ class Layout:
         parts = [self._share_of(rows_NS, index[0].start or 0, device) for device, index in indices.items() if index]
         return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
-    def _share_of(self, rows_NS: "Rows", start: int, device: Any) -> jax.Array:
+    def _share_of(self, rows_NS: Rows, start: int, device: Any) -> jax.Array:
         """The rows of a device, piece by piece: all at once they would be in memory twice."""
         share_PS = None
         for first in range(0, self.share, _PIECE):
@@ -97,17 +101,6 @@ class Layout:
             share_PS = _filled(share_PS, piece, first).block_until_ready()
         assert share_PS is not None, "every device has rows"
         return share_PS
-
-
-class Rows(Protocol):
-    """Rows [N, E], or codes [N, S], whose slices are arrays, such as those of a file that is read when asked for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
 
 
 class ExactIndex:
@@ -183,6 +176,41 @@ class ExactIndex:
         if not np.isfinite(scores_QK[:, :depth]).all():
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
         return scores_QK + constant_Q[:, None], rows_QK
+
+
+@register
+class Exact(IndexKind):
+    """Exact search."""
+
+    name, title, system = EXACT, "exact search", "dense"
+    is_saved = False
+
+    def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
+        form = getattr(contents, "form", None)
+        return ExactIndex(Codes(contents, form) if form else contents, mesh=mesh, form=form)
+
+
+@register
+class Quantised(IndexKind):
+    """Exact search over codes; the ranges that they need are those of all rows."""
+
+    name, title, system = "quantised", "quantised search", "dense (quantised)"
+    is_saved = False
+    options = ("index.precision", "index.binary_queries", "index.rescore")
+
+    def check(self, options: Options) -> None:
+        if options["index.binary_queries"] and options["index.precision"] != BINARY:
+            raise UserError(
+                f"config.index.binary_queries=True: config.index.precision={options['index.precision']} has no bits; "
+                f"set the first to False, or the second to {BINARY}"
+            )
+
+    def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
+        if isinstance(contents, np.ndarray):
+            contents = finite_embeddings(contents, "candidate")
+        form = Form(options["index.precision"], contents.shape[1])
+        form = form.calibrated_on(contents) if len(contents) else form
+        return ExactIndex(Codes(contents, form), mesh=mesh, form=form, bits=options["index.binary_queries"])
 
 
 def recall(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> float:

@@ -1,6 +1,6 @@
 """The kinds of index, which `config.index.words`, `config.index.dense` and `config.mine.system` name.
 
-A kind is one file of this package, or of a plugin: it overrides `build`, `load`, and what else differs.
+A kind is in a file of this package, or of a plugin: it overrides `build`, `load`, and what else differs.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -79,10 +79,9 @@ class IndexKind:
       title: what people call it.
       system: the name of its results in tables.
       of_words: whether it is built from `Texts`, not from embeddings.
-      is_saved: whether the stage `index` builds and saves it. Otherwise it is built when it is searched. One of words
-        is always saved.
-      spreads: whether `build` takes `StoredRows` too, whose rows are read when they are asked for, and as a third
-        argument a mesh, whose processes build the index together; only of embeddings that is not saved.
+      is_saved: whether the stage `index` builds and saves it. One of words is always saved. Otherwise it is built when
+        it is searched, of `StoredRows`, whose rows are read when they are asked for; and `build` takes as a third
+        argument a mesh, whose processes build it together.
       options: the fields of the config that its methods get, as dotted names.
     """
 
@@ -91,7 +90,6 @@ class IndexKind:
     system: str
     of_words: bool = False
     is_saved: bool = True
-    spreads: bool = False
     options: Sequence[str] = ()
 
     def available(self) -> bool:
@@ -155,22 +153,24 @@ def register(kind: type[IndexKind]) -> type[IndexKind]:
 
 
 class _Names(Collection[str]):
-    """The names of the kinds that are of words, or of those that are not, as they are registered now."""
+    """The names of the kinds that are of words, of those that are not, or of all, as they are registered now."""
 
-    def __init__(self, of_words: bool):
-        self._of_words = of_words
+    def __init__(self, *of_words: bool, more: Sequence[str] = ()):
+        self._of_words, self._more = of_words, more
 
     def __contains__(self, name: object) -> bool:
         return any(name == known for known in self)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, kind in INDEXES.items() if kind.of_words == self._of_words)
+        yield from (name for name, kind in INDEXES.items() if kind.of_words in self._of_words)
+        yield from self._more
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-DENSE, OF_WORDS = _Names(of_words=False), _Names(of_words=True)
+RANDOM = "random"  # candidates that `mine` draws by chance
+DENSE, OF_WORDS, MINED = _Names(False), _Names(True), _Names(True, False, more=[RANDOM])
 EXACT = "exact"  # against which others are measured, and which serves where another cannot
 
 

@@ -5,10 +5,12 @@ Any index serves: BM25 (Karpukhin et al. 2020, section 3.2) or the embeddings of
 TopK-MarginPos (Moreira et al. 2024, NV-Retriever). Shape letters: Q queries, K results, N candidates.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from retrieval.runtime import hashing
 
 
 class Rule(NamedTuple):
@@ -126,6 +128,20 @@ def mine(
         drawn.append(rows_K[chosen])
         scores.append(scores_K[chosen])
     return Drawn(drawn, scores, left_Q, rank_Q, **left_out)
+
+
+def at_random(candidates: int, seed: int) -> Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]:
+    """A search that draws candidates by chance: others for each query, the same for the same query and seed.
+
+    Scores are -1, -2 and so on.
+    """
+
+    def search(queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        randoms = (np.random.default_rng(hashing.number(f"{seed} {query}")) for query in queries)
+        rows_QK = np.stack([random.choice(candidates, min(k, candidates), replace=False) for random in randoms])
+        return np.broadcast_to(-np.arange(1, rows_QK.shape[1] + 1, dtype=np.float32), rows_QK.shape), rows_QK
+
+    return search
 
 
 def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from retrieval import extras
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
+from retrieval.search.index_kind import IndexKind, Options, register
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +137,23 @@ class ScannIndex:
         rows_QK[:, :wanted] = np.where(missing, -1, found.astype(np.int32))
         order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
         return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
+
+
+@register
+class Scann(IndexKind):
+    """ScaNN."""
+
+    name, title, system = "scann", "ScaNN", "dense (ScaNN)"
+    options = ("index.rescore",)
+
+    def available(self) -> bool:
+        return available()
+
+    def build(self, contents: np.ndarray, options: Options) -> ScannIndex:
+        return ScannIndex.build(contents, reorders=not options["index.rescore"])
+
+    def load(self, folder: Path) -> ScannIndex:
+        return ScannIndex.load(folder)
 
 
 def _check_assets(folder: Path) -> None:

@@ -62,18 +62,14 @@ def whole(folder: Path, name: str, suffix: str, remedy: str) -> list[Path]:
     Raises:
       UserError: one is missing.
     """
-    paths = sorted(folder.glob(f"{name}-*-of-*{suffix}"))
+    paths = sorted(folder.glob(f"{name}-*-of-?????{suffix}"))
     if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
         raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; {remedy}")
     return paths
 
 
 def verify(path: Path, remedy: str) -> Path:
-    """A file of a shard, once its sum is that of what was written.
-
-    Raises:
-      UserError: it is not.
-    """
+    """A file of a shard, once its sum is that of what was written."""
     sums = _sums(path, remedy)
     files.verify_checksums(path.parent, {path.name: sums.get(path.name, "")}, remedy)
     return path

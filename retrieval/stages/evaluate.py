@@ -23,7 +23,7 @@ from retrieval.recipes import held_out_questions
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import by_form, costs, fused, indexes, pod_search, rankings, run_files, searched, sets
+from retrieval.stages import costs, fused, indexes, pod_search, rankings, run_files, searched, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing
 from retrieval.stages.indexes import Together
@@ -121,7 +121,6 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         dense=run.config.evaluate.dense,
         step=(details(run, "train") or {}).get("step"),
         weight=run.config.fuse.dense_weight,
-        forms=by_form.forms_of(run.config),
     )
     encoded = details(run.holder("encode"), "encode") or {}
     systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))

@@ -166,7 +166,7 @@ def _asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.
             "them again"
         )
     rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
-    return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows.take(rows_Q)
+    return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows[rows_Q]
 
 
 def _stored(run: Run, collection: Collection) -> tuple[list[str], StoredRows, Callable[[], Sequence[Candidate]]]:

@@ -1,6 +1,5 @@
 """The indexes over a collection: which of them there are, and how they are opened."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError
-from retrieval.search import encoding, fusion, index_shards, row_views, side_by_side, windows
+from retrieval.search import encoding, fusion, index_shards, side_by_side, windows
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import (
     DENSE,
@@ -135,7 +134,7 @@ def build_dense(kind: IndexKind, collection: Collection, options: Options, syste
     folder = collection.embeddings(system)
     owners_W = windows.owners(encoding.load_ids(folder, "candidates"))  # the ids are gone before the index is there
     rows = StoredRows(folder, "candidates")
-    return finished(kind.build(rows if kind.spreads else rows[:], options), options, lambda: rows, owners_W)
+    return finished(kind.build(rows[:] if kind.is_saved else rows, options), options, lambda: rows, owners_W)
 
 
 def finished(index: Index, options: Options, rows: Callable[[], Any], owners_W: np.ndarray) -> Index:
@@ -147,7 +146,7 @@ def finished(index: Index, options: Options, rows: Callable[[], Any], owners_W: 
       owners_W: the candidate of each row.
     """
     if multiplier := options.get("index.rescore"):
-        index = Rescored(index, functools.partial(row_views.take, rows()), multiplier)
+        index = Rescored(index, rows().__getitem__, multiplier)
     return windows.over_candidates(index, owners_W)
 
 

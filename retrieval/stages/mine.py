@@ -26,7 +26,8 @@ from retrieval.recipes.initial_parameters import of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import open_trained
-from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
+from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
+from retrieval.search.mining import at_random
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import Collection, open_collection
 
@@ -35,7 +36,11 @@ _log = logging.getLogger(__name__)
 
 def read(system: str) -> list[str | Read]:
     """What the stage reads: of a run that trains later, what is searched is the base's."""
-    return ["prepare", "sets", *(Read(stage, earlier=True) for stage in needs(system))]
+    return ["prepare", "sets", *(Read(stage, earlier=True) for stage in _needs(system))]
+
+
+def _needs(system: str) -> tuple[str, ...]:
+    return () if system == RANDOM else needs(system)
 
 
 def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
@@ -53,25 +58,29 @@ def mine(run: Run) -> dict[str, Any]:
       UserError: the index is over other candidates, or leaves no negative and `pairs.keep_lone` is off.
     """
     config, source, name = run.config, run.before("mine"), held_out_questions.divided_set(run)
-    kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config.mine, config.split.seed)
-    file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(kind.name)[-1])
+    system, mining = config.mine.system, hard_negatives.mining_of(config.mine, config.split.seed)
+    searched_stage = (_needs(system) or ("sets",))[-1]
+    file, searched = run.sets / name / "corpus.jsonl", source.holder(searched_stage)
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(
             f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
             "same config.sets"
         )
     with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
-        texts = [question.text for question in questions]
-        queries = texts if kind.of_words else embedded(source, name, texts)
-        options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-        search = open_search(kind, open_collection(source, name), options_of)
+        queries: Any = [question.text for question in questions]
+        if system == RANDOM:
+            search = at_random(len(candidates), config.split.seed)
+        else:
+            options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
+            search = open_search(INDEXES[system], open_collection(source, name), options_of)
+            queries = queries if INDEXES[system].of_words else embedded(source, name, queries)
         mined = hard_negatives.mine(mining, questions, candidates, search, queries, keeps_lone=config.pairs.keep_lone)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:
                 for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
                     lines.write(_line(example))
-            provenance = _provenance(source, needs(kind.name)[-1], kind, config) | mined.counts
+            provenance = _provenance(source, searched_stage, config) | mined.counts
             files.write_json(temporary / "provenance.json", provenance)
     _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
     return provenance
@@ -80,6 +89,8 @@ def mine(run: Run) -> dict[str, Any]:
 def check_index(run: Run) -> None:
     """Checks that a stage before `mine`, or the base, makes what is searched."""
     system, source = run.config.mine.system, run.before("mine")
+    if system == RANDOM:
+        return
     kind = INDEXES.find(system, "config.mine.system")
     for need in needs(system):
         holder = source.holder(need)
@@ -175,14 +186,14 @@ def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
 
 
-def _provenance(source: Run, stage: str, kind: IndexKind, config: ConfigDict) -> dict[str, Any]:
+def _provenance(source: Run, stage: str, config: ConfigDict) -> dict[str, Any]:
     """What was searched, and what was made of the results; `stage` of `source` made it."""
     rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")}
     return {
-        "system": kind.name,
+        "system": config.mine.system,
         "run": source.holder(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
-        "step": None if kind.of_words else details(source, "train")["step"],
+        "step": details(source, "train")["step"] if "train" in _needs(config.mine.system) else None,
         "rule": rule | {"seed": config.split.seed},
     }
 

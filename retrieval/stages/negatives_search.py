@@ -169,7 +169,7 @@ class Index:
 
     def of_pairs(self, queries: Sequence[int], documents: Sequence[int]) -> np.ndarray:
         """The scores of queries with the documents beside them."""
-        query_PE, document_PE = self._queries.take(np.asarray(queries)), self._documents.take(np.asarray(documents))
+        query_PE, document_PE = self._queries[np.asarray(queries)], self._documents[np.asarray(documents)]
         return np.einsum("pe,pe->p", query_PE, document_PE)
 
 

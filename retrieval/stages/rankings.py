@@ -12,13 +12,12 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stages import by_form, costs, indexes, run_files
-from retrieval.stages.by_form import Forms
+from retrieval.stages import costs, indexes, run_files
 from retrieval.stages.collection import BASELINES, TRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
 
-_EMBEDDED = "candidates-*.npy"  # the files of embeddings
+_EMBEDDED = "candidates-*-of-?????.npy"  # the files of embeddings
 
 Among = Callable[[int, np.ndarray], np.ndarray]
 
@@ -89,7 +88,6 @@ class Search(NamedTuple):
       dense: names of further kinds of index of embeddings. They are built now, and not saved.
       step: of training; None where nothing was trained.
       weight: of the dense list in the hybrid, where no validation questions choose it.
-      forms: in which the embeddings are searched besides.
       encoding: what the report says of how dear an embedding is.
     """
 
@@ -99,7 +97,6 @@ class Search(NamedTuple):
     dense: Sequence[str] = ()
     step: int | None = None
     weight: float = fusion.DENSE_WEIGHT
-    forms: Forms = Forms((), (), 0)
     encoding: Mapping[str, Any] = {}
 
 
@@ -169,10 +166,6 @@ def _rank(
     for kind in (*indexes.dense_kinds_of(collection), *built):
         ranking = ask_dense(kind, step=searched.step)
         yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
-    for form in by_form.searched(collection, searched.forms):
-        told = {**searched.encoding, **form.notes}
-        ranking = ask(form.system, form.index, form.queries_QE, on_validation=None, notes=told)
-        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows), step=searched.step)
     if first:
         yield _hybrid(first, dense, validation.golds if validation else (), depth, searched.weight)
 

@@ -13,7 +13,7 @@ from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stages import by_form, costs
+from retrieval.stages import costs
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ def write_report(run: Run) -> None:
     searched = details(run, "maxsim") or {}
     tables = [
         costs.table((evaluated or {}) | searched, results, folders),
-        by_form.table(evaluated or {}, results),
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
         _token_vectors(details(run, "tokens") or {}),

@@ -13,8 +13,7 @@ from pathlib import Path
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.search import passage_files
-from retrieval.search.bm25 import MOST, Bm25Index
-from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
+from retrieval.search.bm25 import MOST, WORDS, Bm25Index, Bm25Kind, words_of
 from retrieval.search.index_kind import Options, Texts, register
 
 _NEEDED = 'a line such as {"_id": "d7", "frequencies": {"bomb": 6}} is needed'
@@ -44,7 +43,7 @@ class DeepCt(Bm25Kind):
             if any(passage != passages[0] for passage in passages):
                 raise UserError(f"{path}: passage '{id}' has {len(passages)} lines that differ; keep one")
         frequencies = [weighted[id][0] if weighted[id] else {} for id in passage_files.ids(contents)]
-        settings = (f"weighted words ({counts})", *self.parameters(options), words(contents, options))
+        settings = (f"weighted words ({counts})", *self.parameters(options), words_of(contents, options))
         try:
             return Bm25Index.from_frequencies(frequencies, *settings)
         except UserError as error:

@@ -14,8 +14,7 @@ from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.search.mining import Rule
-from retrieval.search.random_kind import RandomIndex
+from retrieval.search.mining import Rule, at_random
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.mined_negatives import Layout, NegativesRefresh, check_left
@@ -51,10 +50,10 @@ class QuadrupletsRefresh(NegativesRefresh):
     ) -> Write:
         """As `NegativesRefresh.writer`."""
         count = mining.rule.count
-        at_random = mining._replace(rule=Rule(count, first=1, last=count))
+        of_simple = mining._replace(rule=Rule(count, first=1, last=count))
         texts = [question.text for question in questions]
-        search = RandomIndex(len(candidates), mining.seed + given.version).search
-        simple = hard_negatives.mine(at_random, questions, candidates, search, texts, given.version)
+        search = at_random(len(candidates), mining.seed + given.version)
+        simple = hard_negatives.mine(of_simple, questions, candidates, search, texts, given.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
         check_left(questions, rows, layout, mining.answers)
         counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}

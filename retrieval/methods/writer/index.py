@@ -6,8 +6,7 @@ from pathlib import Path
 from retrieval.errors import UserError
 from retrieval.methods.writer.examples import read
 from retrieval.search import passage_files
-from retrieval.search.bm25 import Bm25Index
-from retrieval.search.bm25_kind import Bm25Kind, words
+from retrieval.search.bm25 import Bm25Index, Bm25Kind, words_of
 from retrieval.search.index_kind import Options, Texts, register
 
 
@@ -45,7 +44,7 @@ class Doc2Query(Bm25Kind):
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
         document = f"title + text + up to {most} written queries ({counts}{left_out})"
-        return Bm25Index.build(texts, document, *self.parameters(options), words(contents, options))
+        return Bm25Index.build(texts, document, *self.parameters(options), words_of(contents, options))
 
 
 def _threshold(path: Path, share: float) -> tuple[float | None, str]:
