@@ -1,6 +1,7 @@
 """Encoding: rows in their order whatever the batches, the same files after a kill and from several processes."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.search import encoding, sharded_map
+from retrieval.search.vector_codes import Form
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import Collection, repeated
 
@@ -207,7 +209,7 @@ def test_a_flipped_bit_is_named_and_the_shard_made_again(tmp_path, caplog, endin
     stored = encoding.StoredRows(tmp_path, "candidates") if ending == "npy" else None
     if stored:
         with pytest.raises(UserError, match=rf"{damaged}: damaged"):
-            stored.take(np.array([0, 41]))
+            stored[np.array([0, 41])]
     embed = Embed()
     write(tmp_path, embed)
     assert contents(tmp_path) == whole and sum((ids[:, 0] >= 0).sum() for ids in embed.batches) == 40
@@ -224,6 +226,56 @@ def test_missing_shards_and_sums_are_named(tmp_path):
         encoding.load(tmp_path, "candidates")
 
 
+def encoded(folder, texts, embed, older=None, form=None):
+    form = form or Form("float32", 3, maker="one")
+    settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=8, form=form, older=older)
+    encoding.encode(folder, "candidates", zip(map(str, range(101)), texts), 101, one_row, embed, **settings)
+    return folder
+
+
+CHANGED = [TEXTS[-1], [7, 7], *TEXTS[:60], [8], *TEXTS[60:98]]  # all have other places, and two are new
+INT8 = Form("int8", 3, maker="one", ranges_2E=np.array([[0, 1, 1], [3000, 60, 98]], np.float32))
+
+
+@pytest.mark.parametrize("form", [None, INT8], ids=["float32", "int8"])
+@pytest.mark.parametrize("stop", [0, 1, 2, None])
+def test_changed_texts_alone_are_encoded(tmp_path, caplog, form, stop, monkeypatch):
+    older = encoded(tmp_path / "older", TEXTS, Embed(), form=form)
+    fresh = contents(encoded(tmp_path / "fresh", CHANGED, Embed(), form=form))
+    embed, write, written = Embed(), encoding.write, itertools.count()
+
+    def killed(*shard):
+        if next(written) == stop:
+            raise KeyboardInterrupt
+        write(*shard)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(encoding, "write", killed)
+        encoded(tmp_path / "new", CHANGED, embed, older, form)
+    found = contents(encoded(tmp_path / "new", CHANGED, embed, older, form))
+    assert found == fresh and any("clipped" in name for name in found) == (form is INT8)
+    rows = {tuple(row[row >= 0].tolist()) for ids in embed.batches for row in ids if row[0] >= 0}
+    assert rows == {(7, 7), (8,)}
+    if stop is None:
+        assert "reused 99 of 101 vectors" in caplog.text
+
+
+@pytest.mark.parametrize("change", ["maker", "precision", "ranges_2E", "flipped vector", "flipped keys"])
+def test_other_or_damaged_vectors_are_not_reused(tmp_path, caplog, change):
+    older = encoded(tmp_path / "older", TEXTS, Embed(), form=INT8)
+    others = {"maker": "two", "precision": "bfloat16", "ranges_2E": INT8.ranges_2E * 2}
+    form = dataclasses.replace(INT8, **{change: others[change]}) if change in others else INT8
+    if change not in others:
+        damaged = f"candidates-00001-of-00003.{'npy' if 'vector' in change else 'keys.npy'}"
+        flip(older / damaged)
+    embed = Embed()
+    found = contents(encoded(tmp_path / "new", TEXTS, embed, older, form))
+    assert found == contents(encoded(tmp_path / "fresh", TEXTS, Embed(), form=form))
+    assert sum((ids[:, 0] >= 0).sum() for ids in embed.batches) == 101
+    if change not in others:
+        assert f"nothing is reused: {older / damaged}" in caplog.text
+
+
 def test_embeddings_that_are_not_finite_are_refused(tmp_path):
     with pytest.raises(UserError, match="not finite"):
         run(tmp_path, lambda ids: np.full((len(ids), 3), np.nan))
@@ -232,7 +284,7 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path):
 def test_copied_shards_are_a_processs_own_and_stay(tmp_path):
     run(tmp_path / "one", Embed())
     kept = tmp_path / "two" / "candidates-00001-of-00003.npy"
-    encoding.write(kept, ["is there"], np.ones((1, 3)))
+    encoding.write(kept, encoding.Shard(["is there"], np.ones((1, 3))))
     sharded_map.seal(kept)
     mine = contents(tmp_path / "two")
     (tmp_path / "two" / ".tmp-7-candidates-00000-of-00003.npy").write_bytes(b"half")

@@ -27,7 +27,7 @@ from retrieval.pipeline.records import (
     stands_on,
     write_record,
 )
-from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Stage
+from retrieval.pipeline.stage import OLDER, SEALED, STAGES, Fixed, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.runtime import artefacts, hosts
 from retrieval.training import checkpoint
@@ -190,8 +190,7 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
             f"--workdir, or delete {run.place} to start afresh"
         )
     if not (same and good):  # nobody knows what is there without a record, either
-        for path in stage.writes:
-            files.remove(run.folder / path)
+        _make_way(run, stage, is_whole=bool(before and before["done"] and good))
     record = {"inputs": inputs, "stands_on": stands_on(run, name), "files": read, "done": False}
     if before and before["done"] and goes_further:
         record["before"] = before["details"]
@@ -199,6 +198,16 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
         record |= {key: before[key] for key in ("before", "planned") if key in before}
     write_record(run, name, record)
     return record
+
+
+def _make_way(run: WorkDirectory, stage: Stage, is_whole: bool) -> None:
+    """Deletes what a stage has written; what it made whole stays as older where the stage reuses it."""
+    for path in stage.writes:
+        if stage.reuses and is_whole and (run.folder / path).exists():
+            files.remove(run.folder / OLDER / path)
+            (run.folder / OLDER / path).parent.mkdir(parents=True, exist_ok=True)
+            (run.folder / path).rename(run.folder / OLDER / path)
+        files.remove(run.folder / path)
 
 
 def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str, Any]]) -> str:
@@ -259,6 +268,8 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
     sealed = _sealed(run, stage, record["details"])
     outputs = files.checksums(run.folder, [*_loose_files(run, stage, sealed), *(at / files.MANIFEST for at in sealed)])
     write_record(run, name, {**record, "outputs": outputs, "noted": sums})
+    if stage.reuses:
+        files.remove(run.folder / OLDER)
 
 
 def _sealed(run: WorkDirectory, stage: Stage, details: Any) -> list[Path]:

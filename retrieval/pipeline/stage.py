@@ -68,6 +68,7 @@ class Stage:
       writes: what it writes below the work directory for other stages. It is deleted before the stage runs on other
         inputs; the record keeps the SHA-256 of these files, which are verified before another stage reads them.
       leaves: what else it writes there, which no stage reads. The record keeps the sums of reports and of lines.
+      reuses: whether what it wrote last lies in `OLDER` while it runs anew, for it copies what is still right.
       exchanged: those of `leaves` that the hosts of a pod read of each other's.
       files: those from outside of the work directory that it reads.
       fetch: copies down what it reads of other work directories than those of the chain, where these are on a store.
@@ -84,6 +85,7 @@ class Stage:
     reads: Reads | Callable[[ConfigDict], Reads] = ()
     writes: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
+    reuses: bool = False
     exchanged: tuple[str, ...] = ()
     files: Callable[[Any], Sequence[Path]] = lambda run: ()
     fetch: Callable[[Any], None] = lambda run: None
@@ -104,6 +106,7 @@ class Stage:
 
 
 SEALED = "sealed"
+OLDER = "older"  # the folder below the work directory
 
 STAGES: Table[Stage] = Table("stage", "retrieval.stages", "stage")
 

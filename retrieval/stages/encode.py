@@ -1,20 +1,23 @@
 """The stage `encode`: texts to embeddings."""
 
+import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.pipeline.stage import OLDER, STAGES, Read, Stage
 from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
@@ -43,101 +46,169 @@ _OUTSIDE = "values outside of the ranges"
 
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the baselines."""
-    vocabulary = run.load_vocabulary()
-    config = of_towers(run)
+    vocabulary, config, items = run.load_vocabulary(), of_towers(run), collections(run)
     mesh = local_mesh(config)  # every host has shards of its own
-    items, counts = collections(run), {}
     configs = {item.name: _with_prompts_of(item.name, config, vocabulary) for item in items}
     # Prompts that are not pooled end in different places, and these are a part of the program.
     embedders = {tuple(own.model.pool_from): own for own in configs.values()}
     embedders = {places: Embedder(own, vocabulary, mesh) for places, own in embedders.items()}
-    same = repeated(items)
+    same, counts = repeated(items), {}
+    for system, towers in _systems(run, config, vocabulary).items():
+        params = parameters_of(towers())
+        for item in items:
+            if item.name == CORPUS and system in BASELINES:
+                continue
+            own = configs[item.name]
+            encoder = _Encoder(run, item, system, own, vocabulary, embedders[tuple(own.model.pool_from)], params)
+            if item.name != CORPUS:
+                counts |= encoder.write_queries()
+            first = same.get(item.name)
+            has_prompt = first and configs[first.name].data.document_prefix != own.data.document_prefix
+            counts |= encoder.write_candidates(None if has_prompt else first)
+    return counts
+
+
+def _systems(run: Run, config: ConfigDict, vocabulary: Vocabulary) -> dict[str, Callable[[], Any]]:
+    """What gives the towers of each system."""
     systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
     if run.config.encode.untrained:
         systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
     if run.config.encode.start:
         systems[START] = lambda: initial_parameters.load_start(run, config, len(vocabulary))
-    sizes = {"shard_size": config.encode.shard_size, "batch_tokens": config.encode.batch_tokens}
-    options = {**sizes, "longest": longest_text(config), "multiple": mesh.size}
-    of_queries, of_candidates = form_of(config, FLOAT32), form_of(config)
+    return systems
 
-    def write_queries(
-        folder: Path, kind: str, queries: Mapping[str, str], own: ConfigDict, embed: encoding.Embed
-    ) -> None:
+
+class _Encoder:
+    """Encodes the texts of a collection by one system."""
+
+    def __init__(
+        self,
+        run: Run,
+        item: Collection,
+        system: str,
+        config: ConfigDict,
+        vocabulary: Vocabulary,
+        embedder: Embedder,
+        params: Any,
+    ):
+        """Args:
+        config: has the prompts of the collection.
+        params: of the system's towers.
+        """
+        self._run, self._item, self._system = run, item, system
+        self._config, self._vocabulary = config, vocabulary
+        self._embed_queries, self._embed_documents = embedder.queries(params), embedder.documents(params)
+        self._folder = item.embeddings(system)
+        self._maker = _maker(run, config, vocabulary, system)
+        self._older = _older(run, self._folder, self._maker)
+        self._windows = functools.partial(candidate_windows, config, vocabulary)
+        self._sizes = {"longest": longest_text(config), "multiple": local_mesh(config).size}
+        self._sizes["batch_tokens"] = config.encode.batch_tokens
+
+    def write_queries(self) -> dict[str, Any]:
+        """Writes those of the set, and by the trained towers of validation; returns what a text costs."""
+        queries = beir.read_queries(self._run.sets / self._item.name / "queries.jsonl")
+        self._write_queries("queries", queries)
+        if self._system != TRAINED:
+            return {}
+        if self._item.name == held_out_questions.split_set(self._run):
+            self._write_queries("validation", held_out_questions.validation(self._run)[0])
+        return {costs.of_set(self._item.name): self._operations(list(queries.values()))}
+
+    def write_candidates(self, first: Collection | None) -> dict[str, Any]:
+        """Writes those of the collection; returns counts.
+
+        Args:
+          first: a collection with the same candidates and prompt that is encoded already.
+        """
+        name, shard_size = self._item.name, self._config.encode.shard_size
+        total, form = sum(1 for _ in self._item.candidates()), self._form()
+        counts = {f"{name}, {self._system}": total}
+        if first:
+            _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
+            encoding.copy(first.embeddings(self._system), self._folder, "candidates", total, shard_size)
+        else:  # they are read as they are encoded: a collection may be larger than the memory
+            texts = ((item.id, item) for item in self._item.candidates())
+            form = self._calibrated(form, total)
+            self._write("candidates", texts, total, self._windows, self._embed_documents, form)
+        if form.has_range:
+            clipped = hosts.on_first(functools.partial(encoding.clipped, self._folder, "candidates"))
+            counts[f"{name}, {self._system}, {_OUTSIDE}"] = clipped
+            _log.info("%s, %s: %s %s of %s", name, self._system, f"{clipped:,}", _OUTSIDE, form.precision)
+        return counts
+
+    def _write_queries(self, kind: str, queries: Mapping[str, str]) -> None:
         def rows_of(texts: Sequence[str]) -> list[list[list[int]]]:
-            return [[ids] for ids in query_tokens(own, vocabulary, texts)]
+            return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
 
-        encoding.encode(folder, kind, queries.items(), len(queries), rows_of, embed, form=of_queries, **options)
+        form = self._form(FLOAT32)
+        self._write(kind, queries.items(), len(queries), rows_of, self._embed_queries, form)
 
-    def embed_some(collection: Collection, total: int, own: ConfigDict, embed: encoding.Embed) -> np.ndarray:
-        some = itertools.islice(collection.candidates(), 0, None, -(-total // config.encode.calibrate))
-        rows = (row for each in some for row in candidate_windows(own, vocabulary, [each])[0])
-        return encoding.encode_rows(rows, embed, config.encode.batch_tokens, longest_text(config), mesh.size)
+    def _write(
+        self, kind: str, texts: Iterable[tuple[str, Any]], total: int, rows_of: Any, embed: encoding.Embed, form: Form
+    ) -> None:
+        options = {**self._sizes, "shard_size": self._config.encode.shard_size, "form": form, "older": self._older}
+        encoding.encode(self._folder, kind, texts, total, rows_of, embed, **options)
 
-    for system, towers in systems.items():
-        params = parameters_of(towers())
-        for collection in items:
-            name, folder = collection.name, collection.embeddings(system)
-            own = configs[name]
-            embedder = embedders[tuple(own.model.pool_from)]
-            if name == CORPUS and system in BASELINES:
-                continue
-            if name != CORPUS:
-                queries = beir.read_queries(run.sets / name / "queries.jsonl")
-                write_queries(folder, "queries", queries, own, embedder.queries(params))
-            if system == TRAINED and name != CORPUS:
-                counts[costs.of_set(name)] = _operations(own, vocabulary, collection, list(queries.values()))
-            if system == TRAINED and name == held_out_questions.split_set(run):
-                held_out = held_out_questions.validation(run)[0]
-                write_queries(folder, "validation", held_out, own, embedder.queries(params))
-            counts[f"{name}, {system}"] = total = sum(1 for _ in collection.candidates())
-            first = same.get(name)
-            if first and configs[first.name].data.document_prefix == own.data.document_prefix:
-                _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
-                encoding.copy(first.embeddings(system), folder, "candidates", total, config.encode.shard_size)
-            else:  # they are read as they are encoded: a collection may be larger than the memory
-                texts = ((item.id, item) for item in collection.candidates())
-                documents = embedder.documents(params)
-                windows_of = functools.partial(candidate_windows, own, vocabulary)
-                form = _calibrated(
-                    of_candidates, folder, functools.partial(embed_some, collection, total, own, documents)
-                )
-                encoding.encode(folder, "candidates", texts, total, windows_of, documents, form=form, **options)
-            if of_candidates.has_range:
-                clipped = hosts.on_first(functools.partial(encoding.clipped, folder, "candidates"))
-                counts[f"{name}, {system}, {_OUTSIDE}"] = clipped
-                _log.info("%s, %s: %s %s of %s", name, system, f"{clipped:,}", _OUTSIDE, of_candidates.precision)
-    return counts
+    def _form(self, precision: str | None = None) -> Form:
+        return dataclasses.replace(form_of(self._config, precision), maker=self._maker)
 
+    def _calibrated(self, form: Form, total: int) -> Form:
+        """The form of candidates; where it needs ranges, these are of some of them, as a pod's first host has them.
 
-def _operations(config: ConfigDict, vocabulary: Vocabulary, of: Collection, queries: Sequence[str]) -> dict[str, float]:
-    """The operations to encode a query and a passage of a set."""
-    asked = query_tokens(config, vocabulary, encoding_cost.some(queries, len(queries)))
-    total = sum(1 for _ in of.candidates())
-    windows = candidate_windows(config, vocabulary, encoding_cost.some(of.candidates(), total))
-    count = functools.partial(encoding_cost.operations, config, len(vocabulary), build=towers_of)
-    return {
-        costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in asked]),
-        costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
-    }
+        They stay those that the stage had before it was cut off, and those of the vectors that are reused.
+        """
+        if not form.needs_ranges:
+            return form
+
+        def ranges() -> list[list[float]]:
+            for folder in filter(None, (self._folder, self._older)):
+                if (there := vector_codes.read(folder, "candidates")) and there.ranges_2E is not None:
+                    return there.ranges_2E.tolist()
+            some = itertools.islice(self._item.candidates(), 0, None, -(-total // self._config.encode.calibrate))
+            rows = (row for each in some for row in self._windows([each])[0])
+            return vector_codes.ranges_of(encoding.encode_rows(rows, self._embed_documents, **self._sizes)).tolist()
+
+        return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32))
+
+    def _operations(self, queries: Sequence[str]) -> dict[str, float]:
+        """The operations to encode a query and a passage of the set."""
+        asked = query_tokens(self._config, self._vocabulary, encoding_cost.some(queries, len(queries)))
+        total = sum(1 for _ in self._item.candidates())
+        windows = self._windows(encoding_cost.some(self._item.candidates(), total))
+        count = functools.partial(encoding_cost.operations, self._config, len(self._vocabulary), build=towers_of)
+        return {
+            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in asked]),
+            costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
+        }
 
 
-def _calibrated(form: Form, folder: Path, embed_some: Callable[[], np.ndarray]) -> Form:
-    """The form of candidates; where it needs ranges, these are of some of them, in a pod as the first host has them.
+def _maker(run: Run, config: ConfigDict, vocabulary: Vocabulary, system: str) -> str:
+    """What decides a vector besides its tokens, as a hash: the towers, and how they read texts."""
+    record = records.read_record(run, "train") or {"inputs": {}}
+    model = [
+        records.identity(record),
+        (record.get("details") or {}).get("step"),
+        *(file["sum"] for file in record.get("files", [])),
+    ]
+    read = [config.model.to_dict(), config.seed, *(config.data[name] for name in TEXT_FIELDS)]
+    return files.fingerprint([system, model, vocabulary.fingerprint, read])
 
-    Args:
-      folder: has the ranges already where the stage was cut off.
-      embed_some: gives embeddings of the candidates that count.
-    """
-    if not form.needs_ranges:
-        return form
 
-    def ranges() -> list[list[float]]:
-        there = vector_codes.read(folder, "candidates")
-        found_2E = there.ranges_2E if there else None
-        return (vector_codes.ranges_of(embed_some()) if found_2E is None else found_2E).tolist()
-
-    return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32))
+def _older(run: Run, folder: Path, maker: str) -> Path | None:
+    """Where vectors by the same maker are that were made before: by this run, or by one that it stands on."""
+    below = folder.relative_to(run.folder)
+    for place in (run.folder / OLDER / below, *(base.folder / below for base in run.chain[1:])):
+        try:
+            form = vector_codes.read(place, "candidates")
+        except UserError as error:
+            _log.warning("nothing is reused: %s", error)
+            continue
+        if form and form.maker == maker:
+            return place
+        if form:
+            _log.info("%s: of another model, length or prompt: nothing is reused", place)
+    return None
 
 
 def check_form(run: Run) -> None:
@@ -201,6 +272,7 @@ STAGES.register(
         files=Run.vocabulary_inputs,
         fetch=fetch,
         writes=("embeddings",),
+        reuses=True,
         everywhere=True,
     ),
 )
