@@ -16,7 +16,8 @@ from support import tiny
 
 from retrieval import files
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import json_array, pair_shards
+from retrieval.data.labelled import json_array
+from retrieval.data.shards import tfrecords
 from retrieval.errors import UserError
 from retrieval.libraries import figures
 from retrieval.parsing import foreign_json, text_files
@@ -65,7 +66,7 @@ def save_array(path):
 WRITERS = {
     "text": lambda path: path.write_text("a" * 100_000),
     "array": save_array,
-    "records": lambda path: pair_shards.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
+    "records": lambda path: tfrecords.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
     "plot": lambda path: figures.Figure().savefig(path, format="png"),
 }
 

@@ -10,7 +10,7 @@ from support.tiny import execute
 
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
-from retrieval.data.labelled import known_positives
+from retrieval.data.labelled import pair_shards
 from retrieval.data.tokenizers.template import Template
 from retrieval.libraries import tf
 from retrieval.pipeline import preflight
@@ -130,7 +130,7 @@ def record(simple, count=5):
     [(2, {11, 12}, {13, 14, 15}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)],
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
-    known_positives.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
+    pair_shards.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
     specials = Specials(Template((1,), (2,), (2,)), 3, 0, 0)
     make = TASKS["quadruplets"].maker(Given(None, specials, {}, {"quadruplets": 1.0}, tmp_path))
     lengths = {"query": 5, "document": 6, "document_id": 3}

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -37,40 +37,43 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     Raises:
       UserError: a file is not what its format says.
     """
-    if of_sources := sources.configs_of(run.config):
+    config = run.config
+    if of_sources := sources.configs_of(config):
         with contextlib.ExitStack() as stack:
-            found = {name: stack.enter_context(_source(name, own, folder, every)) for name, own in of_sources.items()}
-            merged = MergedGroups(found, run.config.split.seed)
+            opened = {}
+            for name, own in of_sources.items():
+                with sources.naming(name):
+                    opened[name] = stack.enter_context(_opened(own, folder, every))
+            merged = MergedGroups(opened, config.split.seed)
             yield merged, merged.counts
         return
-    config, divides = run.config, run.training.exists()
+    divides = run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
-    paths = labelled_format.files(config.pairs.files)
-    pool = sys.maxsize if every or are_apart(config) else config.pairs.pool  # each keeps so many where they are apart
-    if divides and run.negatives.exists():  # all that were mined
-        pool = max(pool, run.holder("mine").config.mine.negatives)
-    with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):
-        yield groups.without(*_LEFT_OUT), counts
+    has_mined = divides and run.negatives.exists()
+    least = run.holder("mine").config.mine.negatives if has_mined else 0  # all that were mined
+    with _opened(config, folder, every, least, of_set) as opened:
+        yield opened
 
 
 @contextlib.contextmanager
-def _source(name: str, config: ConfigDict, folder: Path, every: bool) -> Iterator[SourceGroups]:
-    pool = sys.maxsize if every or are_apart(config) else config.pairs.pool
-    paths = labelled_format.files(config.pairs.files)
-    with contextlib.ExitStack() as stack:
-        with sources.naming(name):
-            groups, counts = stack.enter_context(labelled_format.grouped(paths, settings(config), folder, pool))
+def _opened(
+    config: ConfigDict, folder: Path, every: bool, least: int = 0, more: Iterable[Example] = ()
+) -> Iterator[SourceGroups]:
+    """The examples of one source, or of the config where it has none, and `more`."""
+    pool = sys.maxsize if every or are_apart(config) else config.pairs.pool  # each keeps so many where they are apart
+    with labelled_format.grouped(_paths(config), settings(config), folder, max(pool, least), more) as (groups, counts):
         yield SourceGroups(groups.without(*_LEFT_OUT), counts)
 
 
 def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
-    paths = [path for own in sources.each(config).values() for path in _files(own)]
+    of_sources = sources.each(config).values()
+    paths = [path for own in of_sources for path in (*_paths(own), *settings(own).text_files)]
     return source_paths.existing(list(dict.fromkeys(paths)))
 
 
-def _files(config: ConfigDict) -> Sequence[Path]:
-    return [*labelled_format.files(config.pairs.files), *settings(config).text_files]
+def _paths(config: ConfigDict) -> list[Path]:
+    return labelled_format.files(config.pairs.files)
 
 
 def check_files(writer: Run, negatives: int, batch_size: int) -> None:
@@ -89,7 +92,7 @@ def check_files(writer: Run, negatives: int, batch_size: int) -> None:
     config, positives, has_negative = writer.config, 0, not negatives or writer.config.pairs.keep_lone
     if writer.holder("sets").config.split.set or not config.pairs.files:
         return
-    for path in labelled_format.files(config.pairs.files):
+    for path in _paths(config):
         for example in labelled_format.sample(path, settings(config)):
             positives += len(example.positives)
             has_negative = has_negative or bool(example.negatives)
@@ -113,8 +116,7 @@ def of_pages(config: ConfigDict) -> bool:
     Raises:
       UserError: the format of a file is not known.
     """
-    paths = labelled_format.files(config.pairs.files)
-    return any(labelled_format.format_of(path, settings(config)).of_pages for path in paths)
+    return any(labelled_format.format_of(path, settings(config)).of_pages for path in _paths(config))
 
 
 def shapes(config: ConfigDict) -> list[tuple[Path, Shape]]:
@@ -123,15 +125,14 @@ def shapes(config: ConfigDict) -> list[tuple[Path, Shape]]:
     Raises:
       UserError: a file does not tell, or some have pairs with a score and others positives.
     """
-    paths = labelled_format.files(config.pairs.files)
-    found = [(path, labelled_format.shape(path, settings(config))) for path in paths]
-    if other := next((path for path, shape in found if shape.is_scored != found[0][1].is_scored), None):
-        scored, plain = (found[0][0], other) if found[0][1].is_scored else (other, found[0][0])
+    shapes = [(path, labelled_format.shape(path, settings(config))) for path in _paths(config)]
+    first_of = {shape.is_scored: path for path, shape in reversed(shapes)}
+    if len(first_of) > 1:
         raise UserError(
-            f"config.pairs.files={config.pairs.files}: {scored} has pairs with a score, and {plain} positives, which "
-            "other losses train on: take files of one kind, or name columns in config.pairs.fields"
+            f"config.pairs.files={config.pairs.files}: {first_of[True]} has pairs with a score, and {first_of[False]} "
+            "positives, which other losses train on: take files of one kind, or name columns in config.pairs.fields"
         )
-    return found
+    return shapes
 
 
 def are_apart(config: ConfigDict) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
-from retrieval.data.labelled import pair_shards, sources
+from retrieval.data.labelled import labelled_format, pair_shards, sources
+from retrieval.data.labelled.grouping import Groups
 from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
+from retrieval.data.labelled.pair_shards import GuideRows, KnownPositives
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -22,6 +24,42 @@ from retrieval.stages import labelled_groups
 _log = logging.getLogger(__name__)
 
 _SUMS = ("pairs", "pairs with negatives", "positives left out")
+
+
+def write_shards(
+    config: ConfigDict,
+    groups: Groups | WithoutPositives,
+    vocabulary: Vocabulary,
+    folder: Path,
+    teacher: TeacherScores | None,
+    known: KnownPositives | None = None,
+    guide: GuideRows | None = None,
+) -> dict[str, Any]:
+    """Writes the shards of examples that have no sources, or of one; returns their statistics.
+
+    Arguments and errors are those of `pair_shards.write_pairs`; the config is the source's own.
+    """
+    apart = None
+    if config.pairs.in_order:
+        paths, settings = labelled_format.files(config.pairs.files), labelled_groups.settings(config)
+        apart = functools.partial(labelled_format.in_order, paths, settings, folder)
+    elif labelled_groups.are_apart(config):
+        apart = functools.partial(groups.apart, config.pairs.pool)
+    return pair_shards.write_pairs(
+        groups,
+        vocabulary,
+        folder,
+        config.split.shards,
+        config.pairs.positives,
+        apart=apart,
+        in_order=config.pairs.in_order,
+        teacher=teacher,
+        keep_lone=config.pairs.keep_lone,
+        prefixes=Prefixes.of(config.data, vocabulary),
+        known=known,
+        guide=guide,
+        is_scored=labelled_groups.are_scored(config),
+    )
 
 
 def write(
@@ -39,30 +77,15 @@ def write(
     """
     known, written = pair_shards.known_of(groups), {}
     for name, own in sources.configs_of(config).items():
-        counts = groups.sources[name].counts
+        counts, kept = groups.sources[name].counts, WithoutPositives(groups.of_source(name), known)
+        own_teacher = teacher if has_teacher(recipe_of(own)) else None
         with sources.naming(name):
-            kept = WithoutPositives(groups.of_source(name), known)
-            are_apart = labelled_groups.are_apart(own)
-            written[name] = pair_shards.write_pairs(
-                kept,
-                vocabulary,
-                folder_of(folder, name),
-                config.split.shards,
-                config.pairs.positives,
-                teacher=teacher if has_teacher(recipe_of(own)) else None,
-                keep_lone=config.pairs.keep_lone,
-                apart=functools.partial(kept.apart, config.pairs.pool) if are_apart else None,
-                prefixes=Prefixes.of(own.data, vocabulary),
-                known=known,
-                is_scored=labelled_groups.are_scored(own),
-            )
+            counted = write_shards(own, kept, vocabulary, folder_of(folder, name), own_teacher, known)
         counts.left_out["negatives that another source knows as positives"] = kept.left_out
         left_out = {what: number for what, number in counts.left_out.items() if number}
-        written[name] |= {"examples": counts.examples, "queries": counts.queries, "left out": left_out}
-        _log.info(
-            "pairs: source '%s': %d pairs of %d queries, %g negatives on average",
-            *(name, *(written[name][what] for what in ("pairs", "queries", "negatives per pair"))),
-        )
+        written[name] = counted | {"examples": counts.examples, "queries": counts.queries, "left out": left_out}
+        numbers = (written[name][what] for what in ("pairs", "queries", "negatives per pair"))
+        _log.info("pairs: source '%s': %d pairs of %d queries, %g negatives on average", name, *numbers)
     if groups.shared:
         _log.info("pairs: %d queries are in several sources, with the positives of all", groups.shared)
     sums = {what: sum(statistics[what] for statistics in written.values()) for what in _SUMS}
@@ -98,19 +121,15 @@ def check(config: ConfigDict, divided_set: str) -> None:
       UserError: something is.
     """
     others = {
+        "train.guide": config.train.guide,
         "pairs.files": config.pairs.files,
         "split.set": divided_set,
         "pairs.in_order": config.pairs.in_order,
     }
-    if config.train.guide:
-        raise UserError(
-            f"config.train.guide={config.train.guide} embeds the examples of config.pairs.files or of a set, and not "
-            f"those of config.{sources.FIELD}: set one of the two back"
-        )
     if field := next((field for field, value in others.items() if value), ""):
         raise UserError(
             f"config.{field}={others[field]} does not go with config.{sources.FIELD}, whose sources have files of "
-            "their own, in no order: set one of the two back"
+            "their own, in no order, and no guide: set one of the two back"
         )
     for name, own in sources.configs_of(config).items():
         if labelled_groups.of_pages(own):

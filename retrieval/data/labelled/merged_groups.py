@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
-from retrieval.data.labelled.known_positives import KnownPositives
-from retrieval.data.labelled.pair_shards import document_id, wording
+from retrieval.data.labelled.pair_shards import KnownPositives, document_id, wording
 from retrieval.runtime import hashing
 
 

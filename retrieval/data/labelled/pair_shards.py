@@ -7,7 +7,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
     titles, title_lengths     token ids of all titles, one after the other, and how many each has
     texts, text_lengths       the same of the texts
     document_id               of each text; the same text has the same id, and so have the positives of one label
-    known                     the row of `known_positives` that has the ids of all positives of the query, and of the
+    known                     the row of `KnownPositives` that has the ids of all positives of the query, and of the
                               same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative. A copy of the
@@ -21,7 +21,6 @@ negatives (of ReQA: a sentence as the title, and its passage):
 from __future__ import annotations
 
 import array
-import contextlib
 import hashlib
 import itertools
 import logging
@@ -35,15 +34,14 @@ from retrieval import files
 from retrieval.data.corpora import passages
 from retrieval.data.examples.task_kind import IN_ORDER
 from retrieval.data.labelled.grouping import Example, digest
-from retrieval.data.labelled.known_positives import KnownPositives
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import splits
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.libraries import tf
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
@@ -55,6 +53,7 @@ GUIDE = "guide_rows"
 GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
 SCORED = "scored pairs"  # a statistic: each record is two texts and how alike they are, and has no right document
 COUNTS = 3  # of each text, in a record
+KNOWN = "known_positives.npz"
 
 
 def write_pairs(
@@ -63,33 +62,33 @@ def write_pairs(
     folder: Path,
     num_shards: int,
     positives: int = 0,
-    in_order: Callable[[], Iterable[Example]] | None = None,
+    *,
+    apart: Callable[[], Iterable[Example]] | None = None,
+    in_order: bool = False,
     teacher: TeacherScores | None = None,
     keep_lone: bool = False,
     simple: Sequence[int] | None = None,
-    apart: Callable[[], Iterable[Example]] | None = None,
     prefixes: Prefixes = NONE,
     known: KnownPositives | None = None,
     guide: GuideRows | None = None,
     is_scored: bool = False,
 ) -> dict[str, Any]:
-    """Writes a record for every positive of every query, and `stats.json`; returns it.
+    """Writes shards of labelled pairs, and `stats.json`, to `folder`; returns what was counted.
 
-    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. Where there are
-    fewer records than shards, there are as many shards as divide `num_shards` and leave none empty: lanes divide them.
+    There are as many shards as divide `num_shards` and leave none empty: lanes divide them.
 
     Args:
       groups: every query once, each time that they are iterated over: three times.
       positives: of a query, those that get a record, the first; 0 for all.
-      in_order: gives examples as files have them, each time that it is called: twice. Then every positive of every
-        example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
-        Examples of queries that are not in `groups` are left out.
+      apart: gives examples, each time that it is called: twice. Then every positive of every example gets a record,
+        with the example's own negatives; `groups` tells the known positives. Examples of queries that are not in
+        `groups` are left out.
+      in_order: whether records stand in the order of `apart`, and not in that of a hash.
       teacher: the scores of all pairs. Without one, records have the scores of their examples, if each has some.
       keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
         are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
         with the documents of other queries alone.
       simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
-      apart: as `in_order`, of records that stand in the order of a hash all the same.
       prefixes: which texts begin with, where their tokens depend on them.
       known: the positives of all queries, where these are not the ones of `groups` alone.
       guide: the rows of texts in a table of embeddings, if records are to have them.
@@ -98,57 +97,33 @@ def write_pairs(
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    drawn = _Counter(groups, positives or None, in_order or apart, keep_lone, known)
+    drawn = _Counter(groups, positives or None, apart, keep_lone, known)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     if teacher:
         teacher.check(drawn.examples())
-    guided = guide(drawn.examples) if guide else None
-    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
-    has_scores = drawn.scored == drawn.pairs
-    if 0 < drawn.scored < drawn.pairs and not teacher:
+    elif 0 < drawn.scored < drawn.pairs:
         without = drawn.pairs - drawn.scored
         _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, drawn.pairs)
-    lengths, extremes = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
+    records = _Records(drawn, vocabulary, prefixes, teacher, keep_lone, guide(drawn.examples) if guide else None)
+    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     folder.mkdir(parents=True, exist_ok=True)
-
-    def records() -> Iterator[tuple[bytes, bytes]]:
-        nonlocal lengths
-        for example, first in zip(drawn.examples(), simple or itertools.repeat(None)):
-            query, golds, negatives = example[:3]
-            (query_ids,), of_texts = prefixes.encode_queries(vocabulary, [query]), [*golds, *negatives]
-            titles, bodies = ([getattr(text, part) for text in of_texts] for part in ("title", "text"))
-            texts = list(prefixes.encode_documents(vocabulary, titles, bodies))
-            scores = np.array(example.scores, np.float32) if has_scores else None
-            scores = teacher.of(query, of_texts) if teacher else scores
-            for place, (gold, tokens) in enumerate(zip(golds, texts)):
-                places = [place, *range(len(golds), len(of_texts))] * (2 if keep_lone and not negatives else 1)
-                own, of_own = [(of_texts[at], texts[at]) for at in places], None if scores is None else scores[places]
-                labels = [example.label if at < len(golds) else "" for at in places]
-                ids = [document_id(text, label) for (text, _), label in zip(own, labels)]
-                rows = guided(query, [text for text, _ in own]) if guided else None
-                record = _record(query_ids, own, ids, drawn, drawn.row_of(query), of_own, first, rows)
-                yield _order(query, gold), record
-                lengths += len(query_ids), sum(map(len, tokens))
-                if of_own is not None:
-                    extremes[:] = min(extremes[0], of_own.min()), max(extremes[1], of_own.max())
-
-    if in_order:
-        deal(records(), folder, num_shards, STEM)
-    else:
-        with Sorter(folder) as in_order_of_hash:
-            for record in records():
-                in_order_of_hash.add(record)
-            deal(in_order_of_hash, folder, num_shards, STEM)
+    with Sorter(folder) as sorter:
+        ordered = records.of(simple) if in_order else sorter
+        if not in_order:
+            for record in records.of(simple):
+                sorter.add(record)
+        tfrecords.deal(ordered, folder, num_shards, STEM)
     drawn.known.write(folder)
-    query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
+    has_teacher = teacher is not None or records.has_scores
+    query_tokens, document_tokens = (records.lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
         "paragraphs": drawn.paragraphs,
         "positives left out": drawn.left_out,
         "most positives": drawn.known.most,
-        "has teacher": teacher is not None or has_scores,
-        **({"scores": extremes.tolist()} if teacher or has_scores else {}),
+        "has teacher": has_teacher,
+        **({"scores": records.scores.tolist()} if has_teacher else {}),
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "shards": num_shards,
@@ -159,15 +134,97 @@ def write_pairs(
     return statistics
 
 
-def deal(records: Iterable[tuple[Any, bytes]], folder: Path, num_shards: int, stem: str) -> None:
-    """Writes records, each after what it is ordered by, to shards in turn; their names begin with `stem`."""
-    with contextlib.ExitStack() as stack:
-        writers = []
-        for shard in range(num_shards):
-            path = stack.enter_context(files.atomic(folder / f"{stem}-{shard:05d}-of-{num_shards:05d}.tfrecord"))
-            writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
-        for number, (_, record) in enumerate(records):
-            writers[number % num_shards].write(record)
+class _Records:
+    """The records of examples.
+
+    Attributes:
+      has_scores: whether all examples have scores of their own.
+      lengths: tokens of all queries and of all positives, of the records that were made.
+      scores: from where to where the scores of these go.
+    """
+
+    def __init__(
+        self,
+        drawn: _Counter,
+        vocabulary: Vocabulary,
+        prefixes: Prefixes,
+        teacher: TeacherScores | None,
+        keep_lone: bool,
+        guided: Callable[[str, Sequence[Candidate]], list[int]] | None,
+    ):
+        self._drawn, self._vocabulary, self._prefixes, self._guided = drawn, vocabulary, prefixes, guided
+        self._teacher, self._keep_lone = teacher, keep_lone
+        self.has_scores = drawn.scored == drawn.pairs
+        self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
+
+    def of(self, simple: Sequence[int] | None) -> Iterator[tuple[bytes, bytes]]:
+        """Each record, after what it is ordered by. Arguments are those of `write_pairs`."""
+        for example, first in zip(self._drawn.examples(), simple or itertools.repeat(None)):
+            query, golds, negatives = example[:3]
+            texts = [*golds, *negatives]
+            (query_ids,) = self._prefixes.encode_queries(self._vocabulary, [query])
+            titles, bodies = [text.title for text in texts], [text.text for text in texts]
+            tokens = list(self._prefixes.encode_documents(self._vocabulary, titles, bodies))
+            scores_N = np.array(example.scores, np.float32) if self.has_scores else None
+            scores_N = self._teacher.of(query, texts) if self._teacher else scores_N
+            ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
+            for place, gold in enumerate(golds):
+                places = [place, *range(len(golds), len(texts))] * (2 if self._keep_lone and not negatives else 1)
+                rows, of_own = [tokens[at] for at in places], [texts[at] for at in places]
+                integers = {
+                    "query": query_ids,
+                    "titles": [id for title, _ in rows for id in title],
+                    "title_lengths": [len(title) for title, _ in rows],
+                    "texts": [id for _, body in rows for id in body],
+                    "text_lengths": [len(body) for _, body in rows],
+                    "document_id": [ids[at] for at in places],
+                    "known": [self._drawn.known.row_of(wording(query))],
+                }
+                integers |= {} if first is None else {"simple": [first]}
+                integers |= {GUIDE: self._guided(query, of_own)} if self._guided else {}
+                floats = {"counts": [count for text in of_own for count in self._drawn.of(text)]}
+                if scores_N is not None:
+                    floats["teacher"] = own = scores_N[places].tolist()
+                    self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
+                self.lengths += len(query_ids), sum(map(len, tokens[place]))
+                yield _order(query, gold), tfrecords.serialized(integers, floats)
+
+
+class KnownPositives:
+    """The ids of all known positives of every query, once for all records: a row for each wording, by its hash.
+
+    A record has the number of its query's row. With the ids themselves, n positives of a query would take n^2 numbers.
+
+    Attributes:
+      most: ids of the longest row.
+    """
+
+    def __init__(self, wordings_N: np.ndarray, ids_N: np.ndarray):
+        """Args are one for each positive of each query, whichever is there twice; uint64, and ids below 2^31."""
+        known_M2 = np.unique(np.stack([wordings_N, ids_N], axis=1), axis=0)
+        self._wordings_W, starts_W = np.unique(known_M2[:, 0], return_index=True)
+        self._ids_M, self._starts = known_M2[:, 1].astype(np.int32), np.append(starts_W, len(known_M2))
+        self.most = int(np.diff(self._starts).max(initial=0))
+
+    def row_of(self, wording: int) -> int:
+        """The number of the row of a wording that is there."""
+        return int(np.searchsorted(self._wordings_W, np.uint64(wording)))
+
+    def ids_of(self, wording: int) -> set[int]:
+        """The ids of the row of a wording that is there."""
+        row = self.row_of(wording)
+        return set(self._ids_M[self._starts[row] : self._starts[row + 1]].tolist())
+
+    def write(self, folder: Path) -> None:
+        """Writes the rows beside the records of a folder, whole or not at all."""
+        with files.atomic(folder / KNOWN) as temporary, open(temporary, "wb") as file:
+            np.savez(file, ids=self._ids_M, starts=self._starts)
+
+
+def read_known(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The ids [M] int32 of all rows, and where each row begins and the last one ends [W + 1]."""
+    rows = files.read_arrays(folder / KNOWN, "--stage=pairs makes it again")
+    return rows["ids"], rows["starts"]
 
 
 def known_of(groups: Iterable[Example]) -> KnownPositives:
@@ -182,7 +239,7 @@ def known_of(groups: Iterable[Example]) -> KnownPositives:
 class _Counter:
     """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
 
-    Its arguments are those of `write_pairs`; `given` is `in_order` or `apart`.
+    Its arguments are those of `write_pairs`.
 
     Attributes:
       known: the positives of all queries.
@@ -194,23 +251,23 @@ class _Counter:
         self,
         groups: Iterable[Example],
         positives: int | None,
-        given: Callable[[], Iterable[Example]] | None = None,
-        keep_lone: bool = False,
-        known: KnownPositives | None = None,
+        apart: Callable[[], Iterable[Example]] | None,
+        keep_lone: bool,
+        known: KnownPositives | None,
     ):
-        self._groups, self._positives, self._given = groups, positives, given
+        self._groups, self._positives, self._apart = groups, positives, apart
         self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
-        keys, counts, asked = array.array("Q"), array.array("d"), array.array("Q")
+        keys, counts, queries = array.array("Q"), array.array("d"), array.array("Q")
 
-        def seen() -> Iterator[Example]:
+        def counted() -> Iterator[Example]:
             for group in groups:
-                asked.append(hashing.number(group.query))
-                self.left_out += len(group.positives[positives:]) if positives and not given else 0
+                queries.append(hashing.number(group.query))
+                self.left_out += len(group.positives[positives:]) if positives and not apart else 0
                 yield group
 
-        found = known_of(seen())
-        self.known = known or found
-        self._asked = np.unique(np.asarray(asked))
+        own = known_of(counted())
+        self.known = known or own
+        self._queries = np.unique(np.asarray(queries))
         for example in self.examples():
             golds, negatives = example[1:3]
             self.pairs += len(golds)
@@ -231,55 +288,22 @@ class _Counter:
 
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
-        if self._given:
-            yield from (example for example in self._given() if self._is_asked(example.query))
-        else:
-            yield from (self._first(group) for group in self._groups)
+        if self._apart:
+            return (example for example in self._apart() if self._has_query(example.query))
+        return map(self._first, self._groups)
 
     def _first(self, group: Example) -> Example:
         kept, count = group.positives[: self._positives], len(group.positives)
         return group._replace(positives=kept, scores=group.scores[: len(kept)] + group.scores[count:])
 
-    def _is_asked(self, query: str) -> bool:
+    def _has_query(self, query: str) -> bool:
         number = np.uint64(hashing.number(query))
-        place = np.searchsorted(self._asked, number)
-        return bool(place < len(self._asked) and self._asked[place] == number)
-
-    def row_of(self, query: str) -> int:
-        """The row of `known` that a query has."""
-        return self.known.row_of(wording(query))
+        place = np.searchsorted(self._queries, number)
+        return bool(place < len(self._queries) and self._queries[place] == number)
 
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
         return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
-
-
-def _record(
-    query: list[int],
-    texts: Sequence[tuple[Candidate, Any]],
-    ids: Sequence[int],
-    drawn: _Counter,
-    known: int,
-    teacher: np.ndarray | None,
-    simple: int | None,
-    guide_rows: list[int] | None,
-) -> bytes:
-    columns = {
-        "query": query,
-        "titles": [id for _, (title, _) in texts for id in title],
-        "title_lengths": [len(title) for _, (title, _) in texts],
-        "texts": [id for _, (_, body) in texts for id in body],
-        "text_lengths": [len(body) for _, (_, body) in texts],
-        "document_id": ids,
-        "known": [known],
-    } | ({} if simple is None else {"simple": [simple]})
-    columns |= {} if guide_rows is None else {GUIDE: guide_rows}
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
-    counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
-    features["counts"] = tf.train.Feature(float_list=counts)
-    if teacher is not None:
-        features["teacher"] = tf.train.Feature(float_list=tf.train.FloatList(value=teacher.tolist()))
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
 def document_id(text: Candidate, label: str = "") -> int:

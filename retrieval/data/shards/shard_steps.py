@@ -15,7 +15,6 @@ them. The output does not depend on the order in which values reach a step, so e
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -31,10 +30,10 @@ from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, KnownItem, Redirect
+from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.libraries import tf
 from retrieval.runtime import hashing
 
 REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
@@ -241,8 +240,8 @@ def write_shard(
     """
     table: collections.Counter = collections.Counter()
     with (
-        _record_writer(shard_path(folder, "passages", shard, num_shards)) as examples,
-        _record_writer(shard_path(folder, "links", shard, num_shards)) as linked,
+        tfrecords.writer(shard_path(folder, "passages", shard, num_shards)) as examples,
+        tfrecords.writer(shard_path(folder, "links", shard, num_shards)) as linked,
         files.atomic(shard_path(folder, "passages", shard, num_shards, "jsonl")) as temporary,
         temporary.open("w", encoding="utf-8") as texts,
         Sorter(folder) as joined,
@@ -360,14 +359,7 @@ def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> byte
         **{name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")},
         **{f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")},
     }
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
-
-
-@contextlib.contextmanager
-def _record_writer(path: Path) -> Iterator[Any]:
-    with files.atomic(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-        yield writer
+    return tfrecords.serialized(columns)
 
 
 def _split(ids: Sequence[int], lengths: Iterable[int]) -> list[Sequence[int]]:

@@ -30,10 +30,10 @@ from retrieval import files
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
-from retrieval.data.labelled.pair_shards import deal
 from retrieval.data.sets import answers
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary
 from retrieval.errors import UserError
@@ -244,7 +244,7 @@ def write(
                 "of this collection? Raise config.spans.depth, or take another set"
             )
         num_shards = max(n for n in range(1, min(num_shards, counts["questions"]) + 1) if num_shards % n == 0)
-        deal(in_order_of_hash, folder, num_shards, STEM)
+        tfrecords.deal(in_order_of_hash, folder, num_shards, STEM)
     statistics = {
         **counts,
         "spans per question": round(counts["spans"] / counts["questions"], 2),
@@ -263,9 +263,7 @@ def _record(found: Matched, scores: Sequence[float], compared: Compared | None) 
         "spans": [value for span in found.spans for value in span],
         **(compared._asdict() if compared else {}),
     }
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
-    features["retrieved"] = tf.train.Feature(float_list=tf.train.FloatList(value=list(scores)))
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
+    return tfrecords.serialized(columns, {"retrieved": scores})
 
 
 _COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is
