@@ -11,7 +11,7 @@ from support.tiny import execute
 
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.sets import msmarco, trec
+from retrieval.data.sets import trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.pipeline import preflight
@@ -108,10 +108,11 @@ def test_a_document_has_its_url_before_its_title(inputs):
 
 
 def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
-    files = (inputs / name for name in ("ids.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
-    settings = labelled_format.Settings("", "queries.tsv", "docs.tsv", 0)
-    assert labelled_format.format_of(inputs / "ids.tsv", settings).name == "id_triples"
-    found = list(msmarco.read_id_triples(*files, tmp_path, 9, Counts()))
+    files = (str(inputs / name) for name in ("msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
+    settings = labelled_format.Settings("", *files)
+    form = labelled_format.format_of(inputs / "ids.tsv", settings)
+    assert form.name == "id_triples"
+    found = list(form.read(inputs / "ids.tsv", labelled_format.Reading(settings, tmp_path, 9, Counts())))
     texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
     assert len(found) == DOCUMENTS
     for query, (positive,), (negative,), *_ in found:

@@ -22,6 +22,11 @@ def texts(*values):
     return tuple(Candidate("", "", value) for value in values)
 
 
+def read(name, path, counts, pool=9, **settings):
+    """The examples of a file of a named format."""
+    return list(LABELLED[name].read(path, Reading(Settings(**settings), path.parent, pool, counts)))
+
+
 QUESTION = {
     "question": "who sang",
     "answers": ["Reba"],
@@ -65,7 +70,7 @@ def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
     row = {"query": "q", "positives": [{"docid": 0, "text": "a b"}], "negatives": [{"docid": 0.0, "text": "c"}]}
     same = {"query": "r", "positives": [{"docid": "0", "text": "a b"}], "negatives": [{"docid": "0", "text": "a"}]}
     path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, (row, same)))), Counts()
-    found = list(LABELLED["jsonl"].read(path, Reading(Settings(), tmp_path, 9, counts)))
+    found = read("jsonl", path, counts)
     assert found[0] == Example("q", texts("a b"), texts("c"))
     assert found[1].negatives == (Candidate("0", "", "a"),)
     assert counts.left_out == {"ids of examples in which one is of two texts": 1}
@@ -132,7 +137,7 @@ TRIPLES = 'who "sang"\tReba\tBob\nwho\tA\t\n'
 @pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz"])
 def test_triples_of_texts(tmp_path, name):
     counts = Counts()
-    first, second = msmarco.read_triples(write(tmp_path / name, "\ufeff" + TRIPLES), counts)
+    first, second = read("triples", write(tmp_path / name, "\ufeff" + TRIPLES), counts)
     assert first == Example('who "sang"', texts("Reba"), texts("Bob"))
     assert second == Example("who", texts("A")) and counts.left_out == {"empty texts": 1}
 
@@ -143,8 +148,6 @@ def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
     for names in ("pid\tpassage", "_id\tText", "passage_id\tpassage_text"):
         path = write(tmp_path / "c.tsv", f"{names}\n{COLLECTION}")
         assert [each.id for each in msmarco.read_collection(path)] == ["p1", "p2", "p3"]
-        with msmarco.Passages(path, tmp_path) as passages:
-            assert passages["p3"].text == "three" and "pid" not in passages
     path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\n")
     assert [each.id for each in msmarco.read_collection(path)] == ["D1"]
     for kept in ("id\tpassage of a mountain\n", "p1\tpassage\n"):
@@ -160,8 +163,6 @@ def test_lines_of_tables_that_come_again_count_once(tmp_path, caplog):
     for _ in range(2):
         assert [each.id for each in msmarco.read_collection(collection)] == ["p1", "p2", "p3"]
     assert msmarco.read_queries(write(tmp_path / "q.tsv", queries)) == {"1": "first?", "2": "second?"}
-    with msmarco.Passages(collection, tmp_path) as passages:
-        assert passages["p3"].text == "three"
     assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 queries are there a") == 1
 
 
@@ -172,7 +173,8 @@ def test_triples_of_ids(tmp_path, name):
     data = COLLECTION.encode("utf-16" if name.endswith("utf-16") else "utf-8")
     queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, data)
     counts = Counts()
-    found = msmarco.read_id_triples(triples, queries, collection, tmp_path, 9, counts)
+    files = dict(queries=str(queries), collection=str(collection))
+    found = read("id_triples", triples, counts, 9, **files)
     second, first = Candidate("p2", "", "\u2028two\x85\rand"), Candidate("p1", "", "one")
     third = Candidate("p3", "", "three")
     assert {e.query: (set(e.positives), e.negatives) for e in found} == {
@@ -181,7 +183,7 @@ def test_triples_of_ids(tmp_path, name):
     }
     assert counts.left_out == {"ids of negatives that are positives of their query": 1}
     counts = Counts()
-    assert len([*msmarco.read_id_triples(triples, queries, collection, tmp_path, 0, counts)]) == 2
+    assert len(read("id_triples", triples, counts, 0, **files)) == 2
     assert counts.left_out["ids of negatives beyond the 0 that a query keeps"] == 2
     assert counts.left_out["ids of negatives that are positives of their query"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {"ids.tsv", "q.tsv", name}
@@ -191,8 +193,12 @@ def test_triples_of_ids(tmp_path, name):
     ("name", "text", "message"),
     [
         ("ids.tsv", "1\tp1\n", r"ids\.tsv, line 1: 2 fields, expected 3 between tabs: query id, positive id"),
-        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not in .*q\.tsv"),
-        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the passage 'p9' is not in the collection"),
+        (
+            "ids.tsv",
+            "1\tp1\tp2\n9\tp1\tp2\n",
+            r"ids\.tsv, line 2: the query '9' is not among those of",
+        ),
+        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the document 'p9' is not in the collection"),
         ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
         (
             "c.tsv",
@@ -205,7 +211,8 @@ def test_broken_files_of_ids(tmp_path, name, text, message):
     for other, good in (("ids.tsv", "1\tp1\tp2\n"), ("q.tsv", QUERIES), ("c.tsv", COLLECTION), (name, text)):
         write(tmp_path / other, good)
     with pytest.raises(UserError, match=message):
-        list(msmarco.read_id_triples(*(tmp_path / n for n in ("ids.tsv", "q.tsv", "c.tsv")), tmp_path, 9, Counts()))
+        files = dict(queries=str(tmp_path / "q.tsv"), collection=str(tmp_path / "c.tsv"))
+        read("id_triples", tmp_path / "ids.tsv", Counts(), **files)
 
 
 def group(examples, folder, pool=9, **kwargs):

@@ -10,40 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.data.labelled import json_array
-from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
+from retrieval.data.labelled.grouping import Counts, Example, example, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, register
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
 
 _ID_FIELDS = ("passage_id", "psg_id")
-
-
-def read(path: Path, counts: Counts) -> Iterator[Example]:
-    """The questions of a file (.json or .json.gz), one after the other.
-
-    Negatives are the `hard_negative_ctxs`, where there are none the `negative_ctxs`, as in DPR's own training.
-    Questions without a positive, which DPR's files have, are left out and counted; so are negatives with "hasanswer".
-
-    Raises:
-      UserError: the file is not such an array, or a field is missing or of another kind; with the record.
-    """
-    for at, record in json_array.read(path):
-        question = text_files.string(record, "question", at)
-        positives = _contexts(record, "positive_ctxs", at)
-        hard = _negatives(record, "hard_negative_ctxs", at, counts)
-        negatives = hard or _negatives(record, "negative_ctxs", at, counts)
-        answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
-        if labelled := example(question, positives, negatives, at, counts, answers):
-            yield labelled
+_ANSWER_MARKS = ("hasanswer", "has_answer")
 
 
 def _negatives(record: dict[str, Any], field: str, at: str, counts: Counts) -> list[Candidate]:
-    """Those that the file does not say to hold an answer."""
+    """Those that the file does not say to hold an answer: these are no positives either."""
     texts = _contexts(record, field, at, optional=True)
-    hold = [holds_answer(value) for value in record.get(field) or ()]
+    hold = [any(bool(value.get(mark)) for mark in _ANSWER_MARKS) for value in record.get(field) or ()]
     for _ in range(sum(hold)):
-        counts.leave_out(HOLDS_ANSWER, at)
+        counts.leave_out("negatives that hold an answer", at)
     return [text for text, holds in zip(texts, hold) if not holds]
 
 
@@ -74,4 +56,17 @@ class Dpr(LabelledFormat):
     first = "["
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
-        return read(path, reading.counts)
+        """As `LabelledFormat.read`.
+
+        Negatives are the `hard_negative_ctxs`, where there are none the `negative_ctxs`, as in DPR's own training.
+        Questions without a positive, which DPR's files have, are left out and counted; so are negatives that hold an
+        answer.
+        """
+        for at, record in json_array.read(path):
+            question = text_files.string(record, "question", at)
+            positives = _contexts(record, "positive_ctxs", at)
+            hard = _negatives(record, "hard_negative_ctxs", at, reading.counts)
+            negatives = hard or _negatives(record, "negative_ctxs", at, reading.counts)
+            answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
+            if labelled := example(question, positives, negatives, at, reading.counts, answers):
+                yield labelled

@@ -6,7 +6,6 @@ query, because a text that one line calls a negative may be a positive of the sa
 
 import collections
 import contextlib
-import copy
 import dataclasses
 import heapq
 import itertools
@@ -27,11 +26,6 @@ from retrieval.parsing import scalars
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
-
-
-# A passage that holds an answer, and is none of the positives that a file names, is no negative either.
-HOLDS_ANSWER = "negatives that hold an answer"
-_ANSWER_MARKS = ("hasanswer", "has_answer")
 
 
 class Example(NamedTuple):
@@ -102,16 +96,20 @@ def example(
     """
     if not query.strip():
         raise UserError(f"{at}: the query is empty; write one, or drop the example")
-    texts = [[*positives], [*negatives]]
-    with_text = tuple(_with_text(texts[0], at, counts)), tuple(_with_text(texts[1], at, counts))
-    if not with_text[0] and not (is_of_negatives and with_text[1]):
+    texts = [(side, text) for side, of_side in enumerate((positives, negatives)) for text in of_side]
+    has_text = [bool(text.title.strip() or text.text.strip()) for _, text in texts]
+    for _ in range(has_text.count(False)):
+        counts.leave_out("empty texts", at)
+    kept = list(itertools.compress(texts, has_text))
+    sides = {side for side, _ in kept}
+    if 0 not in sides and not (is_of_negatives and sides):
         counts.leave_out("examples without a positive", at)
         return None
-    scores = [score for text, score in zip([*texts[0], *texts[1]], scores) if _has_text(text)]
-    if _has_local_ids([*with_text[0], *with_text[1]]):
+    if _has_local_ids([text for _, text in kept]):
         counts.leave_out("ids of examples in which one is of two texts", at)
-        with_text = _without_ids(with_text[0]), _without_ids(with_text[1])
-    return Example(query, *with_text, tuple(answers), tuple(scores))
+        kept = [(side, dataclasses.replace(text, id="")) for side, text in kept]
+    right, wrong = (tuple(text for side, text in kept if side == own) for own in (0, 1))
+    return Example(query, right, wrong, tuple(answers), tuple(itertools.compress(scores, has_text)))
 
 
 def _has_local_ids(texts: Sequence[Candidate]) -> bool:
@@ -122,15 +120,6 @@ def _has_local_ids(texts: Sequence[Candidate]) -> bool:
         if known not in text.text and text.text not in known:
             return True
     return False
-
-
-def _without_ids(texts: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    return tuple(dataclasses.replace(text, id="") for text in texts)
-
-
-def holds_answer(record: Mapping[str, Any]) -> bool:
-    """Whether DPR's retriever says of a passage that it holds an answer of its question."""
-    return any(bool(record.get(mark)) for mark in _ANSWER_MARKS)
 
 
 def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
@@ -158,28 +147,24 @@ def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Can
             yield Example(value.queries[query], positives)
 
 
+@dataclasses.dataclass(frozen=True)
 class Groups:
     """Examples by query, in the order of a hash, as often as they are asked for. Made by `grouped`."""
 
-    def __init__(self, sorter: Sorter, pool: int, counts: Counts, key: Callable[[Candidate], bytes | str]):
-        self._sorter = sorter
-        self._pool = pool
-        self._counts = counts
-        self._key = key
-        self._keeps: Callable[[str], bool] = lambda query: True
-        self._leave_out: tuple[str, Callable[[str], bool]] | None = None
+    _sorter: Sorter
+    _pool: int
+    _counts: Counts
+    _key: Callable[[Candidate], bytes | str]
+    _keeps: Callable[[str], bool] = lambda query: True
+    _leave_out: tuple[str, Callable[[str], bool]] = "", lambda query: False
 
     def where(self, keeps: Callable[[str], bool]) -> "Groups":
         """The same with the queries alone of which `keeps` is true. The counts are those of all queries."""
-        groups = copy.copy(self)
-        groups._keeps = keeps
-        return groups
+        return dataclasses.replace(self, _keeps=keeps)
 
     def without(self, what: str, is_left_out: Callable[[str], bool]) -> "Groups":
         """The same without the queries of which that is true. They are counted as `what`."""
-        groups = copy.copy(self)
-        groups._leave_out = what, is_left_out
-        return groups
+        return dataclasses.replace(self, _leave_out=(what, is_left_out))
 
     def __iter__(self) -> Iterator[Example]:
         return (group for group in self._all() if self._keeps(group.query))
@@ -199,9 +184,9 @@ class Groups:
 
     def _parts(self, left_out: collections.Counter) -> Iterator[tuple[str, list]]:
         """Every query with its examples, as the sorter has them; counts the queries that are left out."""
-        what, is_left_out = self._leave_out or ("", None)
+        what, is_left_out = self._leave_out
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
-            if is_left_out and is_left_out(query):
+            if is_left_out(query):
                 left_out[what] += 1
                 continue
             parts = [msgpack.unpackb(packed) for *_, packed in records]
@@ -240,8 +225,11 @@ class Groups:
             for side in (0, 1)
         )
         ids = {text.id for text in positives.values() if text.id}
-        kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
-        kept = {key: text for key, text in kept.items() if left is None or key in left}
+        kept = {
+            key: text
+            for key, text in negatives.items()
+            if key not in positives and text.id not in ids and (left is None or key in left)
+        }
         drawn = heapq.nsmallest(pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
         answers = dict.fromkeys(text for part in parts for text in part[2])
         score_of: dict[bytes | str, float] = {}
@@ -326,15 +314,3 @@ def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
             id = text.id if text.id and text.id not in ids else sum.hex()
             ids.add(id)
             yield dataclasses.replace(text, id=id)
-
-
-def _with_text(texts: Iterable[Candidate], at: str, counts: Counts) -> Iterator[Candidate]:
-    for text in texts:
-        if _has_text(text):
-            yield text
-        else:
-            counts.leave_out("empty texts", at)
-
-
-def _has_text(text: Candidate) -> bool:
-    return bool(text.title.strip() or text.text.strip())

@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 
 from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.record_fields import shown
 from retrieval.data.sets import msmarco
@@ -32,8 +33,21 @@ _TITLE = "title"
 class TextsOfIds:
     """The texts that stand for ids."""
 
-    def __init__(self, queries: Mapping[str, str], documents: "_Collection | msmarco.Passages"):
+    def __init__(self, queries: Mapping[str, str], documents: "_Collection"):
         self._queries, self._documents = queries, documents
+
+    def check(self, of_ids: Example, at: str) -> Example:
+        """An example of ids that was read at `at`, all of which must be known."""
+        self.query(of_ids.query, at)
+        for text in (*of_ids.positives, *of_ids.negatives):
+            if text.id not in self._documents:
+                self.document(text.id, at)
+        return of_ids
+
+    def example(self, of_ids: Example, at: str, counts: Counts) -> Example | None:
+        """The texts of an example of ids, as `grouping.example` gives them."""
+        positives, negatives = ([self.document(text.id, at) for text in side] for side in of_ids[1:3])
+        return example(self.query(of_ids.query, at), positives, negatives, at, counts)
 
     def query(self, id: str, at: str) -> str:
         """The text of a query that is named at `at`."""
@@ -65,9 +79,7 @@ def opened(settings: Settings, folder: Path) -> Iterator[TextsOfIds]:
         for at, text in _texts(path, is_of_queries=True):
             if queries.setdefault(text.id, text.text) != text.text:
                 raise UserError(f"{at}: the query '{text.id}' is there twice, with another text; ids must be distinct")
-    paths = labelled_format.files(settings.collection)
-    is_tsv = len(paths) == 1 and _is_tsv(paths[0])
-    with msmarco.Passages(paths[0], folder) if is_tsv else _Collection(paths, folder) as documents:
+    with _Collection(labelled_format.files(settings.collection), folder) as documents:
         yield TextsOfIds(queries, documents)
 
 
@@ -112,17 +124,11 @@ class _Collection:
         return next(msgpack.Unpacker(self._file, read_size=1 << 12))
 
 
-def _is_tsv(path: Path) -> bool:
-    return not parquet_files.is_parquet(path) and text_files.first_character(path) != "{"
-
-
 def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candidate]]:
     """Ids with their titles and texts, each after the place where it stands."""
-    if _is_tsv(path):
-        if is_of_queries:
-            yield from ((str(path), Candidate(id, "", text)) for id, text in msmarco.read_queries(path).items())
-        else:
-            yield from ((str(path), passage) for passage in msmarco.read_collection(path))
+    if not parquet_files.is_parquet(path) and text_files.first_character(path) != "{":
+        queries = (Candidate(id, "", text) for id, text in msmarco.read_queries(path).items()) if is_of_queries else ()
+        yield from ((str(path), text) for text in (queries or msmarco.read_collection(path)))
         return
     records = _rows(path) if parquet_files.is_parquet(path) else text_files.objects(path, '{"_id": ..., "text": ...}')
     for at, record in records:

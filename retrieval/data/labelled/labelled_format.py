@@ -88,10 +88,12 @@ class LabelledFormat(Format[Path, Reading, Example]):
       first: the first character of its files, '[' or '{', if they are JSON.
       of_pages: whether an example is a page, whose negatives were seen beside its positives. A query is a user then,
         who has many pages, and those of an evaluation set may be of the same users.
+      needs: 'queries' and 'collection', of which it reads the texts of ids.
     """
 
     first: str = ""
     of_pages: bool = False
+    needs: Sequence[str] = ()
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         """The examples one after the other, to look at the first before a run. Errors are those of `read`.
@@ -115,8 +117,18 @@ class LabelledFormat(Format[Path, Reading, Example]):
         """What the examples of a file are, as its first record tells."""
         return Shape(self.what, is_apart=self.of_pages)
 
+    def needed(self, path: Path, settings: Settings) -> Sequence[str]:
+        """What it needs to read a file, as `needs` says."""
+        return self.needs
+
     def check(self, path: Path, settings: Settings) -> None:
         """Checks that the settings are enough to read a file of this format."""
+        for field in self.needed(path, settings):
+            if not getattr(settings, field):
+                raise UserError(
+                    f"{path}: ids, whose texts are elsewhere: set config.pairs.{field}"
+                    + (f", as in {self.setting}" if self.needs else "")
+                )
 
 
 LABELLED: Formats[LabelledFormat] = Formats("format", "retrieval.data.labelled", "format")

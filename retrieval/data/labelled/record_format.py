@@ -66,12 +66,10 @@ class RecordFormat(LabelledFormat):
         """As `LabelledFormat.shape`."""
         return record_fields.shape(self.layout(path, record_fields.named(settings.fields)))
 
-    def check(self, path: Path, settings: Settings) -> None:
-        """As `LabelledFormat.check`: ids need the files that have their texts."""
+    def needed(self, path: Path, settings: Settings) -> Sequence[str]:
+        """As `LabelledFormat.needed`: the first record tells."""
         ids = self.layout(path, record_fields.named(settings.fields)).ids
-        for field, needed in zip(("collection", "queries"), ids):
-            if needed and not getattr(settings, field):
-                raise UserError(f"{path}: ids, whose texts are elsewhere: set config.pairs.{field}")
+        return [field for field, is_of_ids in zip(("collection", "queries"), ids) if is_of_ids]
 
 
 def _examples(

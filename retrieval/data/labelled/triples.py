@@ -4,14 +4,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data.labelled.grouping import Example
+from retrieval.data.labelled import grouping, id_texts
+from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.data.sets import msmarco
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.runtime import hub_datasets
+from retrieval.parsing import text_files
 
 # Of passages they are numbers, of documents a D is before them.
 _IDS = re.compile(r"[0-9]+(\tD?[0-9]+){2}")
+_NAMES_OF_QUERIES = ("query", "question", "anchor")  # in a line that names the columns
 
 
 @register
@@ -24,7 +27,14 @@ class Triples(LabelledFormat):
     example = "q⇥positive⇥negative"
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
-        return msmarco.read_triples(path, reading.counts)
+        """As `LabelledFormat.read`. A line that names the columns is refused."""
+        for at, line in text_files.lines(path):
+            query, *texts = msmarco.fields(line, ("query", "positive", "negative"), at)
+            if query.strip().lower() in _NAMES_OF_QUERIES and len(texts[0].split()) == 1:
+                raise UserError(f"{at}: the names of columns, and no triple; drop the line")
+            positives, negatives = ([Candidate("", "", text)] for text in texts)
+            if triple := example(query, positives, negatives, at, reading.counts):
+                yield triple
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         texts = line.split("\t")
@@ -51,21 +61,33 @@ class IdTriples(LabelledFormat):
     )
     example = "1000094⇥5399011⇥4239068"
 
+    needs = ("queries", "collection")
+
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
-        queries, collection = Path(reading.settings.queries), Path(reading.settings.collection)
-        if reading.in_order:
-            return msmarco.read_id_triples_in_order(path, queries, collection, reading.folder, reading.counts)
-        return msmarco.read_id_triples(path, queries, collection, reading.folder, reading.pool, reading.counts)
+        """As `LabelledFormat.read`. Texts are read of the ids that a query keeps: of others there may be many."""
+        with id_texts.opened(reading.settings, reading.folder) as texts:
+            triples = ((at, texts.check(triple, at)) for at, triple in _of_ids(path))
+            if reading.in_order:
+                yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in triples))
+                return
+            of_ids, alone = Counts(), (triple for _, triple in triples)
+            with grouping.grouped(alone, reading.folder, reading.pool, of_ids, key=lambda text: text.id) as groups:
+                for group in groups:
+                    if whole := texts.example(group, f"{path}, query '{group.query}'", reading.counts):
+                        yield whole
+            for what, number in of_ids.left_out.items():
+                reading.counts.left_out[f"ids of {what}"] += number
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
-        return (triple for _, triple in msmarco.read_ids(path))
+        return (triple for _, triple in _of_ids(path))
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         return bool(_IDS.fullmatch(line))
 
-    def check(self, path: Path, settings: Settings) -> None:
-        for field in ("queries", "collection"):
-            if not getattr(settings, field):
-                raise UserError(f"{path}: triples of ids, whose texts are elsewhere: set config.pairs.{field}")
-            if Path(value := getattr(settings, field)).is_dir() or hub_datasets.is_name(value):
-                raise UserError(f"config.pairs.{field}={value}: triples of ids take a TSV file")
+
+def _of_ids(path: Path) -> Iterator[tuple[str, Example]]:
+    """The triples without their texts, each after the place where it stands."""
+    for at, line in text_files.lines(path):
+        query, *ids = msmarco.fields(line, ("query id", "positive id", "negative id"), at)
+        positives, negatives = ((Candidate(id, "", ""),) for id in ids)
+        yield at, Example(query, positives, negatives)

@@ -15,8 +15,8 @@ import Stemmer
 
 from retrieval.data.examples import masking
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
+from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError

@@ -215,6 +215,7 @@ class MindClicks(LabelledFormat):
     setting = "--config.pairs.files=behaviors.tsv,… --config.pairs.collection=news.tsv"
     example = "1⇥U1⇥11/13/2019 9:05:58 AM⇥N1⇥N3-1 N4-0"
     of_pages = True
+    needs = ("collection",)
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         settings, counts = reading.settings, reading.counts
@@ -236,12 +237,6 @@ class MindClicks(LabelledFormat):
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         return is_behavior(line)
-
-    def check(self, path: Path, settings: Settings) -> None:
-        if not settings.collection:
-            raise UserError(
-                f"{path}: impressions of MIND, whose news are elsewhere: set config.pairs.collection=news.tsv"
-            )
 
 
 def _time(text: str, at: str) -> datetime.datetime:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retrieval.data.examples.labelled_tasks import LabelledTask, known_ids
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
-from retrieval.data.examples.tasks.pairs_task import of_chosen
+from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, known_ids, of_chosen
 from retrieval.data.examples.token_rows import Record
 from retrieval.libraries import tf
 

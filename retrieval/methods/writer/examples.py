@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 from retrieval import extras
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker
+from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.token_rows import Record, single
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
+from retrieval.data.labelled.labelled_format import LabelledFormat, Reading
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
@@ -216,6 +216,7 @@ class GeneratedQuestions(LabelledFormat):
     )
     example = '{"_id": "d7", "text": "a question", "answer": "an answer", "log_probability": -3.2}'
     first = "{"
+    needs = ("collection",)
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         collection, counts = reading.settings.collection, reading.counts
@@ -232,13 +233,6 @@ class GeneratedQuestions(LabelledFormat):
                     yield Example(line.text, (passage,))
                 else:
                     counts.leave_out("questions whose answer is not in their passage", f"{path}, '{line.text}'")
-
-    def check(self, path: Path, settings: Settings) -> None:
-        if not settings.collection:
-            raise UserError(
-                f"{path}: generated questions, whose passages are elsewhere: set config.pairs.collection to a folder "
-                "of passages-*.jsonl, or to a corpus.jsonl"
-            )
 
 
 @labelled_format.register
