@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from support.modules import spread
 from support.tiny import execute, make_run
 
-from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.data.examples import row_choice
-from retrieval.data.examples.packing import PackedLane, Packing, Rows
+from retrieval.data.examples.packing import PackedLane, Packing, Rows, choose_rows
 from retrieval.errors import UserError
 from retrieval.recipes import batch_fields
 from retrieval.recipes.placement import bind, parameters_of
@@ -280,8 +279,8 @@ def test_rows_are_chosen_so_that_a_sample_keeps_up():
     random = np.random.default_rng(0)
     sample = [pairs(random, 16) for _ in range(32)]
     plain = Packing(16, {"query": Rows(16, 10, ""), "document": Rows(16, 24, "")})
-    chosen = row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, sample)
-    assert chosen and chosen == row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, sample)
+    chosen = choose_rows(plain, {"query": (10, 16), "document": (24, 48)}, sample)
+    assert chosen and chosen == choose_rows(plain, {"query": (10, 16), "document": (24, 48)}, sample)
     sizes = {field: rows.count * rows.length for field, rows in chosen.texts.items()}
     assert sizes["query"] < 16 * 10 and sizes["document"] < 16 * 24
     lane = PackedLane(Stream(16), chosen)
@@ -292,7 +291,7 @@ def test_rows_of_masked_texts_have_places_for_their_masks():
     config = make_config(recipe="mlm", **{"data.document_length": 24, "data.pack.document": 1.0})
     places, random = recipe_of(config).places, np.random.default_rng(0)
     sample, text = [masked_texts(random, 16) for _ in range(32)], {"text": Rows(16, 24, "")}
-    chosen = row_choice.choose(Packing(16, text, places(text)), {"text": (24, 48)}, sample, places)
+    chosen = choose_rows(Packing(16, text, places(text)), {"text": (24, 48)}, sample, places)
     assert chosen and chosen.predictions == places(chosen.texts)
     assert chosen.texts["text"].count * chosen.texts["text"].length < 24 * 16
     packed, _ = chosen.pack({name: np.concatenate([each[name] for each in sample]) for name in sample[0]}) or ({}, 0)
@@ -302,7 +301,7 @@ def test_rows_of_masked_texts_have_places_for_their_masks():
         each | {"text": np.where(np.arange(24) < 6, each["text"], -1), "weights": np.tile([1.0, 1, 0], (16, 1))}
         for each in sample
     ]
-    chosen = row_choice.choose(Packing(16, text, places(text)), {"text": (24, 48)}, short, places)
+    chosen = choose_rows(Packing(16, text, places(text)), {"text": (24, 48)}, short, places)
     assert chosen and chosen.predictions and chosen.predictions.length >= 16 * 2
 
 

@@ -11,9 +11,9 @@ from support import exported
 
 import retrieval
 from configs import reqa
-from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.batches import Batches, open_lanes
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
@@ -90,7 +90,8 @@ def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
     name, _ = register(Stored(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
     lengths, device = pair_lengths(12, 24), SingleDeviceSharding(jax.devices()[0])
     converter = Converter(PAIRS, lengths, type_change(config.data, vocabulary.sep_id))
-    batch = next(Batches(name, lengths, converter, batch_size=3, lanes=1, seed=0, sharding=device))
+    lanes = open_lanes(name, lengths, converter, batch_size=3, lanes=1, seed=0, sharding=device)
+    batch = next(Batches({"": lanes}, device))
     encoded = [row for (row,) in towers.candidate_windows(config, vocabulary, texts)]
     seen = {tuple(row) for row in np.concatenate([batch["query"], batch["document"][:, 0, :12]], axis=1).tolist()}
     rows = zip(padded(towers.query_tokens(config, vocabulary, queries), 3, 12), padded(encoded, 3, 24)[:, :12])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data.examples import corpus_tasks, masking, token_rows
+from retrieval.data.examples import masking, token_rows
 from retrieval.data.examples.masking import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
+from retrieval.data.examples.tasks import corpus_tasks
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece

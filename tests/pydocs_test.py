@@ -12,7 +12,7 @@ from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragra
 from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.pydocs import Page
-from retrieval.data.examples import corpus_tasks
+from retrieval.data.examples.tasks import corpus_tasks
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.held_out_texts import KnownItems, Occurrences, words
 from retrieval.data.sets.set_format import Given

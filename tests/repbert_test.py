@@ -10,9 +10,9 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
 from configs import repbert
-from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.batches import Batches, open_lanes
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import labelled_format, pair_shards
@@ -118,7 +118,7 @@ def test_batches_have_triples_in_the_order_of_the_file(triples, tmp_path):
         read = lambda: labelled_format.in_order(paths, settings, tmp_path)  # noqa: E731
         held_out = next(iter(groups)).query
         others = groups.where(lambda query: query != held_out)
-        statistics = pair_shards.write_pairs(others, vocabulary, tmp_path, 4, in_order=read)
+        statistics = pair_shards.write_pairs(others, vocabulary, tmp_path, 4, apart=read, in_order=True)
     assert is_in_order(tmp_path)
     kept = [row for row in rows if f"q w{row[0]}" != held_out]
     assert statistics["pairs"] == len(kept) and statistics["most positives"] == (1 if held_out == "q w2" else 2)
@@ -135,7 +135,7 @@ def batches_of(folder, vocabulary, count):
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
     lengths = pair_lengths(8, 8, 1)
     sharding = SingleDeviceSharding(jax.devices()[0])
-    batches = Batches(
-        name, lengths, Converter(PAIRS, lengths, vocabulary.sep_id), batch_size=4, lanes=4, seed=0, sharding=sharding
-    )
+    converter = Converter(PAIRS, lengths, vocabulary.sep_id)
+    lanes = open_lanes(name, lengths, converter, batch_size=4, lanes=4, seed=0, sharding=sharding)
+    batches = Batches({"": lanes}, sharding)
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]

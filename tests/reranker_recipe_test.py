@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from configs import monobert
 from retrieval.data.examples.example_kind import pair_lengths
-from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece

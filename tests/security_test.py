@@ -26,8 +26,8 @@ from retrieval import files
 from retrieval.data.corpora import tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.data.examples.features import Converter
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import of_set

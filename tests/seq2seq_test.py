@@ -15,7 +15,7 @@ from support import tiny
 
 from retrieval import files
 from retrieval.data.examples import seqio_tasks
-from retrieval.data.examples.features import Converter
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
 from retrieval.methods.writer import decoding, examples, recipe, stage

@@ -16,10 +16,9 @@ from support.run_results import metrics, state
 from support.tiny import CHEAP, as_flags, execute, make_config
 
 from retrieval import files
-from retrieval.data.examples import source_batches as draws
+from retrieval.data.examples import batches as draws
 from retrieval.data.labelled import grouping, pair_shards, sources
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.known_positives import read as read_known
 from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups, WithoutPositives
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -152,7 +151,7 @@ def test_every_source_is_written_with_the_positives_of_all(run):
     known = set()
     for name, count in pairs.items():
         folder = source_batches.folder_of(run.pairs, name)
-        ids, starts = read_known(folder)
+        ids, starts = pair_shards.read_known(folder)
         paths = [str(path) for path in folder.glob(pair_shards.PATTERN)]
         written = [tf.train.Example.FromString(raw.numpy()) for raw in tf.data.TFRecordDataset(paths)]
         assert len(written) == count

@@ -18,11 +18,11 @@ from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.examples import seqio_tasks
-from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.batches import Batches, open_lanes
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.data.examples.features import Converter
 from retrieval.data.examples.masking import masked_lengths
 from retrieval.data.examples.packing import Packing, Rows
+from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
@@ -59,12 +59,12 @@ def register(corpus, **rates):
 PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(2, 80, "documents")})
 
 
-def batches(corpus, name, seed=0, lanes=2, batch_size=16, devices=8, packing=None):
+def batches(corpus, name, seed=0, lanes=2, batch_size=16, devices=8, packing=None, lengths=LENGTHS):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     sharding = NamedSharding(mesh, P("data"))
-    converter = Converter(PAIRS, LENGTHS, corpus[1].sep_id)
     sizes = dict(batch_size=batch_size, lanes=lanes, packing=packing)
-    return Batches(name, LENGTHS, converter, seed=seed, sharding=sharding, **sizes)
+    converter = Converter(PAIRS, lengths, corpus[1].sep_id)
+    return Batches({"": open_lanes(name, lengths, converter, seed=seed, sharding=sharding, **sizes)}, sharding)
 
 
 def take(iterator, n):
@@ -141,7 +141,7 @@ def test_a_host_reads_its_devices_lanes(corpus, monkeypatch):
     for ids in ((0, 1, 2, 3), (2, 3, 6, 7)):
         be_one_of_two_hosts(monkeypatch, ids)
         iterator = batches(corpus, name, lanes=4)
-        assert len(iterator._lanes) == 2
+        assert len(iterator._lanes[""]) == 2
         rows = np.concatenate([[2 * id, 2 * id + 1] for id in ids])
         assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
 
@@ -154,7 +154,7 @@ def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_pa
     whole, waiting = [], 0
     for _ in range(12):
         whole += take(one_host, 1)
-        waiting += sum(len(lane._waiting["query"]) for lane in one_host._lanes)
+        waiting += sum(len(lane._waiting["query"]) for lane in one_host._lanes[""])
     assert waiting
     assert whole[0]["document"].shape == (4, 2, 80) and whole[0]["document_id"].shape == (16, 1)
     ids, plain = (
@@ -453,9 +453,7 @@ def labelled_batch(corpus, folder, rates, positives, **sizes):
     """The first batch of a folder of labelled pairs, on two devices."""
     task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
     lengths = pair_lengths(24, 64, positives=positives)
-    sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
-    converter = Converter(PAIRS, lengths, corpus[1].sep_id)
-    return take(Batches(task, lengths, converter, seed=0, sharding=sharding, **sizes), 1)[0]
+    return take(batches(corpus, task, devices=2, lengths=lengths, **sizes), 1)[0]
 
 
 KNOWN = [
@@ -486,10 +484,7 @@ def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     lengths, negatives = pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
     task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
-    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
-    sharding = NamedSharding(mesh, P("data"))
-    sizes = dict(batch_size=8, lanes=2, seed=0, sharding=sharding, packing=packing)
-    (batch,) = take(Batches(task, lengths, Converter(PAIRS, lengths, corpus[1].sep_id), **sizes), 1)
+    (batch,) = take(batches(corpus, task, batch_size=8, devices=2, packing=packing, lengths=lengths), 1)
     assert batch["document_id"].shape == batch["log_q"].shape == (8, negatives)
     assert batch["document"].shape == ((2, 7, 16) if packed else (8, negatives, 8))
     table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.accelerator import data
 from retrieval import files
 from retrieval.data.corpora import sentences
-from retrieval.data.examples.corpus_tasks import LINKS, PASSAGES, read_training
+from retrieval.data.examples.tasks.corpus_tasks import LINKS, PASSAGES, read_training
 from retrieval.data.sets import reqa
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.tokenizers.vocab import Vocabulary

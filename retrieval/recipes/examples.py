@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
-from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.source_batches import SourceBatch
+from retrieval.data.examples.batches import Batches, SourceBatch
+from retrieval.data.examples.packing import Lane
 from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.labelled import sources
 from retrieval.data.labelled.pair_shards import SCORED
@@ -27,7 +27,7 @@ from retrieval.recipes.source_objective import key_of
 from retrieval.training import sharding
 from retrieval.training.loss_kind import LOSSES
 
-Drawn = dict[str, Any]  # the arguments of `Batches` that say what is drawn
+Drawn = dict[str, Any]  # the arguments of `batches.open_lanes` that say what is drawn
 
 
 class Source(NamedTuple):
@@ -208,10 +208,16 @@ def make_batches(
     return opened(run, mesh, *drawn(run, vocabulary, pairs, version))
 
 
+def open_lanes(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn) -> list[Lane]:
+    """The lanes of what `drawn` gives."""
+    packing = recipe_of(run.config).packing()
+    return batches.open_lanes(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing)
+
+
 def opened(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn, epoch: int) -> Batches:
     """Batches of what `drawn` gives."""
     recipe = recipe_of(run.config)
-    packing, folder = recipe.packing(), run.labelled(recipe.examples_of)
+    folder = run.labelled(recipe.examples_of)
     tables = {
         name: (
             numbers,
@@ -219,7 +225,8 @@ def opened(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn, epoch: int) -> B
         )
         for name, (numbers, _) in recipe.tables.items()
     }
-    return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch, tables=tables)
+    lanes = {"": open_lanes(run, mesh, arguments)}
+    return Batches(lanes, sharding.batch_sharding(mesh), epoch=epoch, tables=tables)
 
 
 def drawn(
@@ -230,7 +237,7 @@ def drawn(
     source: Source | None = None,
     least: int = 0,
 ) -> tuple[Drawn, int]:
-    """The arguments of `Batches` that say what is drawn, and the examples of an epoch; else as `make_batches`.
+    """The arguments of `open_lanes` that say what is drawn, and the examples of an epoch; else as `make_batches`.
 
     Args:
       least: examples that there must be; 0: as many as a batch has rows.
@@ -259,7 +266,7 @@ def converter_of(
     recipe: Recipe, vocabulary: Vocabulary, positives: int = 0, has_source: bool = False
 ) -> "seqio.FeatureConverter":
     """What makes rows of a batch from examples of `Recipe.lengths`, which may have the number of their source."""
-    from retrieval.data.examples.features import Converter  # a class of seqio, which takes seconds
+    from retrieval.data.examples.seqio_classes import Converter  # a class of seqio, which takes seconds
 
     change = prefixes.type_change(recipe.config.data, vocabulary.sep_id)
     return Converter(recipe.framed(vocabulary), _lengths(recipe, positives, has_source), change)

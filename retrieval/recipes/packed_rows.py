@@ -5,7 +5,8 @@ import logging
 
 from ml_collections import ConfigDict
 
-from retrieval.data.examples import batches, row_choice
+from retrieval.data.examples import batches
+from retrieval.data.examples.packing import choose_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import next_to
 from retrieval.pipeline.run import Run
@@ -42,7 +43,7 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
         _log.info("train: a text per row; %d examples for %d lanes are too few to choose rows by", epoch, data.lanes)
         return run
     count = max(8, min(_SAMPLE, epoch // data.lanes) // packing.examples)  # batches
-    chosen = row_choice.choose(packing, lengths, batches.first_of_a_lane(**arguments, count=count), recipe.places)
+    chosen = choose_rows(packing, lengths, batches.first_of_a_lane(**arguments, count=count), recipe.places)
     if not chosen:
         _log.info("train: a text per row, for packed rows would save too little")
         return run

@@ -9,9 +9,8 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.config.tree import declared
-from retrieval.data.examples import seqio_tasks, source_batches
-from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.source_batches import SourceBatches
+from retrieval.data.examples import batches, seqio_tasks
+from retrieval.data.examples.batches import Batches, Sources
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -20,6 +19,7 @@ from retrieval.recipes import examples
 from retrieval.recipes.examples import Drawn, Source
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.source_objective import key_of
+from retrieval.training.sharding import batch_sharding
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def folder_of(pairs: Path, source: str) -> Path:
     return pairs / "sources" / source
 
 
-def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Batches | SourceBatches:
+def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Batches:
     """`examples.make_batches`; of several sources, batches of one each, or of all mixed.
 
     Raises:
@@ -44,7 +44,7 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
     given, data = sources.read(run.config.pairs.sources), run.config.data
     sizes = [epoch for _, _, epoch in found.values()]
     weights = [source.weight for source in given if source.weight is not None]
-    share_S, epoch = source_batches.shares(sizes, weights, data.source_alpha), sum(sizes)
+    share_S, epoch = batches.shares(sizes, weights, data.source_alpha), sum(sizes)
     named = ", ".join(f"{name} {share:.1%}" for name, share in zip(found, share_S))
     _log.info("train: sources are drawn %s: %s", "by their weights" if weights else "by their sizes", named)
     if data.mixed_sources:
@@ -52,9 +52,9 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
         rates = {arguments["task"]: share for (_, arguments, _), share in zip(found.values(), share_S.tolist())}
         mixture = {"task": seqio_tasks.mixed(rates, "+".join(rates)), "stem": ""}
         return examples.opened(own, mesh, arguments | mixture, epoch)
-    opened = {name: examples.opened(own, mesh, arguments, size) for name, (own, arguments, size) in found.items()}
+    lanes = {name: examples.open_lanes(own, mesh, arguments) for name, (own, arguments, _) in found.items()}
     keys = [key_of(own.config) for own, _, _ in found.values()]
-    return SourceBatches(opened, share_S, run.config.seed, epoch, keys)
+    return Batches(lanes, batch_sharding(mesh), epoch=epoch, sources=Sources(share_S, run.config.seed, keys))
 
 
 def epoch_of(run: Run, vocabulary: Vocabulary) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from retrieval.data.examples.corpus_tasks import PASSAGES, read_training
 from retrieval.data.examples.task_kind import TASKS
+from retrieval.data.examples.tasks.corpus_tasks import PASSAGES, read_training
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.held_out_texts import LEAST, Occurrences, Words, words
 from retrieval.data.tokenizers.vocab import Vocabulary

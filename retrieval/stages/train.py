@@ -11,7 +11,6 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.source_batches import SourceBatches
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
@@ -58,7 +57,7 @@ def train(run: Run) -> dict[str, Any]:
     # Before the model, for what may be wrong with the data.
     remade = Versions(run, vocabulary, mesh) if refreshes else None
     batches = remade or (make_batches(run, vocabulary, mesh) if draws(run) else NoBatches())
-    if isinstance(batches, Batches | SourceBatches) and config.train.epochs:
+    if isinstance(batches, Batches) and config.train.epochs:
         config = training_steps.with_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
     model = abstract_model(config, len(vocabulary))
@@ -99,8 +98,8 @@ def train(run: Run) -> dict[str, Any]:
             metrics = following.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
             with metrics, ending.watch() as stops_at:
                 count = functools.partial(train_state.useful_flops, config, len(vocabulary), like, step=step_fn)
-                if isinstance(batches, SourceBatches):
-                    flops = mean_flops(count, abstract_batches(config, mesh), batches.shares.tolist())
+                if isinstance(batches, Batches) and batches.sources:
+                    flops = mean_flops(count, abstract_batches(config, mesh), batches.sources.share_S.tolist())
                 else:
                     flops = count(abstract_batch(config, mesh))
                 cost = _cost(flops, mesh)

@@ -7,73 +7,119 @@ saved under the lane's own name, so a run can go on with another number of hosts
 
 Where texts are packed, each lane packs its own: its texts lie in row i of arrays [lanes, ...], whose axis is sharded
 like that of the examples, so a device has the rows of its own examples and of no others.
+
+Of several sources of examples each batch is of one. Which is a function of the seed and of the number of the batch. So
+every host draws the same, and a run that goes on needs no more than that number and the positions of the lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from retrieval import files
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import WAITING, Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
 from retrieval.libraries import seqio, tf
+from retrieval.runtime import hashing, hosts
+
+_POSITION = "sources.json"
+
+
+def shares(sizes: Sequence[int], weights: Sequence[float] | None, alpha: float) -> np.ndarray:
+    """How often each source is drawn: by its weight, or else by its size to the power `alpha`; they sum to 1."""
+    raw = np.array(weights, np.float64) if weights else np.array(sizes, np.float64) ** alpha
+    return raw / raw.sum()
+
+
+def drawn(share_S: np.ndarray, seed: int, number: int) -> int:
+    """The source of a batch; the first batch has the number 0."""
+    place = hashing.number("source", str(seed), str(number)) / 2**64
+    return min(int(np.searchsorted(np.cumsum(share_S), place, side="right")), len(share_S) - 1)
+
+
+class SourceBatch(dict):
+    """A batch, and which of several objectives it is for: JAX takes batches of another one for another structure."""
+
+    def __init__(self, fields: Mapping[str, Any] | Iterable[tuple[str, Any]], objective: Hashable):
+        super().__init__(fields)
+        self.objective = objective
+
+
+jax.tree_util.register_pytree_with_keys(
+    SourceBatch,
+    lambda batch: (
+        [(jax.tree_util.DictKey(name), batch[name]) for name in sorted(batch)],
+        (tuple(sorted(batch)), batch.objective),
+    ),
+    lambda structure, values: SourceBatch(zip(structure[0], values), structure[1]),
+)
+
+
+class Sources(NamedTuple):
+    """What several sources of examples are drawn by.
+
+    Attributes:
+      share_S: how often each source is drawn, which `shares` says.
+      seed: of the draws.
+      objectives: that of each source's batches.
+    """
+
+    share_S: np.ndarray
+    seed: int
+    objectives: Sequence[Hashable]
 
 
 class Batches:
-    """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis."""
+    """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis; each of one source."""
 
     def __init__(
         self,
-        task: str,
-        lengths: Mapping[str, int],
-        converter: seqio.FeatureConverter,
-        *,
-        batch_size: int,
-        lanes: int,
-        seed: int,
+        lanes: Mapping[str, Sequence[Lane]],
         sharding: jax.sharding.Sharding,
-        packing: Packing | None = None,
+        *,
         epoch: int = 0,
         tables: Mapping[str, tuple[str, np.ndarray]] | None = None,
-        stem: str = "",
+        sources: Sources | None = None,
     ):
-        """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
-
-        Args:
-          packing: of each lane; None for one text per row.
-          epoch: the examples that all tasks have together, which `epoch` says to others.
-          tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
-            are. It may be memory-mapped. A number of -1 gives zeros.
-          stem: what the names of its lanes begin with.
-
-        Raises:
-          UserError: lanes, batch size, hosts or devices do not divide each other.
+        """Args:
+        lanes: of each source those of this host, which `open_lanes` gives; of examples without sources under any name.
+        sharding: of a batch.
+        epoch: the examples that all tasks have together, which `epoch` says to others.
+        tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
+          are. It may be memory-mapped. A number of -1 gives zeros.
+        sources: how they are drawn, where there are several.
         """
-        _check(batch_size, lanes, sharding, packing)
-        self.epoch = epoch
-        self._sharding, self._is_packed = sharding, packing is not None
-        self._tables = tables or {}
-        self._lanes: list[Lane] = []
-        for number in _own_lanes(lanes, batch_size, sharding):
-            lane = _opened(task, lengths, converter, number, lanes, batch_size // lanes, seed, stem)
-            self._lanes.append(PackedLane(lane, packing) if packing else lane)
+        self.epoch, self.sources = epoch, sources
+        self._lanes, self._sharding, self._tables = lanes, sharding, tables or {}
+        self._number = 0  # of the next batch
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        parts = [next(lane) for lane in self._lanes]
+        source = drawn(self.sources.share_S, self.sources.seed, self._number) if self.sources else 0
+        self._number += 1
+        parts = [next(lane) for lane in list(self._lanes.values())[source]]
         local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
-        return {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
+        batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
+        return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
+
+    @property
+    def _all_lanes(self) -> list[Lane]:
+        return [lane for lanes in self._lanes.values() for lane in lanes]
 
     def save(self, folder: Path) -> None:
-        """Writes the position of this host's lanes into `folder`."""
-        for lane in self._lanes:
+        """Writes the position of this host's lanes into `folder`, and of several sources the number of the batch."""
+        if self.sources and hosts.is_first():
+            files.write_json(folder / _POSITION, {"batches": self._number, "sources": list(self._lanes)})
+        for lane in self._all_lanes:
             lane.save(folder)
 
     def restore(self, folder: Path) -> None:
@@ -82,13 +128,48 @@ class Batches:
         Raises:
           UserError: the folder holds no position for one of the lanes, or what waits for room in packed rows.
         """
-        if not self._is_packed and any(folder.glob(f"*{WAITING}")):
+        if self.sources:
+            path = folder / _POSITION
+            if not path.exists() or (position := files.read_json(path))["sources"] != list(self._lanes):
+                raise UserError(f"{path}: no position in these sources; go on with the config that the run began with")
+            self._number = position["batches"]
+        is_packed = any(isinstance(lane, PackedLane) for lane in self._all_lanes)
+        if not is_packed and any(folder.glob(f"*{WAITING}")):
             raise UserError(
                 f"{folder}: the run began with packed rows, and here a text has a row of its own, by another "
                 "config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
             )
-        for lane in self._lanes:
+        for lane in self._all_lanes:
             lane.restore(folder)
+
+
+def open_lanes(
+    task: str,
+    lengths: Mapping[str, int],
+    converter: seqio.FeatureConverter,
+    *,
+    batch_size: int,
+    lanes: int,
+    seed: int,
+    sharding: jax.sharding.Sharding,
+    packing: Packing | None = None,
+    stem: str = "",
+) -> list[Lane]:
+    """The lanes of a task whose rows live on this host's devices.
+
+    Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
+
+    Args:
+      packing: of each lane; None for one text per row.
+      stem: what the names of the lanes begin with.
+
+    Raises:
+      UserError: lanes, batch size, hosts or devices do not divide each other.
+    """
+    _check(batch_size, lanes, sharding, packing)
+    rows, numbers = batch_size // lanes, _own_lanes(lanes, batch_size, sharding)
+    own = [_opened(task, lengths, converter, number, lanes, rows, seed, stem) for number in numbers]
+    return [PackedLane(lane, packing) for lane in own] if packing else list(own)
 
 
 def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -106,7 +187,7 @@ def first_of_a_lane(
     seed: int,
     count: int,
 ) -> list[Arrays]:
-    """What lane 0 draws first, for `count` batches of `Batches` with the same arguments; the same on every host."""
+    """What lane 0 draws first, for `count` batches of `open_lanes` with the same arguments; the same on every host."""
     lane = _opened(task, lengths, converter, 0, lanes, batch_size // lanes, seed)
     return [next(lane) for _ in range(count)]
 
@@ -237,10 +318,8 @@ def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> 
         own_B[index] = True
     whole_lanes = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
     if len(whole_lanes) * rows != own_B.sum():
-        raise UserError(
-            f"config.data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
-            f"{len(sharding.device_set)}, always fits"
-        )
+        fits = f"a multiple of the devices, {len(sharding.device_set)}, always fits"
+        raise UserError(f"config.data.lanes={lanes}: a lane has rows on several hosts; {fits}")
     return whole_lanes
 
 
@@ -254,17 +333,15 @@ def _options() -> tf.data.Options:
 
 
 def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
-    hosts, devices = jax.process_count(), len(sharding.device_set)
-    if batch_size % lanes:
-        raise _no_multiple("config.train.batch_size", batch_size, f"config.data.lanes={lanes}", lanes)
-    if lanes % hosts:
-        raise _no_multiple("config.data.lanes", lanes, f"the number of hosts, {hosts}", hosts)
-    if batch_size % devices:
-        raise _no_multiple("config.train.batch_size", batch_size, f"the number of devices, {devices}", devices)
-    if packing and lanes % devices:
-        which = f"the number of devices, {devices}, to pack texts (config.data.pack; each lane packs its own)"
-        raise _no_multiple("config.data.lanes", lanes, which, devices)
-
-
-def _no_multiple(field: str, value: int, which: str, of: int) -> UserError:
-    return UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")
+    processes, devices = jax.process_count(), len(sharding.device_set)
+    batch, named = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
+    of_devices = f"the number of devices, {devices}"
+    rules = [
+        (batch, lanes, f"config.data.lanes={lanes}"),
+        (named, processes, f"the number of hosts, {processes}"),
+        (batch, devices, of_devices),
+        (named, devices if packing else 1, f"{of_devices}, to pack texts (config.data.pack; each lane packs its own)"),
+    ]
+    for (field, value), of, which in rules:
+        if value % of:
+            raise UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")

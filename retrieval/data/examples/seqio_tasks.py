@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from retrieval.data import holdout
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
+from retrieval.data.shards import tfrecords
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
@@ -65,18 +66,15 @@ def register(
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     first_records = _first_records(sizes, stored)
-    suffix = "_validation" if validation else label
+    suffix, bound = "_validation" if validation else label, holdout.bound(held_out)
     for name in rates:
         task = TASKS[name]
         own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
         specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
-        given = Given(
-            vocabulary, specials, {option: own[option] for option in task.options}, weights, stored.labelled, source
-        )
-        is_drawn = functools.partial(
-            _is_drawn, task=task, negatives=negatives, bound=holdout.bound(held_out), validation=validation
-        )
-        read = functools.partial(_read, task=task, bound=0 if validation else holdout.bound(held_out))
+        of_task = {option: own[option] for option in task.options}
+        make = task.maker(Given(vocabulary, specials, of_task, weights, stored.labelled, source))
+        is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
+        read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)
         seqio.TaskRegistry.add(
             name + suffix,
@@ -85,7 +83,7 @@ def register(
                 functools.partial(_read_all, read=read),
                 functools.partial(_filter, is_drawn=is_drawn),
                 functools.partial(_stream, task=task),
-                _example(task.maker(given)),
+                _example(make),
             ],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
             shuffle_buffer_size=shuffle_buffer,
@@ -97,7 +95,7 @@ def register(
 
 def mixed(rates: Mapping[str, float], name: str) -> str:
     """Registers a mixture of tasks, by their registered names, under its own; returns that."""
-    from retrieval.data.examples.seeded_mixture import SeededMixture  # a class of seqio, which takes seconds
+    from retrieval.data.examples.seqio_classes import SeededMixture  # a class of seqio, which takes seconds
 
     seqio.MixtureRegistry.remove(name)
     seqio.MixtureRegistry.add(name, list(rates.items()), mixture_cls=SeededMixture)
@@ -121,16 +119,9 @@ def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: b
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
-    """Checks that there is something to draw.
-
-    Raises:
-      UserError: an unknown task, a negative rate, or no task.
-    """
-    for task, rate in rates.items():
-        if task not in TASKS:
-            raise unknown_name("task", task, TASKS)
-        if rate < 0:
-            raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
+    """Checks that there is something to draw, and that it is known."""
+    if unknown := next((task for task in rates if task not in TASKS), ""):
+        raise unknown_name("task", unknown, TASKS)
     if not any(rates.values()):
         raise UserError(
             f"no task has a rate above 0 in config.data.rates; known: {', '.join(sorted(TASKS))}: set one, such as "
@@ -221,19 +212,10 @@ def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
         return {
             number % lanes
             for number, path in enumerate(source.list_shards("train"))
-            if any(is_drawn(read(source.parse_fn(record))) for record in _records(path))
+            if any(is_drawn(read(source.parse_fn(record))) for record in tfrecords.records(Path(path)))
         }
     except tf.errors.OpError as error:
         raise batches.unreadable(f"task '{task.name}'", error) from error
-
-
-def _records(path: str) -> Iterator[bytes]:
-    """The records of a TFRecord file; a `tf.data.Dataset` of it would take a hundred times as long to begin."""
-    with open(path, "rb") as file:
-        while length := file.read(8):
-            file.read(4)  # a sum, here and behind the record; the file has one of its own, which was compared
-            yield file.read(int.from_bytes(length, "little"))
-            file.read(4)
 
 
 def _read_all(dataset: tf.data.Dataset, read: Callable[[Record], Record]) -> tf.data.Dataset:

@@ -11,13 +11,12 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.examples import batches, task_kind
-from retrieval.data.labelled import known_positives, pair_shards
+from retrieval.data.labelled import pair_shards
+from retrieval.data.shards import tfrecords
 from retrieval.errors import UserError
 from retrieval.libraries import tf
 
 _BATCH = 1024  # records that are parsed at a time
-# What a TFRecord has before and behind a record: its length and a sum of that, and a sum of the record.
-_BEFORE, _BEHIND = 12, 4
 
 
 class Positive(NamedTuple):
@@ -99,7 +98,7 @@ class StoredPairs:
         finally:
             for file in opened:
                 file.close()
-        files.copy(self.folder / known_positives.NAME, folder / known_positives.NAME)
+        files.copy(self.folder / pair_shards.KNOWN, folder / pair_shards.KNOWN)
         statistics = files.read_json(self.folder / "stats.json")
         files.write_json(folder / "stats.json", statistics | {"shards": lanes, task_kind.IN_ORDER: True})
 
@@ -116,15 +115,6 @@ class StoredPairs:
 
     def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of every record the number of its shard, and where in that it stands with its sums, in bytes."""
-        shards, starts, sizes = [], [], []
-        for shard, path in enumerate(self._paths):
-            with path.open("rb") as file:
-                place = 0
-                while header := file.read(_BEFORE):
-                    size = _BEFORE + int.from_bytes(header[:8], "little") + _BEHIND
-                    shards.append(shard)
-                    starts.append(place)
-                    sizes.append(size)
-                    place += size
-                    file.seek(place)
-        return np.array(shards, np.int32), np.array(starts, np.int64), np.array(sizes, np.int64)
+        places = ((shard, *place) for shard, path in enumerate(self._paths) for place in tfrecords.places(path))
+        shard_M, start_M, size_M = np.array(list(places), np.int64).reshape(-1, 3).T
+        return shard_M, start_M, size_M

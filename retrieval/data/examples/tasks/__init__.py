@@ -1,1 +1,1 @@
-"""The pre-training tasks, one a file. `task_kind.TASKS` imports them."""
+"""The tasks: of a corpus, and of labelled examples. `task_kind.TASKS` imports them."""

@@ -1,4 +1,4 @@
-"""Tasks over the passages of a prepared corpus (Chang et al. 2020, section 3).
+"""The tasks over the passages of a prepared corpus (Chang et al. 2020, section 3).
 
 A record that a task gets is a passage (`ids`, and the `lengths` of its sentences), the `title` of its article, a lead
 (`lead_ids`, `lead_lengths`), `document_id`, and `counts`. The lead is that of the passage's own article in the passage
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.data import holdout
-from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind
+from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 from retrieval.libraries import tf
 
@@ -52,7 +52,17 @@ class CorpusTask(TaskKind):
 
 
 class PassagePairs(CorpusTask):
-    """Pairs whose document is a passage. One of your own overrides `pair`, and `draws` where it cannot use them all."""
+    """Pairs whose document is a passage. One of your own overrides `pair`, and `draws` where it cannot use them all.
+
+    Attributes:
+      column: of `counts`, how often an epoch draws the passage; None for once.
+    """
+
+    column: int | None = None
+
+    def draws(self, record: Record) -> tf.Tensor:
+        """As `TaskKind.draws`."""
+        return super().draws(record) if self.column is None else record["counts"][self.column]
 
     def pair(
         self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
@@ -79,6 +89,31 @@ class PassagePairs(CorpusTask):
         return make
 
 
+@register
+class InverseCloze(PassagePairs):
+    """'ict', the Inverse Cloze Task (Lee et al. 2019): a sentence asks for the passage that it was taken from.
+
+    The query is a random sentence, the document `[CLS] title [SEP] the other sentences [SEP]`. Every passage of two
+    sentences or more is drawn once.
+    """
+
+    name = "ict"
+    options = ("ict_removal",)
+    column = ICT
+
+    def pair(
+        self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `PassagePairs.pair`. Chang et al. always take the sentence out of the document."""
+        seeds = tf.random.split(seed, 2)
+        start, end = random_sentence(record["lengths"], seeds[0])
+        ids, removal = record["ids"], given.options["ict_removal"]
+        rest = tf.concat([ids[:start], ids[end:]], 0)
+        body = tf.cond(tf.random.stateless_uniform([], seeds[1]) < removal, lambda: rest, lambda: ids)
+        query = query_row(ids[start:end], lengths["query"], given.specials)
+        return query, document_row(record["title"], body, lengths["document"], given.specials)
+
+
 class LeadPairs(PassagePairs):
     """The query is a random sentence of the lead, the document `[CLS] passage [SEP]`."""
 
@@ -93,6 +128,29 @@ class LeadPairs(PassagePairs):
         start, end = random_sentence(record["lead_lengths"], seed)
         query = query_row(record["lead_ids"][start:end], lengths["query"], given.specials)
         return query, document_row(record["title"][:0], record["ids"], lengths["document"], given.specials)
+
+
+@register
+class BodyFirst(LeadPairs):
+    """'bfs', Body First Selection (Chang et al. 2020, section 3.2): a sentence of a lead asks for a passage behind it.
+
+    Every passage that is not part of the lead itself is drawn once.
+    """
+
+    name = "bfs"
+    column = BFS
+
+
+@register
+class LinkPrediction(LeadPairs):
+    """'wlp', Wiki Link Prediction (Chang et al. 2020, section 3.3): a sentence of a lead asks for a passage elsewhere.
+
+    It is one of another article that links to the lead's. Every passage is drawn once for each of its links.
+    """
+
+    name = "wlp"
+    shards = LINKS
+    column = WLP
 
 
 def without_held_out(record: Record, bound: int) -> Record:
