@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data.examples import masking, token_rows
-from retrieval.data.examples.masking import masked_lengths
+from retrieval.data.examples import example_kind, token_rows
+from retrieval.data.examples.example_kind import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.tasks import corpus_tasks
 from retrieval.data.examples.token_rows import Specials
@@ -104,7 +104,7 @@ def test_mlm_masks_15_percent_as_bert_does():
 def test_a_full_row_holds_every_masked_token():
     places = [masked_lengths(text)["positions"] for text in range(5, 513)]
     assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
-    assert places == np.maximum(1, masking.share(tf.range(3, 511), masking.PERCENT)).tolist()
+    assert places == np.maximum(1, example_kind.share(tf.range(3, 511), example_kind.PERCENT)).tolist()
     for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
         example = mask({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
         assert len(example["positions"]) == places[text - 5]

@@ -19,8 +19,7 @@ from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.examples import seqio_tasks
 from retrieval.data.examples.batches import Batches, open_lanes
-from retrieval.data.examples.example_kind import PAIRS, pair_lengths
-from retrieval.data.examples.masking import masked_lengths
+from retrieval.data.examples.example_kind import PAIRS, masked_lengths, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import Stored
@@ -449,13 +448,6 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
 
 
-def labelled_batch(corpus, folder, rates, positives, **sizes):
-    """The first batch of a folder of labelled pairs, on two devices."""
-    task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
-    lengths = pair_lengths(24, 64, positives=positives)
-    return take(batches(corpus, task, devices=2, lengths=lengths, **sizes), 1)[0]
-
-
 KNOWN = [
     Example("who sang", tuple(Candidate("", "", f"the {animal}") for animal in ("ant", "bee", "cow"))),
     Example("Who  Sang", (Candidate("", "", "the dog"),)),  # alike to an uncased model
@@ -469,7 +461,9 @@ def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
     for number, positives in enumerate((0, 1)):
         folder = tmp_path / str(number)
         assert pair_shards.write_pairs(KNOWN, corpus[1], folder, 2, positives)["most positives"] == 4
-        batch = labelled_batch(corpus, folder, {"pairs": 1.0}, 4, batch_size=8, lanes=2)
+        task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, optional=("positive_ids",))
+        lengths = pair_lengths(24, 64, positives=4)
+        (batch,) = take(batches(corpus, task, devices=2, lengths=lengths, batch_size=8), 1)
         assert batch["positive_ids"].shape == (8, 4)
         seen = set()
         for query, own, known in zip(batch["query"], batch["document_id"][:, 0], batch["positive_ids"]):

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from benchmarks.accelerator.data import SLOTS, Batch, Labelled, Masked, Pack, Pairs, ranks
 from benchmarks.accelerator.outcomes import DEPTHS, DONE
 from benchmarks.accelerator.work import Attempt, Given
-from retrieval.data.examples.masking import PERCENT, share
+from retrieval.data.examples.example_kind import PERCENT, share
 from retrieval.errors import UserError
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.on_mesh import OnMesh

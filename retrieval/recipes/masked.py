@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import nnx
 
-from retrieval.data.examples.masking import MASKED, masked_lengths
+from retrieval.data.examples.example_kind import MASKED, masked_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.recipes.recipe import Recipe, check_sees_all, copy_parameters

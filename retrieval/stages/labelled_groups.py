@@ -155,11 +155,11 @@ def check_scores(writer: Run, config: ConfigDict) -> None:
     Raises:
       UserError: they do not, or validation would look for the right documents of pairs with a score.
     """
-    divided, found = writer.holder("sets").config.split.set, shapes(writer.config)
-    has_scores, is_scored = ([getattr(shape, what) for _, shape in found] for what in ("has_scores", "is_scored"))
-    given = writer.config.pairs.files if found else f"config.split.set={divided}"
+    divided, of_files = writer.holder("sets").config.split.set, shapes(writer.config)
+    has_scores, is_scored = ([getattr(shape, what) for _, shape in of_files] for what in ("has_scores", "is_scored"))
+    whose = writer.config.pairs.files if of_files else f"config.split.set={divided}"
     has_teacher = bool(writer.teacher_scores) or (all(has_scores) and not divided)
-    examples.check_scores(config, has_teacher, any(is_scored), given)
+    examples.check_scores(config, has_teacher, any(is_scored), whose)
     if any(is_scored) and config.loop.validate_every:
         raise UserError(
             f"config.loop.validate_every={config.loop.validate_every} looks for the right documents of queries, and "
@@ -178,6 +178,6 @@ def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:
     with CandidateTexts(folder / "corpus.jsonl", set(training.candidates)) as texts:
         yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
     if negatives.exists():
-        asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
+        queries = {training.queries[id] for id in training.qrels[splits.TRAIN]}
         mined = labelled_format.in_order([negatives / "negatives.jsonl"], Settings(), negatives)
-        yield from (example for example in mined if example.query in asked)
+        yield from (example for example in mined if example.query in queries)

@@ -39,8 +39,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         # A user's pages of other times are no leak.
-        asked = set() if labelled_groups.of_pages(config) else _asked(run.sets, run.training)
-        evaluated = sum(splits.wording(group.query) in asked for group in groups)
+        elsewhere = set() if labelled_groups.of_pages(config) else _evaluated(run.sets, run.training)
+        evaluated = sum(splits.wording(group.query) in elsewhere for group in groups)
         counts.log("pairs")
         queries = counts.queries  # of the whole pass: a shorter one counts anew
         looked_at = list(itertools.islice(groups, data_warnings.IN_A_RUN))
@@ -113,8 +113,8 @@ def _commits(config: ConfigDict) -> dict[str, Any]:
     """The commits of the data sets of the hub."""
     values = [own.pairs[field] for own in sources.each(config).values() for field in ("files", *_WITH_TEXTS)]
     named = [name for value in values for name in source_paths.split(value)]
-    found = {name: hub_datasets.commit(name) for name in named if hub_datasets.is_name(name)}
-    return {"commits": found} if found else {}
+    commits = {name: hub_datasets.commit(name) for name in named if hub_datasets.is_name(name)}
+    return {"commits": commits} if commits else {}
 
 
 def teacher_inputs(path: str) -> Sequence[Path]:
@@ -184,14 +184,14 @@ def check_lone(config: ConfigDict) -> None:
                 )
 
 
-def _asked(sets: Path, training: Path) -> set[str]:
+def _evaluated(sets: Path, training: Path) -> set[str]:
     """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
     folders = [path for path in sets.iterdir() if path.is_dir()] if sets.exists() else []
-    asked = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
+    queries = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
     if training.exists():
         divided = beir.read_judged(training)
-        asked |= {divided.queries[id] for id in divided.qrels[splits.VALIDATION]}
-    return set(map(splits.wording, asked))
+        queries |= {divided.queries[id] for id in divided.qrels[splits.VALIDATION]}
+    return set(map(splits.wording, queries))
 
 
 STAGES.register(

@@ -61,15 +61,15 @@ class SeenQueries:
           is_labelled: whether there are labelled examples.
         """
         if is_labelled:
-            asked = [query for query in queries if self._words[query] in self._asked]
-            yield _seen(about, "queries that are trained on", asked, len(queries), is_warning=True)
+            trained = [query for query in queries if self._words[query] in self._asked]
+            yield _count(about, "queries that are trained on", trained, len(queries), is_warning=True)
             inside = [query for query in queries if self._words[query] in self._in_positives]
-            yield _seen(about, f"{_LONG} that stand in a positive of training", inside, len(queries), is_warning=False)
+            yield _count(about, f"{_LONG} that stand in a positive of training", inside, len(queries), is_warning=False)
         if self._in_corpus is not None:
             inside = [query for query in queries if self._tokens[query] in self._in_corpus]
             what = "queries that stand in a passage, a title or a lead of the corpus that is trained on"
-            yield _seen(about, what, inside, len(queries), is_warning=True)
+            yield _count(about, what, inside, len(queries), is_warning=True)
 
 
-def _seen(about: str, what: str, seen: Sequence[str], number: int, is_warning: bool) -> DataCount:
-    return DataCount(about, what, len(seen), number, is_warning and bool(seen), seen[0] if seen else "")
+def _count(about: str, what: str, queries: Sequence[str], number: int, is_warning: bool) -> DataCount:
+    return DataCount(about, what, len(queries), number, is_warning and bool(queries), queries[0] if queries else "")

@@ -114,8 +114,8 @@ def _filled(values: tf.Tensor, shape: tuple[int, ...], fill: int) -> tf.Tensor:
 
 def types(ids: tf.Tensor, sep_id: int, place: int = 1) -> tf.Tensor:
     """BERT's token types: 1 for the tokens after the first [SEP] (or its `place`), 0 for those before and padding."""
-    seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
-    return tf.where(ids == FILLER, 0, tf.cast(seen >= place, tf.int32))
+    before = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
+    return tf.where(ids == FILLER, 0, tf.cast(before >= place, tf.int32))
 
 
 # The leading axis of a document, of size 1 + hard negatives, is the shape that every loss takes.
@@ -155,3 +155,48 @@ def pair_lengths(
     lengths |= {"positive_ids": positives} if positives else {}
     lengths |= {"teacher": 1 + negatives} if teacher else {}
     return lengths | ({"guide_rows": 2 + negatives} if guide else {})
+
+
+# Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
+PERCENT = 15
+
+MASKED = ExampleKind(
+    "masked",
+    "masked texts",
+    {"text": tokens(side="document"), "positions": Field(), "labels": Field()},
+    {"weights": Field("float32", ("positions",))},
+    # 1 for a position to predict, and 0 for padding. The first token, [CLS], is never predicted.
+    lambda row, sep_id: {"weights": tf.cast(row["positions"] > 0, tf.float32)},
+    needs=("cls", "sep", "mask"),
+)
+
+
+def masked_lengths(text: int) -> dict[str, int]:
+    """The lengths of the fields: as many positions as a full row has masked tokens."""
+    masked = max(1, share(text - 2, PERCENT))
+    return {"text": text, "positions": masked, "labels": masked}
+
+
+def share(count: Any, percent: int) -> Any:
+    """So many percent of a count, an integer or a tensor of integers: rounded, and halves to the even number.
+
+    In integers, for a row has as many places as this says of its length, and 28.5 may be more or less in float32.
+    """
+    hundredths = count * percent
+    return (hundredths + 49 + hundredths // 100 % 2) // 100
+
+
+def words(ids: tf.Tensor, continues: Sequence[bool]) -> tf.Tensor:
+    """The number of each token's word: 0, 1, ...
+
+    Args:
+      continues: for each id of the vocabulary, whether it goes on with the word of the token before it.
+    """
+    begins = tf.logical_not(tf.gather(tf.constant(continues), ids))
+    return tf.maximum(0, tf.cumsum(tf.cast(begins, tf.int32)) - 1)
+
+
+def choose(size: Any, count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """So many random places below `size`, in order."""
+    draws = tf.random.stateless_uniform([size], seed)
+    return tf.sort(tf.argsort(draws, stable=True)[:count])

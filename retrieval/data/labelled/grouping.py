@@ -284,19 +284,19 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
     """
     candidates: list[Candidate] = []
     value = RetrievalSet(name, {}, candidates, {rule: {}})
-    seen, of_label, labels = set(), collections.defaultdict(dict), {}
+    sums, of_label, labels = set(), collections.defaultdict(dict), {}
     for query, positives, negatives, answers, _, label in groups:
         id = (digest(Candidate("", "", query)) if label else hashing.digest(query)).hex()
         value.queries[id] = query
-        if (found := answer.of_texts(answers)).values:
-            value.answers[id] = found
+        if (known := answer.of_texts(answers)).values:
+            value.answers[id] = known
         value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
         if label:
             labels[id] = label
             of_label[label] |= value.qrels[rule][id]
         for sum, text in sorted({digest(text): text for text in (*positives, *negatives)}.items()):
-            if sum not in seen:
-                seen.add(sum)
+            if sum not in sums:
+                sums.add(sum)
                 candidates.append(dataclasses.replace(text, id=sum.hex()))
     for id, label in labels.items():
         value.qrels[rule][id] = {other: 1 for other in of_label[label] if other != id}
@@ -305,12 +305,12 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
 
 def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
     """The texts of `groups`, each once. One without an id of its own gets one that is made from it."""
-    seen, ids = set(), set()
+    sums, ids = set(), set()
     for _, positives, negatives, *_ in groups:
         for text in (*positives, *negatives):
-            if (sum := digest(text)) in seen:
+            if (sum := digest(text)) in sums:
                 continue
-            seen.add(sum)
+            sums.add(sum)
             id = text.id if text.id and text.id not in ids else sum.hex()
             ids.add(id)
             yield dataclasses.replace(text, id=id)

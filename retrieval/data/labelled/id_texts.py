@@ -134,10 +134,10 @@ def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candi
     for at, record in records:
         id, text = (_one(record, names, at) for names in (_IDS, _TEXTS))
         title = text_files.string(record, _TITLE, at, default="")
-        found = Candidate(scalars.of_value(record[id], id, at), title, text_files.string(record, text, at))
+        candidate = Candidate(scalars.of_value(record[id], id, at), title, text_files.string(record, text, at))
         if is_of_queries:
-            text_files.required(found.text, f"query '{found.id}'", at)
-        yield at, found
+            text_files.required(candidate.text, f"query '{candidate.id}'", at)
+        yield at, candidate
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

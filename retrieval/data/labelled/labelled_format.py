@@ -59,8 +59,8 @@ class Settings(NamedTuple):
     @property
     def text_files(self) -> list[Path]:
         """The files with the texts of ids."""
-        given = filter(None, (self.queries, self.collection))
-        return [path for name in given for path in (files(name) if hub_datasets.is_name(name) else [Path(name)])]
+        named = filter(None, (self.queries, self.collection))
+        return [path for name in named for path in (files(name) if hub_datasets.is_name(name) else [Path(name)])]
 
 
 class Reading(NamedTuple):
@@ -181,12 +181,12 @@ def _files(named: str) -> Sequence[Path]:
 
 
 def _train_split(folder: Path) -> list[Path]:
-    found = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
-    found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    split_of = {path: _split(path.relative_to(folder)) for path in found}
-    chosen = [path for path, split in split_of.items() if split and split["train"]] if any(split_of.values()) else found
+    paths = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
+    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    split_of = {path: _split(path.relative_to(folder)) for path in paths}
+    chosen = [path for path, split in split_of.items() if split and split["train"]] if any(split_of.values()) else paths
     if not chosen:
-        there = listed(str(path.relative_to(folder)) for path in found)
+        there = listed(str(path.relative_to(folder)) for path in paths)
         raise UserError(
             f"{folder}: a folder without a train split, train-*{parquet_files.SUFFIX}, in config.pairs.files; "
             + (f"name a file, of {there}" if there else "name files of labelled examples, or a folder of Parquet")

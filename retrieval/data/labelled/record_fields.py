@@ -149,14 +149,14 @@ def _of_ids(there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str)
     return None
 
 
-def _list(found: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
+def _list(layout: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
     scores, labels = usual["score"][:1], usual["label"]
     if not (scores or labels):
         raise UserError(
-            f"{at}: {', '.join(found.documents)} without scores or labels, which tell what they are to their query; "
+            f"{at}: {', '.join(layout.documents)} without scores or labels, which tell what they are to their query; "
             f"there are {shown(there)}"
         )
-    return found._replace(scores=scores, labels="" if scores else labels[0])
+    return layout._replace(scores=scores, labels="" if scores else labels[0])
 
 
 def named(value: str) -> dict[str, str]:

@@ -50,7 +50,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
         raise UserError(
-            f"no passage came out of config.corpus ({_told(counts)}): give longer texts, or lower "
+            f"no passage came out of config.corpus ({_counted(counts)}): give longer texts, or lower "
             f"config.prepare.least_passage={settings.limits.least}"
         )
     shutil.rmtree(folder / shard_steps.WORK, ignore_errors=True)
@@ -67,7 +67,7 @@ def _remove_articles_of(folder: Path, names: str) -> None:
             files.remove(path)
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _counted(counts: Mapping[str, int]) -> str:
     """What was counted of the pages, for errors."""
     return ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()) if count) or "no page was read"
 
@@ -80,7 +80,7 @@ def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> 
         try:
             vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
         except UserError as error:
-            raise UserError(f"config.corpus: {error} ({_told(counts)})") from error
+            raise UserError(f"config.corpus: {error} ({_counted(counts)})") from error
     else:
         return
     vocabulary.save(folder / vocabulary.FILE)

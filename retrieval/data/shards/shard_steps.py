@@ -316,8 +316,8 @@ def _last_buckets(item: dict, leads: list[dict]) -> dict[str, list[int]]:
     ICT needs two sentences, the others one and a sentence of the lead. No sentence's bucket is above the passage's.
     """
     own = sorted(item["buckets"])
-    asked = [item["lead_buckets"], *(lead["buckets"] for lead in leads)]
-    bfs, *wlp = [[min(own[-1], max(buckets))] if buckets else [] for buckets in asked]
+    of_leads = [item["lead_buckets"], *(lead["buckets"] for lead in leads)]
+    bfs, *wlp = [[min(own[-1], max(buckets))] if buckets else [] for buckets in of_leads]
     return {"ict": own[-2:-1], "bfs": bfs, "wlp": list(itertools.chain.from_iterable(wlp)), "mlm": own[-1:]}
 
 

@@ -52,7 +52,10 @@ def places(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a file, without a look at their sums: the file has one of its own, which was compared."""
+    """The records of a file, one after the other.
+
+    Their sums are not looked at: the file has one of its own, which was compared.
+    """
     with path.open("rb") as file:
         for place, size in places(path):
             file.seek(place + BEFORE)

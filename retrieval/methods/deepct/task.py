@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import Stemmer
 
-from retrieval.data.examples import masking
+from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
@@ -92,7 +92,7 @@ def _is_one_of(ids: tf.Tensor, some: Sequence[int]) -> tf.Tensor:
 
 def _words(ids: tf.Tensor, continues: Sequence[bool], stems: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The number of each token's word [N]; of each word the place of its first token, and what it is known by [W]."""
-    numbers, places = masking.words(ids, continues), tf.range(tf.size(ids))
+    numbers, places = example_kind.words(ids, continues), tf.range(tf.size(ids))
     firsts = tf.math.segment_min(places, numbers)
     sizes = tf.math.segment_sum(tf.ones_like(places), numbers)
     powers = tf.pow(tf.constant(_BASE, tf.int64), tf.cast(places - tf.gather(firsts, numbers), tf.int64))

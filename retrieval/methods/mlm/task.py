@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from retrieval.data.examples.example_kind import ExampleKind, Field, types
-from retrieval.data.examples.masking import MASKED, PERCENT, choose, share
+from retrieval.data.examples.example_kind import MASKED, PERCENT, ExampleKind, Field, choose, share, types
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.tasks.corpus_tasks import ICT, CorpusTask
 from retrieval.data.examples.token_rows import Record, Specials, single
