@@ -16,8 +16,10 @@ import itertools
 import math
 import operator
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 # Every repetition is bounded or cannot give back what it took, so that the time is linear whatever the text is.
 _BREAK = re.compile(
@@ -67,50 +69,14 @@ _SPACED = re.compile(r"(?<!\w)(?!н\.\sе)[^\W\d_]\.\s[^\W\d_]\Z")  # 'h. c.', '
 _NUMBER = re.compile(r"\d|[IVXLC]{2,}\b|[VX]\b")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Abbreviations, without their last full stop: those that no sentence ends with; those that end one only before a
-# word of _STARTERS; those that do not where a number follows.
-_NEVER_LAST = _words(
-    """Mr Mrs Ms Messrs Dr Prof Rev Fr Hon Pres Gov Sen Rep Amb Gen Adm Col Lt Maj Capt Cmdr Cpl Sgt Pvt Msgr
-    e.g i.e a.k.a v vs cf viz esp lit डॉ प्रो पं श्री सौ कु
-    Nr Hl hl Hrsg Bd Frhr bzw sog vgl insb evtl ggf Mme Mmes Mlle Mlles éd chap Sra Srta Dra Dña pág págs núm EE
-    Sig Dott dott dhr mevr bijv prof dr św ul inż mgr tzw t.ex bl.a f.eks
-    ул вул пл пос оз проф акад ген св гр тов напр т.е т.к"""
-)
-_SELDOM_LAST = _words(
-    """St Ste Sta Mt Ft Jr Sr Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec a.m p.m
-    Jh Jhdt UU им ім"""
-)
-# Places where no number stands before them, and years, pages or the like where one does: "г. Москва", "в 1900 г. Он".
-_PLACES = _words("г м с д р о")
-# What is counted by a number with a full stop: "3. Mai", "im 19. Jahrhundert".
-_COUNTED = _words(
-    """Januar Jänner Februar März April Mai Juni Juli August September Oktober November Dezember Jahrhundert
-    Jahrhunderts Jahrtausend Jahrtausends Jh Jh. Jhdt. Weltkrieg Weltkriegs Weltkrieges Auflage Lebensjahr Geburtstag
-    Todestag Jahrestag Platz Bezirk Bundesliga Liga Spieltag Wahlperiode Legislaturperiode Armee Division Regiment
-    Dynastie Etage Klasse Runde Tag Mal Dünya"""
-)
-_BEFORE_NUMBER = _words(
-    """No no Nos nos Vol vol Vols vols Sec sec Ch ch Fig fig Figs figs Art Op Opp Rs p pp b d c ca r fl al est
-    approx app"""
+_LANGUAGES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
+_NEVER_LAST, _SELDOM_LAST, _BEFORE_NUMBER, _PLACES, _COUNTED, _STARTERS = (
+    frozenset(_LANGUAGES["sentences"][name].split())
+    for name in ("never_last", "seldom_last", "before_number", "places", "counted", "starters")
 )
 _AFTER_MONTH = re.compile(r"(?:uary|March|April|May|June|July|August|ber)\s\d+\Z")  # 'on August 11. August is'
-# Words that, with a capital, begin sentences far more often than names.
-_STARTERS = _words(
-    """The This That These Those It Its He She They We You His Her Their Our My There Here However Although Though While
-    When Where After Before Since Because If As At In On By For From To With Until During Among Between Through Despite
-    Following According Both Some Many Most Several All Each Another Other Such Thus Then Later Today Yet And But Or
-    Also An A What Who Which How Why
-    Der Die Er Sie Es Ein Eine Im Am Nach Seine Ihre Dieser Diese Dieses Auch Als Bei Mit Für Seit Danach Später Dort
-    Il Elle Ils Elles En Dans Pour Par Sur Avec Après Avant Cette Ces Cet Lorsque Depuis Selon
-    Después Durante También Según Fue Nel Nella Dopo Questo Questa
-    В Во На По С К Из У О От До За Он Она Оно Они Это Эта Этот Эти После При Для Но А И Также Так Как Когда Его Её Их
-    Він Вона Вони Це Після Тя Те Това Тази Той След През От"""
-)
-_JOINING = _words("and or but")  # in a text without capitals they seldom begin a sentence behind an abbreviation
+# In a text without capitals they seldom begin a sentence behind an abbreviation.
+_JOINING = ("and", "or", "but")
 _ABBREVIATIONS = _NEVER_LAST | _SELDOM_LAST | _BEFORE_NUMBER
 
 
