@@ -13,7 +13,7 @@ import pytest
 
 from retrieval.data.corpora import addresses, articles, corpus_kind, document_records
 from retrieval.data.corpora.articles import Article, Redirect
-from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Outline
+from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Given, Outline
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
@@ -248,11 +248,11 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path, most):
         ({"id": [1, 2], "a.text": text}, {"text": "a.text"}),
     ):
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-        found = list(document_records.ParquetRows().read(tmp_path / "a.parquet", "a", named))
+        found = list(document_records.ParquetRows().read(tmp_path / "a.parquet", Given("a", named)))
         assert [(each.id, each.text) for each in found] == list(zip(["1", "2"], text))
     parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: a text is not UTF-8"):
-        list(document_records.ParquetRows().read(tmp_path / "a.parquet", "a", {}))
+        list(document_records.ParquetRows().read(tmp_path / "a.parquet", Given("a", {})))
     parquet.write_table(pyarrow.table({"id": ["1", "2"], "text": [LONG, "Two."]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet, row 1: longer than 64 MiB"):
         read(tmp_path / "a.parquet")

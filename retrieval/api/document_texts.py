@@ -135,7 +135,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
     options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, options)
-    pages, parse = kind.read(parts, options, Path()), functools.partial(kind.parse, options=options)
+    pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)
     seen, left_out, examples = set(), Counter(), {}
     for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:

@@ -7,6 +7,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -87,27 +88,41 @@ def objects(path: Path, like: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield at, record
 
 
-class CsvLines:
-    """Lines for a `csv.reader`, one record of which may go on over many; set `size` to 0 behind each.
+def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """The rows of CSV or TSV that are not empty, each after the place where it begins; it may go on over many lines.
+
+    Args:
+      dialect: gives the options of `csv.reader` for the first line.
 
     Raises:
-      csv.Error: a record is longer than MOST_BYTES.
+      UserError: as `byte_lines`, or a quotation mark is not closed, or a row is longer than MOST_BYTES.
     """
+    csv.field_size_limit(MOST_BYTES)  # Python's own, 128 KiB, is less than many documents
+    size = 0
 
-    def __init__(self, lines: Iterable[str]):
-        csv.field_size_limit(MOST_BYTES)  # Python's own, 128 KiB, is less than many documents
-        self._lines = iter(lines)
-        self.size = 0
+    def bounded() -> Iterator[str]:
+        nonlocal size
+        for line in itertools.chain([first], texts):
+            size += len(line)
+            if size > MOST_BYTES:
+                raise csv.Error(f"the record is longer than {MOST_SHOWN}")
+            yield line
 
-    def __iter__(self) -> "CsvLines":
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines)
-        self.size += len(line)
-        if self.size > MOST_BYTES:
-            raise csv.Error(f"the record is longer than {MOST_SHOWN}")
-        return line
+    texts = (f"{decoded(line, f'{path}, line {number}')}\n" for number, line in enumerate(byte_lines(path), 1))
+    first = next(texts, "")
+    reader = csv.reader(bounded(), **{"strict": True, **dialect(first)})
+    while True:
+        at, size = f"{path}, line {reader.line_num + 1}", 0
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise UserError(
+                f"{at}: {error}; mend the row: close its quotation marks, and double those within"
+            ) from error
+        if row is None:
+            return
+        if row:
+            yield at, row
 
 
 def first_character(path: Path) -> str:

@@ -2,15 +2,14 @@
 
 import dataclasses
 import json
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from retrieval.errors import UserError
 
 _T = TypeVar("_T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A link in a paragraph: `text[start:end]` is the anchor, `target` the title of an article."""
 
     target: str
@@ -18,16 +17,14 @@ class Link:
     end: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """Plain text on one line, without markup, and its outgoing links in order."""
 
     text: str
     links: tuple[Link, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading (empty for the lead), its level (1 for the lead, 2 for `==`) and its paragraphs."""
 
     heading: str
@@ -92,16 +89,8 @@ def to_json(item: Article | Redirect | KnownItem) -> str:
         return json.dumps({"known_item": item.name, "query": item.query, "body": item.body}, ensure_ascii=False)
     if isinstance(item, Redirect):
         return json.dumps({"redirect": item.title, "target": item.target}, ensure_ascii=False)
-    sections = [
-        [
-            s.heading,
-            s.level,
-            [[p.text, [[link.target, link.start, link.end] for link in p.links]] for p in s.paragraphs],
-        ]
-        for s in item.sections
-    ]
     known = {name: value for name, value in (("address", item.address), ("url", item.url)) if value}
-    return json.dumps({"id": item.id, "title": item.title, "sections": sections, **known}, ensure_ascii=False)
+    return json.dumps({"id": item.id, "title": item.title, "sections": item.sections, **known}, ensure_ascii=False)
 
 
 def from_json(line: str | bytes, at: str) -> Article | Redirect | KnownItem:

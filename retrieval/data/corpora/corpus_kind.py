@@ -2,40 +2,36 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.data.corpora import articles
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
+from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.shards import shard_steps
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
 from retrieval.parsing.foreign_text import TooSlowError, time_limit
-from retrieval.registry import Table
 
-Options = Mapping[str, Any]
 DROPPED = "pages dropped: "  # before the reason
 # For a page, and for each of its characters: six times what Markdown takes, the slowest format.
 _SECONDS, _SECONDS_PER_CHARACTER = 10, 60e-6
 
 
-class CorpusKind:
+class Given(NamedTuple):
+    """What a run gives to a kind: the values of its fields, and the file that pins the installed packages."""
+
+    options: Options
+    lock: Path = Path()
+
+
+class CorpusKind(Format[Sequence[str], Given, Any]):
     """A kind of corpus: a cheap sequential reader of pages, and the dear function that makes articles of them.
 
-    Methods take the parts of `config.corpus`, which stand between commas, and the values of the kind's own fields.
-
-    Attributes:
-      name: of the kind.
-      what: what people call it.
-      setting: the setting that takes it, in words.
-      options: fields of the config that it reads, as dotted names.
+    Methods take the parts of `config.corpus`, which stand between commas. Among the pages that `read` gives,
+    `Redirect`, `Dropped` and `Broken` are passed on.
     """
-
-    name: str
-    what: str
-    setting: str
-    options: Sequence[str] = ()
 
     def takes(self, part: str) -> bool:
         """Whether a part of `config.corpus` is of this kind."""
@@ -63,27 +59,14 @@ class CorpusKind:
         """Bytes of the corpus, as its files have them; None where they say nothing about it."""
         return sum(path.stat().st_size for path in self.inputs(parts, lock)) or None
 
-    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
-        """The pages, one after the other; `Redirect`, `Dropped` and `Broken` among them are passed on.
-
-        Raises:
-          UserError: nothing can be read.
-        """
-        raise NotImplementedError
-
     def parse(self, page: Any, options: Options) -> Sequence[Article | Redirect | KnownItem | Dropped]:
         """What a page holds. Worker processes call it."""
         raise NotImplementedError
 
 
-CORPORA: Table[CorpusKind] = Table("kind of corpus", "retrieval.data.corpora")
+CORPORA: Formats[CorpusKind] = Formats("kind of corpus", "retrieval.data.corpora")
+register = CORPORA.add
 _REST = "dump"  # what no kind takes is looked at as a dump, which says what is expected
-
-
-def register(kind: type[CorpusKind]) -> type[CorpusKind]:
-    """Adds a kind to CORPORA. To be used as a decorator."""
-    CORPORA.register(kind.name, kind())
-    return kind
 
 
 def kind_of(corpus: str) -> tuple[CorpusKind, Sequence[str]]:
@@ -120,17 +103,10 @@ class Source:
 
 
 def open_source(corpus: str, options: Options, lock: Path) -> Source:
-    """The pages of what `config.corpus` names.
-
-    Args:
-      options: the values of the fields that its kind reads.
-      lock: the file that pins the installed packages.
-
-    Raises:
-      UserError: it names nothing, or corpora of several kinds.
-    """
+    """The pages of what `config.corpus` names."""
     kind, parts = kind_of(corpus)
-    return Source(functools.partial(kind.read, parts, options, lock), functools.partial(kind.parse, options=options))
+    given = Given(options, lock)
+    return Source(functools.partial(kind.read, parts, given), functools.partial(kind.parse, options=options))
 
 
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:

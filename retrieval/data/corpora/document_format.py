@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from retrieval.data.corpora import addresses, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
+from retrieval.data.formats import Format, Formats
 from retrieval.errors import UserError, listed, near
 from retrieval.parsing import scalars, text_files
-from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)
 
@@ -85,42 +85,34 @@ class Document:
         return len(self.text)
 
 
-class DocumentFormat:
-    """A format of documents. A format of one's own overrides `outline` or `read`, and what else differs.
+class Given(NamedTuple):
+    """What a corpus says of a file.
 
     Attributes:
-      name: of the format.
-      what: what people call it.
-      suffixes: how the names of its files end, in lower case.
-      example: a line of it, with ⇥ for a tab.
+      id: the path of the file below the corpus.
+      fields: 'id', 'title', 'text', 'url' -> the field of a record that has it; '' for the usual ones.
     """
 
-    name: str
-    what: str
-    suffixes: tuple[str, ...]
-    example: str
+    id: str
+    fields: Mapping[str, str]
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
-        """The documents of a file: here the file is one.
 
-        Args:
-          id: the path of the file below the corpus.
-          fields: 'id', 'title', 'text', 'url' -> the field of a record that has it; '' for the usual ones.
+class DocumentFormat(Format[Path, Given, Document | Dropped]):
+    """A format of documents. A format of one's own overrides `outline` or `read`, and what else differs."""
 
-        Raises:
-          UserError: a record is broken; with file and line.
-        """
+    def read(self, path: Path, given: Given) -> Iterator[Document | Dropped]:
+        """The documents of a file: here the file is one."""
         try:
             text = self.decode(text_files.whole(path))
             if _ZEROS * text.count("\0") > len(text):
                 raise UnicodeError("it has zero bytes, as UTF-16 has or no text")
-            yield Document(id, title_of(id), text, self)
+            yield Document(given.id, title_of(given.id), text, self)
         except text_files.TooLargeError:
             _log.warning("%s: left out, for it is longer than %s; split it", path, text_files.MOST_SHOWN)
             yield Dropped(str(path), f"documents of more than {text_files.MOST_SHOWN}")
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
-            yield Dropped(id, "not UTF-8")
+            yield Dropped(given.id, "not UTF-8")
 
     def decode(self, data: bytes) -> str:
         """The text of a file: UTF-8, or UTF-16 that begins with a byte order mark, as Windows writes it."""
@@ -151,19 +143,13 @@ class DocumentFormat:
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
 
-DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora")
-
-
-def register(form: type[DocumentFormat]) -> type[DocumentFormat]:
-    """Adds a format to DOCUMENTS. To be used as a decorator."""
-    DOCUMENTS.register(form.name, form())
-    return form
+DOCUMENTS: Formats[DocumentFormat] = Formats("format of documents", "retrieval.data.corpora")
+register = DOCUMENTS.add
 
 
 def format_of(path: Path) -> DocumentFormat | None:
     """The format of a file, by its name; None where it is of another kind. A file may be gzipped."""
-    name = path.name.lower().removesuffix(".gz")
-    return next((form for form in DOCUMENTS.values() if name.endswith(form.suffixes)), None)
+    return next((form for form in DOCUMENTS.values() if form.has_suffix(path)), None)
 
 
 def endings() -> str:
@@ -273,10 +259,7 @@ def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
         if not block.level:
             paragraphs.append(Paragraph(block.text, block.links))
             continue
-        if heading or paragraphs or level != 1:
-            yield Section(heading, level, tuple(paragraphs))
-        else:
-            yield Section("", 1, ())
+        yield Section(heading, level, tuple(paragraphs))
         heading, level, paragraphs = block.text, block.level + 1, []
     yield Section(heading, level, tuple(paragraphs))
 
@@ -284,5 +267,4 @@ def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
 def _with_lead(sections: Sequence[Section]) -> tuple[Section, ...]:
     """The sections, with the first one that has a text as the lead: BFS asks with its sentences."""
     first = next(number for number, section in enumerate(sections) if section.paragraphs)
-    lead = dataclasses.replace(sections[first], level=1)
-    return (lead, *sections[first + 1 :])
+    return (sections[first]._replace(level=1), *sections[first + 1 :])

@@ -2,14 +2,14 @@
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from retrieval.data.corpora.document_format import (
     Columns,
     Document,
     DocumentFormat,
+    Given,
     columns,
     names_text,
     register,
@@ -29,7 +29,7 @@ class JsonDocuments(DocumentFormat):
     suffixes = (".jsonl", ".ndjson")
     example = '{"_id": "d1", "title": "T", "text": "words"}'
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
+    def read(self, path: Path, given: Given) -> Iterator[Document]:
         """The records of a file, one after the other."""
         for number, (at, line) in enumerate(text_files.lines(path), 1):
             record = foreign_json.parse(line, at, "mend the line")
@@ -37,7 +37,7 @@ class JsonDocuments(DocumentFormat):
                 raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
             if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
                 record = {f"metadata.{name}": value for name, value in metadata.items()} | record
-            yield columns(record, fields, at).document(record, at, f"{id}#{number}", self)
+            yield columns(record, given.fields, at).document(record, at, f"{given.id}#{number}", self)
 
 
 @register
@@ -49,12 +49,12 @@ class ParquetRows(DocumentFormat):
     suffixes = (".parquet",)
     example = "columns id, title, text"
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
+    def read(self, path: Path, given: Given) -> Iterator[Document]:
         """The rows of a file, one after the other."""
-        chosen = columns(parquet_files.columns(path), fields, str(path))
+        chosen = columns(parquet_files.columns(path), given.fields, str(path))
         names = [name for name in chosen if name]
         for number, (at, record) in enumerate(parquet_files.rows(path, names), 1):
-            yield chosen.document(record, at, f"{id}#{number}", self)
+            yield chosen.document(record, at, f"{given.id}#{number}", self)
 
 
 @register
@@ -66,28 +66,23 @@ class SeparatedValues(DocumentFormat):
     suffixes = (".csv", ".tsv")
     example = "id,title,text ⏎ d1,T,words"
 
-    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document]:
+    def read(self, path: Path, given: Given) -> Iterator[Document]:
         """The rows of a file, one after the other."""
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        lines = _lines(path)
-        first = next(lines, "")
-        lines = text_files.CsvLines(itertools.chain([first], lines))
-        by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        # Spreadsheets write `;` where `,` is in numbers.
-        delimiter = ";" if ";" in first and "," not in first else ","
-        rows = _rows(path, lines, by_tabs if has_tabs else csv.reader(lines, delimiter=delimiter, strict=True))
+        by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        rows = text_files.table_rows(path, lambda first: by_tabs if has_tabs else {"delimiter": _delimiter(first)})
         _, names = next(rows, ("", []))
         if not names:
             return
-        if has_tabs and _is_of_collection(names) and not (names_text(names) or any(fields.values())):
+        if has_tabs and _is_of_collection(names) and not (names_text(names) or any(given.fields.values())):
             rows, names = itertools.chain([(f"{path}, line 1", names)], rows), _ROW
             chosen = Columns("id", "", "text")
         else:
-            chosen = columns(names, fields, f"{path}, line 1")
+            chosen = columns(names, given.fields, f"{path}, line 1")
         for number, (at, row) in enumerate(rows, 1):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
-            yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self)
+            yield chosen.document(dict(zip(names, row)), at, f"{given.id}#{number}", self)
 
 
 def _is_of_collection(row: list[str]) -> bool:
@@ -96,20 +91,6 @@ def _is_of_collection(row: list[str]) -> bool:
     return is_row and not text_files.names_ids(row[0])
 
 
-def _rows(path: Path, lines: text_files.CsvLines, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a `csv.reader` that are not empty, each after the place where it ends."""
-    try:
-        for row in reader:
-            lines.size = 0
-            if row:
-                yield f"{path}, line {reader.line_num}", row
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}; mend the row") from error
-
-
-def _lines(path: Path) -> Iterator[str]:
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}, line {number}: not UTF-8 ({error}); convert the file to UTF-8") from error
+def _delimiter(first: str) -> str:
+    """That of CSV: spreadsheets write `;` where `,` is in numbers."""
+    return ";" if ";" in first and "," not in first else ","

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
-from retrieval.data.corpora import source_paths
+from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.articles import Dropped
-from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
-from retrieval.data.corpora.document_format import NOT_IN_IDS, endings, format_of
+from retrieval.data.corpora.corpus_kind import CorpusKind, register
+from retrieval.data.corpora.document_format import NOT_IN_IDS, Given, endings, format_of
+from retrieval.data.formats import Options
 from retrieval.errors import UserError
 
 _FIELDS = ("documents.id", "documents.title", "documents.text", "documents.url")
@@ -44,13 +45,13 @@ class OwnDocuments(CorpusKind):
         source_paths.existing([Path(part) for part in parts if not _is_pattern(part)])
         return _files(parts)[0]
 
-    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
         """The documents of all files, after what is left out."""
         paths, left_out = _files(parts)
         yield from left_out
         base = os.path.commonpath([path.parent for path in paths])  # the ids count from the deepest common folder
         for path in paths:
-            yield from _documents(path, normalize("NFC", path.relative_to(base).as_posix()), options)
+            yield from _documents(path, normalize("NFC", path.relative_to(base).as_posix()), given.options)
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """The article of a document."""
@@ -61,7 +62,7 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     form = format_of(path)
     assert form, "`_files` gives those of known formats"
     is_empty = True
-    for item in form.read(path, id, {name.rpartition(".")[2]: options[name] for name in _FIELDS}):
+    for item in form.read(path, Given(id, {name.rpartition(".")[2]: options[name] for name in _FIELDS})):
         is_empty = False
         yield item
     if is_empty:

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import docstrings, sentences, source_paths
+from retrieval.data.corpora import corpus_kind, docstrings, sentences, source_paths
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
-from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
+from retrieval.data.corpora.corpus_kind import CorpusKind, register
+from retrieval.data.formats import Options
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
@@ -328,9 +329,9 @@ class Pydocs(CorpusKind):
         """Not that of the file."""
         return None
 
-    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
         """The modules."""
-        return read_pages(lock)
+        return read_pages(given.lock)
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """A module's article, and its functions that are held out."""

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import document_format, source_paths, wikinames, wikipedia
+from retrieval.data.corpora import corpus_kind, document_format, source_paths, wikinames, wikipedia
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Section
-from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
+from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.corpora.wikipedia import Page
+from retrieval.data.formats import Options
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_text
 
@@ -142,7 +143,7 @@ class Dumps(CorpusKind):
         """The files."""
         return source_paths.existing(_each_once(parts))
 
-    def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
         """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
         paths = _each_once(parts)
         if again := len(parts) - len(paths):

@@ -6,17 +6,15 @@ a data set is a folder, as `snapshot_download` leaves it: data/train-00000-of-00
 """
 
 import csv
-import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from retrieval.data.labelled import record_fields
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings, register
 from retrieval.data.labelled.record_fields import CLASS, TWO
 from retrieval.data.labelled.record_format import NOT_READ, Record, RecordFormat
-from retrieval.errors import UserError, first_line, listed
+from retrieval.errors import UserError, listed
 from retrieval.parsing import parquet_files, text_files
 
 
@@ -78,8 +76,10 @@ class CsvPairs(RecordFormat):
 
     def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """As `RecordFormat.records`. A field that is empty has no value."""
-        rows = _rows(path)
+        by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        rows = text_files.table_rows(path, lambda first: by_tabs if "\t" in first else {})
         at, header = next(rows, (str(path), []))
+        header = [name.strip() for name in header]
         if twice := [name for name in header if header.count(name) > 1]:
             raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")
         for at, row in rows:
@@ -96,23 +96,3 @@ class CsvPairs(RecordFormat):
             return len(header) > 1 and bool(record_fields.layout(list(ours), str(path), names))
         except UserError:
             return False
-
-
-def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The fields of each record, after the place where it ends."""
-    places = enumerate(text_files.byte_lines(path), 1)
-    texts = (f"{text_files.decoded(line, f'{path}, line {number}')}\n" for number, line in places)
-    first = next(texts, "")
-    options: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if "\t" in first else {"strict": True}
-    lines, number = text_files.CsvLines(itertools.chain([first], texts)), 0
-    reader = csv.reader(lines, **options)
-    try:
-        for row in reader:
-            lines.size = 0
-            number = reader.line_num
-            if row:
-                yield f"{path}, line {number}", [field.strip() for field in row] if number == 1 else row
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {number + 1}: no CSV ({first_line(error)}); close its quotation marks"
-        ) from error

@@ -13,7 +13,6 @@ passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and
 
 import ast
 import collections
-import csv
 import functools
 import itertools
 import logging
@@ -237,25 +236,10 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
     A field in quotation marks may hold whatever, quotation marks doubled.
     """
     names = list(names)
-    lines = (
-        text_files.decoded(line, f"{path}, line {number}") for number, line in enumerate(text_files.byte_lines(path), 1)
-    )
-    bounded = text_files.CsvLines(f"{line}\n" for line in lines)
-    reader = csv.reader(bounded, delimiter="\t", strict=True)
-    while True:
-        at, bounded.size = f"{path}, line {reader.line_num + 1}", 0
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise UserError(
-                f"{at}: {error}; are its quotation marks closed, and doubled within, and is there no carriage return?"
-            ) from error
-        if fields is None:
-            return
-        if fields and len(fields) != len(names):
+    for at, fields in text_files.table_rows(path, lambda first: {"delimiter": "\t"}):
+        if len(fields) != len(names):
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
-        if fields:
-            yield at, fields
+        yield at, fields
 
 
 QUESTIONS = {
@@ -301,6 +285,7 @@ class OpenDomain(SetFormat):
     options = ("sets.qa_patterns",)
     is_judged = False
     parts = ("passages", "questions")
+    repeats_last = True
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         questions = source_paths.split(value)[1:]
@@ -312,10 +297,6 @@ class OpenDomain(SetFormat):
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
         further = source_paths.split(value)[2:]
         return [self.name, *(f"{self.name}-{Path(path).name.partition('.')[0]}" for path in further)]
-
-    def check_parts(self, value: str) -> None:
-        if len(source_paths.split(value)) < len(self.parts):
-            super().check_parts(value)
 
     def sources(self, value: str) -> list[str]:
         passages, *questions = source_paths.split(value) or [_CORPUS]
