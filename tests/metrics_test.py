@@ -127,7 +127,7 @@ def test_judgements_below_zero_are_as_good_as_zero():
 def test_the_deep_learning_tracks_grades(shared_data):
     """Of TREC DL's passages 2 and 3 are relevant for binary metrics, and nDCG takes every grade as its gain."""
     path = shared_data / "msmarco" / "qrels.dl19-passage.txt"
-    judgements = relevance.read(path, relevance.trec_judgements(path))
+    judgements = relevance.read(path, relevance.judgements(path, of_trec=True))
     qrels = {query: {id: score for id, (score, _) in grades.items()} for query, grades in judgements.items()}
     queries, candidates = list(qrels), sorted({id for grades in qrels.values() for id in grades})
     rng, row_of = np.random.default_rng(0), {id: row for row, id in enumerate(candidates)}

@@ -162,6 +162,6 @@ def test_each_further_file_of_questions_is_a_set(tmp_path):
     assert [set(each.answers) for each in read][1] == {"w1", "w2"}
     assert [len(list(each.candidates)) for each in read] == [3, 3]
     assert form.names(f"{passages},{first}") == ["qa"]
-    form.check_parts(value)
-    with pytest.raises(UserError, match="1 file, but two are needed"):
-        form.check_parts(str(passages))
+    form.check(value, {"sets.qa_patterns": False}, True)
+    with pytest.raises(UserError, match="1 file, but 2 are needed"):
+        form.check(str(passages), {"sets.qa_patterns": False}, True)

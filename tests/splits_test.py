@@ -125,8 +125,6 @@ def test_questions_differing_in_space_or_case_are_one():
 @pytest.mark.parametrize(
     ("count", "ratio", "validation", "message"),
     [
-        (100, 0.0, 0.1, r"config\.split\.ratio=0\.0: a share between 0 and 1"),
-        (100, 1.0, 0.1, r"config\.split\.ratio=1\.0"),
         (100, 0.8, 0.0, r"config\.split\.validation=0\.0"),
         (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test questions"),
         (20, 0.01, 0.1, "0 train, 0 validation, 20 test"),

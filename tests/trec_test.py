@@ -135,7 +135,7 @@ def test_real_judgements_and_topics(shared_data, caplog):
     folder = shared_data / "msmarco"
     topics = trec.read_queries(folder / "topics.dl19-passage.txt")
     path = folder / "qrels.dl19-passage.txt"
-    qrels = relevance.read(path, relevance.trec_judgements(path))
+    qrels = relevance.read(path, relevance.judgements(path, of_trec=True))
     assert topics["156493"] == "do goldfish grow" and set(topics) == set(qrels) and len(topics) == 43
     assert sum(map(len, qrels.values())) == 9260 and not caplog.text
     assert {grade for grades in qrels.values() for grade, _ in grades.values()} == {0, 1, 2, 3}

@@ -15,7 +15,6 @@ from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stages.collection import CORPUS
@@ -52,7 +51,12 @@ def write_sets(run: Run) -> dict[str, Any]:
     sizes = {name: _size(value) | dict(value.left_out) for name, value in values.items()}
     split = run.config.split
     if split.set:
-        values[split.set], training = _divided(values[split.set], split)
+        value = values[split.set]
+        values[split.set], training = (
+            splits.by_files(value, split.train, split.dev, split.validation, split.seed)
+            if split.train
+            else splits.split(value, split.ratio, split.validation, split.seed)
+        )
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
         sizes[split.set] |= dict(training.left_out)
@@ -67,12 +71,6 @@ def write_sets(run: Run) -> dict[str, Any]:
     if not sizes:
         _log.warning("the config names no evaluation set (config.sets): there will be nothing to evaluate")
     return sizes
-
-
-def _divided(value: RetrievalSet, split: ConfigDict) -> tuple[RetrievalSet, RetrievalSet]:
-    if split.train:
-        return splits.by_files(value, split.train, split.dev, split.validation, split.seed)
-    return splits.split(value, split.ratio, split.validation, split.seed)
 
 
 def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
@@ -91,12 +89,9 @@ def formats(config: ConfigDict) -> list[NamedSets]:
 
 
 def check_inputs(run: Run) -> None:
-    """Checks the evaluation sets; where a corpus comes first, which may take hours, some are read in part."""
+    """Checks the evaluation sets of a run."""
     config = run.config
     check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
-    if run.prepares and not is_done(run, "prepare"):
-        for named in formats(config):
-            named.form.preview(named.value)
 
 
 def check(named: Sequence[NamedSets], divided: str, *, has_base: bool, has_corpus: bool) -> None:

@@ -138,16 +138,14 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE, rules: Collection
     return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
 
 
-def check_beginning(folder: Path) -> None:
-    """Reads the first records of a BEIR folder's files.
-
-    Raises:
-      UserError: as `read_folder`.
-    """
+def check_beginning(folder: Path) -> dict[str, Path]:
+    """Reads the first records of a BEIR folder's files; returns the files of its judgements by their rule."""
     for name in ("corpus.jsonl", "queries.jsonl"):
         next(read_candidates(_either(folder, name)), None)
-    for path in judgement_files(folder).values():
+    paths, _ = _judging_files(folder)
+    for path in paths.values():
         next(relevance.judgements(path), None)
+    return paths
 
 
 def read_judged(folder: Path) -> Judged:
@@ -248,6 +246,52 @@ def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
         _write_records(temporary, map(_candidate_record, candidates))
 
 
+def without_empty(
+    name: str,
+    candidates: Callable[[], Iterator[Candidate]],
+    queries: Mapping[str, str],
+    judged: Mapping[str, tuple[Path, list[relevance.Row]]],
+    among: str,
+    of_empty: str,
+    drops: bool = False,
+) -> RetrievalSet:
+    """A set without its empty documents and queries, and without their judgements; what is left out is counted.
+
+    Args:
+      judged: rule of relevance -> file and judgements.
+      among: what has the candidates, for errors.
+      of_empty: what judgements are counted as.
+      drops: whether judgements of unknown candidates are counted, too; otherwise they are an error.
+
+    Raises:
+      UserError: a document is there twice, a judgement is of an unknown query or candidate, or nothing is left.
+    """
+    documents, empty = set[str](), set[str]()
+    for candidate in candidates():
+        if candidate.id in documents or candidate.id in empty:
+            raise UserError(f"{among}: the document '{candidate.id}' is there twice; ids must be distinct")
+        (documents if _has_text(candidate) else empty).add(candidate.id)
+    asked = {id: text for id, text in queries.items() if text.strip()}
+    counts = Counter({"empty documents, left out": len(empty), "empty queries, left out": len(queries) - len(asked)})
+    qrels = {}
+    for rule, (path, rows) in judged.items():
+        known = [row for row in rows if row[2] not in empty and (row[1] in asked or row[1] not in queries)]
+        counts[of_empty] += len(rows) - len(known)
+        placed = relevance.read(path, known)
+        relevance.check_queries(placed, asked, "queries")
+        qrels[rule] = relevance.within(path, placed, documents, among, counts if drops else None)
+    judged_ids = set().union(*qrels.values())
+    if lone := len(asked) - len(judged_ids):
+        _log.warning("set %s: %d queries without a judgement, left out", name, lone)
+    asked = {id: text for id, text in asked.items() if id in judged_ids}
+    texts = Stream(lambda: filter(_has_text, candidates()), len(documents))
+    return RetrievalSet(name, asked, texts, qrels, left_out=dict(+counts))
+
+
+def _has_text(candidate: Candidate) -> bool:
+    return bool((candidate.title or candidate.text).strip())
+
+
 def check_id(id: str, name: str, at: str) -> str:
     """An id, called `name` where it was read, if a run file can hold it.
 
@@ -269,19 +313,15 @@ def _read_judgements(
       rules: as `read_folder`.
     """
     queries = read_queries(_either(folder, "queries.jsonl"))
-    paths, of_answers = judgement_files(folder), answers_file(folder)
+    paths, of_answers = _judging_files(folder)
     answers = read_answers(of_answers) if of_answers else {}
-    if not (paths or answers):
-        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if (unknown := next((id for id in answers if id not in queries), None)) is not None:
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
     qrels = {}
     for rule, path in paths.items():
         if not rules or rule in rules:
             found = relevance.read(path, relevance.judgements(path))
-            if (unknown := next((id for id in found if id not in queries), None)) is not None:
-                _, at = next(iter(found[unknown].values()))
-                raise UserError(f"{at}: the query '{unknown}' is not in queries.jsonl; add it there, or drop the line")
+            relevance.check_queries(found, queries, "queries.jsonl")
             qrels[rule] = relevance.within(path, found, candidates, "corpus.jsonl", dropped)
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
@@ -289,12 +329,14 @@ def _read_judgements(
     return judged, qrels, {id: known[id] for id in judged if id in known}
 
 
-def judgement_files(folder: Path) -> dict[str, Path]:
-    """Rule -> the file of its judgements, of a BEIR folder."""
+def _judging_files(folder: Path) -> tuple[dict[str, Path], Path | None]:
+    """Rule -> the file of its judgements, of a BEIR folder; and its file of answers. One of both is there."""
     found = [*folder.glob("qrels/*.tsv.gz"), *folder.glob("qrels/*.tsv")]
     # Beside a file, a Mac leaves one with what it knows of it: '._test.tsv'.
     rules = {path.name.partition(".tsv")[0]: path for path in found if not path.name.startswith(".")}
-    return dict(sorted(rules.items()))
+    if not (rules or answers_file(folder)):
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
+    return dict(sorted(rules.items())), answers_file(folder)
 
 
 def answers_file(folder: Path) -> Path | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import unknown_name
 
 _SPLITS, _DIVIDED = "sets.splits", "split.set"
 _OF_DIVIDED = ("split.train", "split.dev")
@@ -32,20 +32,10 @@ class BeirFolders(SetFormat):
         return [Path(folder).resolve().name for folder in split(value)]
 
     def check_path(self, path: Path, options: Options) -> None:
-        for name in ("corpus.jsonl", "queries.jsonl"):
-            if not any((path / f"{name}{ending}").is_file() for ending in ("", ".gz")):
-                raise UserError(
-                    f"{path}: neither {name} nor {name}.gz is there, in config.sets.beir; a BEIR folder has one of them"
-                )
-        if not ((known := beir.judgement_files(path)) or beir.answers_file(path)):
-            raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
+        known = beir.check_beginning(path)
         for field, name in _named(path, options):
             if name not in known:
                 raise unknown_name(f"file of {path / 'qrels'} in config.{field}", name, known)
-
-    def preview(self, value: str) -> None:
-        for folder in map(Path, split(value)):
-            beir.check_beginning(folder)
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         folders = map(Path, split(value))

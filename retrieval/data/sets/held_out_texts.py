@@ -74,9 +74,6 @@ class HeldOutSentences(SetFormat):
     def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
         yield held_out_sentences(given.corpus, value)
 
-    def sources(self, value: Any) -> list[str]:
-        return []
-
     def check(self, value: float, options: Options, has_corpus: bool) -> None:
         if not has_corpus:
             raise UserError("config.sets.sentences are of a prepared corpus, and no stage prepares one: set it to 0")
@@ -163,9 +160,6 @@ class KnownItems(SetFormat):
             )
 
         yield _asked_alone(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
-
-    def sources(self, value: Any) -> list[str]:
-        return []
 
     def check(self, value: bool, options: Options, has_corpus: bool) -> None:
         if options["corpus"] != "pydocs":

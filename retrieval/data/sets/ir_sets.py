@@ -5,20 +5,19 @@ rule of relevance for each: `split.set=beir-scifact` and `split.train=train` tra
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from retrieval import extras
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import relevance
-from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets import beir, relevance
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
 _PREFIX = "ir:"
-_EMPTY, _OF_EMPTY = "empty documents, left out", "judgements of no document or query with a text, left out"
+_OF_EMPTY = "judgements of no document or query with a text, left out"
 
 
 @register
@@ -65,40 +64,23 @@ def _by_documents(value: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _read(parent: str, rules: dict[str, str], is_dropped: bool) -> RetrievalSet:
-    counts, documents, without = Counter[str](), set[str](), set[str]()
+def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
     first = next(iter(rules.values()))
-    for each in _opened(first).docs_iter():
-        id = (candidate := _candidate(each)).id
-        if id in documents or id in without:
-            raise UserError(f"{first}: the document '{id}' is there twice; ids must be distinct")
-        (without if _is_empty(candidate) else documents).add(id)
-    counts[_EMPTY] = len(without)
-    queries, qrels = dict[str, str](), {}
+    queries, judged = dict[str, str](), {}
     for rule, source in rules.items():
         data = _opened(source)
-        texts = {query.query_id: _text(query) for query in data.queries_iter()}
         rows = [(source, row.query_id, row.doc_id, row.relevance) for row in data.qrels_iter()]
-        known = [row for row in rows if texts.get(row[1], "").strip() and row[2] not in without]
-        counts[_OF_EMPTY] += len(rows) - len(known)
-        found = relevance.read(Path(source), known)
-        qrels[rule] = relevance.within(Path(source), found, documents, parent, counts if is_dropped else None)
-        queries |= {id: text for id, text in texts.items() if id in qrels[rule]}
-    told = {what: count for what, count in counts.items() if count}
-    return RetrievalSet(
-        parent.replace("/", "-"), queries, Stream(lambda: _candidates(first), len(documents)), qrels, left_out=told
+        texts = {query.query_id: _text(query) for query in data.queries_iter()}
+        queries |= dict.fromkeys((row[1] for row in rows), "") | queries | texts  # unknown ones count as empty
+        judged[rule] = Path(source), rows
+    return beir.without_empty(
+        parent.replace("/", "-"), lambda: _candidates(first), queries, judged, parent, _OF_EMPTY, drops
     )
 
 
 def _candidates(source: str) -> Iterator[Candidate]:
     with _named(source):
-        for candidate in map(_candidate, _opened(source).docs_iter()):
-            if not _is_empty(candidate):
-                yield candidate
-
-
-def _is_empty(candidate: Candidate) -> bool:
-    return not (candidate.title or candidate.text).strip()
+        yield from map(_candidate, _opened(source).docs_iter())
 
 
 def _candidate(document: Any) -> Candidate:

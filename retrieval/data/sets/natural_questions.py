@@ -283,6 +283,7 @@ class NaturalQuestions(SetFormat):
     setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
     tfds = "natural_questions"
+    is_answered = True
     options = reqa.SENTENCES
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
@@ -292,12 +293,7 @@ class NaturalQuestions(SetFormat):
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
         reqa.check_sentences(options)
+        tfds_source.open_all(split(value), self.tfds)
 
     def check_path(self, path: Path, options: Options) -> None:
         check_file(path)
-
-    def preview(self, value: str) -> None:
-        tfds_source.open_all(split(value), self.tfds)
-
-    def has_answers(self, name: str, value: str, options: Options) -> bool:
-        return name == self.name

@@ -11,14 +11,13 @@ several splits of judgements is one set, of the folder's name, with a rule of re
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from retrieval.data.corpora.source_paths import checked, split
-from retrieval.data.sets import relevance
-from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets import beir, relevance
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError, listed
 from retrieval.parsing import parquet_files, scalars, text_files
@@ -32,7 +31,6 @@ _PATTERNS = tuple(f"{name}/*{parquet_files.SUFFIX}" for names in _FOLDERS.values
 _SPLIT = re.compile(r"(.+?)(-\d+-of-\d+)?\.parquet")
 _TEST = "test"  # the rule of a set that has one
 _OF_ONE_SET = {"train", "dev", "validation", _TEST}  # splits that are no sets of their own
-_EMPTY = "empty {}, left out"
 _OF_EMPTY = "judgements of what is empty, left out"
 
 
@@ -145,30 +143,13 @@ def _splits(folder: Path, kind: str) -> _Files:
 
 
 def _read(place: _Place) -> RetrievalSet:
-    counts: Counter[str] = Counter()
-    documents, without = _ids(place.corpus, "title")
-    texts = {id: text for id, text, _ in _texts(place.queries)}
-    queries = {id: text for id, text in texts.items() if text.strip()}
-    counts[_EMPTY.format("documents")] = len(without)
-    counts[_EMPTY.format("queries")] = len(texts) - len(queries)
-    qrels, relevant = {}, 0
-    for rule, paths in place.qrels.items():
-        rows = list(_judgements(paths))
-        relevant += sum(row[3] > 0 for row in rows)
-        known = [row for row in rows if row[2] not in without and (row[1] in queries or row[1] not in texts)]
-        counts[_OF_EMPTY] += len(rows) - len(known)
-        found = relevance.read(paths[0], known)
-        if (unknown := next((id for id in found if id not in queries), None)) is not None:
-            raise UserError(f"{next(iter(found[unknown].values()))[1]}: the query '{unknown}' is not in {QUERIES}")
-        qrels[rule] = relevance.within(paths[0], found, documents, CORPUS, None)
-    _check_size(place, Size(len(texts), len(documents) + len(without), relevant))
-    judged = set().union(*qrels.values())
-    if lone := len(queries) - len(judged):
-        _log.warning("set %s: %d queries without a judgement, left out", place.name, lone)
-    told = {what: count for what, count in counts.items() if count}
-    candidates = Stream(lambda: _candidates(place.corpus), len(documents))
-    asked = {id: text for id, text in queries.items() if id in judged}
-    return RetrievalSet(place.name, asked, candidates, qrels, left_out=told)
+    queries = {candidate.id: candidate.text for candidate in _texts(place.queries, has_titles=False)}
+    judged = {rule: (paths[0], list(_judgements(paths))) for rule, paths in place.qrels.items()}
+    found = beir.without_empty(place.name, lambda: _texts(place.corpus), queries, judged, CORPUS, _OF_EMPTY)
+    relevant = sum(row[3] > 0 for _, rows in judged.values() for row in rows)
+    documents = len(found.candidates) + found.left_out.get("empty documents, left out", 0)
+    _check_size(place, Size(len(queries), documents, relevant))
+    return found
 
 
 def _check_size(place: _Place, size: Size) -> None:
@@ -184,38 +165,24 @@ def _check_size(place: _Place, size: Size) -> None:
         )
 
 
-def _ids(paths: Sequence[Path], title: str) -> tuple[set[str], set[str]]:
-    """The ids of documents, and those of the empty ones."""
-    documents: set[str] = set()
-    without: set[str] = set()
-    for id, text, of_title in _texts(paths, title):
-        (documents if text or of_title else without).add(id)
-    return documents, without
-
-
-def _candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
-    for id, text, title in _texts(paths, "title"):
-        if text or title:
-            yield Candidate(id, title, text)
-
-
-def _texts(paths: Sequence[Path], title: str = "") -> Iterator[tuple[str, str, str]]:
-    """Id, text and title of the rows of some files; '' for a title that is not there.
+def _texts(paths: Sequence[Path], has_titles: bool = True) -> Iterator[Candidate]:
+    """The rows of some files; a title that is not there is ''.
 
     Raises:
       UserError: a column is missing, a value is no text, or an id is there twice.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for path in paths:
         there = parquet_files.columns(path)
         of_id = _column(path, there, "_id", "id")
-        names = [of_id, _column(path, there, "text"), *([title] if title in there else [])]
+        names = [of_id, _column(path, there, "text"), *(["title"] if has_titles and "title" in there else [])]
         for at, row in parquet_files.rows(path, names):
             id = scalars.of_value(row[of_id], of_id, at)
-            if not id.strip() or id in seen:
+            if not id.strip() or id in ids:
                 raise UserError(f"{at}: the {of_id} '{id}' is empty, or is there twice; ids must be distinct")
-            seen.add(id)
-            yield id, text_files.string(row, "text", at, default=""), text_files.string(row, "title", at, default="")
+            ids.add(id)
+            title, text = (text_files.string(row, name, at, default="") for name in ("title", "text"))
+            yield Candidate(id, title, text)
 
 
 def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:

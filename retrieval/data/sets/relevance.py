@@ -49,6 +49,13 @@ def read(path: Path, rows: Iterable[Row]) -> Placed:
     return found
 
 
+def check_queries(judged: Placed, queries: Collection[str], among: str) -> None:
+    """Refuses judgements of a query that is not among those of a set."""
+    if (unknown := next((id for id in judged if id not in queries), None)) is not None:
+        _, at = next(iter(judged[unknown].values()))
+        raise UserError(f"{at}: the query '{unknown}' is not in {among}; add it there, or drop the line")
+
+
 def within(path: Path, found: Placed, candidates: Collection[str], among: str, dropped: Counter[str] | None) -> Qrels:
     """Query id -> candidate id -> grade, of the judgements of a file.
 
@@ -90,34 +97,25 @@ def log_again(path: Path, what: str, count: int) -> None:
         _log.warning("%s: %d %s are there again, and count once", path, count, what)
 
 
-def judgements(path: Path) -> Iterator[Row]:
-    """Place, query id, candidate id and grade of each line of a qrels file of BEIR; the header is passed over.
+def judgements(path: Path, of_trec: bool = False) -> Iterator[Row]:
+    """Place, query id, candidate id and grade of each line of a qrels file.
+
+    Args:
+      of_trec: whether its lines are query id, iteration (not read), candidate id and grade between tabs or blanks;
+        otherwise they are BEIR's, between tabs, and the header is passed over.
 
     Raises:
       UserError: the file is broken; with the line.
     """
-    is_first = True
-    for at, line in text_files.lines(path):
-        fields = line.split("\t")
-        if fields[-1].strip().lower() in HEADER:
-            _check_header(fields, at, is_first)
-        else:
-            yield at, *_judgement(fields, at)
-        is_first = False
-
-
-def trec_judgements(path: Path) -> Iterator[Row]:
-    """The same of TREC's qrels: query id, iteration (not read), candidate id and grade between tabs or blanks.
-
-    Raises:
-      UserError: a line has not four fields, or a grade that is no integer.
-    """
-    for at, line in text_files.lines(path):
-        fields = line.split()
-        if len(fields) != 4:
-            raise UserError(f"{at}: {len(fields)} fields, expected 4: query id, 0, candidate id, grade")
-        query, _, candidate, text = fields
-        yield at, query, candidate, grade(text, at)
+    expected = "4: query id, 0, candidate id, grade" if of_trec else f"3 between tabs: {', '.join(HEADER)}"
+    for number, (at, line) in enumerate(text_files.lines(path)):
+        fields = line.split() if of_trec else line.split("\t")
+        if not of_trec and fields[-1].strip().lower() in HEADER:
+            _check_header(fields, at, is_first=not number)
+            continue
+        if len(fields) != int(expected[0]):
+            raise UserError(f"{at}: {len(fields)} fields, expected {expected}")
+        yield at, fields[0], fields[-2], grade(fields[-1], at)
 
 
 def grade(text: str, at: str) -> int:
@@ -141,9 +139,3 @@ def _check_header(fields: Sequence[str], at: str, is_first: bool) -> None:
         raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(HEADER)}, in this order")
     if not is_first:
         raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
-
-
-def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
-    if len(fields) != 3:
-        raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(HEADER)}")
-    return fields[0], fields[1], grade(fields[2], at)

@@ -7,7 +7,9 @@ In ReQA a question is to find, among all (sentence, paragraph) pairs, the pair w
 import bisect
 import collections
 import dataclasses
+import itertools
 import logging
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +18,15 @@ from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain
 from retrieval.data.sets.answers import of_texts
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_json, text_files
 from retrieval.runtime import hashing
 
 SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
+_MISPLACED = "answers without a sure place in their paragraph, left out"
+_UNANSWERED = "questions without an answer, left out"
+_Parts = list[tuple[int, beir.Candidate]]
 PAIR = "pair"  # the name of the paper's rule of relevance
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
@@ -95,30 +99,65 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     fine-tuning. The rule 'sentence' takes every candidate with the text of a gold sentence, whatever its paragraph
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
+    value = _asked(name, PAIR, (paragraph for paragraph in paragraphs if paragraph.questions), _sentence_pairs)
+    if value.queries and value.left_out:
+        counts = (value.left_out.get(what, 0) for what in (_MISPLACED, _UNANSWERED))
+        _log.warning("ReQA: left out %d misplaced answers, %d questions with no answer", *counts)
+    pairs, by_sentence = value.qrels[PAIR], collections.defaultdict(list)
+    sentence_of = {candidate.id: candidate.title for candidate in value.candidates}
+    for id, sentence in sentence_of.items():
+        by_sentence[sentence].append(id)
+    same = {query: {id: 1 for gold in golds for id in by_sentence[sentence_of[gold]]} for query, golds in pairs.items()}
+    return dataclasses.replace(value, qrels={PAIR: pairs, "sentence": same}, left_out={})
+
+
+def _asked(
+    name: str,
+    rule: str,
+    paragraphs: Iterable[Paragraph],
+    parts: Callable[[Paragraph], list[tuple[int, beir.Candidate]]],
+) -> beir.RetrievalSet:
+    """What is asked about some paragraphs, whose parts are the candidates; an answer judges the part it begins in.
+
+    Args:
+      parts: a candidate for each part of a paragraph, after the character at which it ends.
+    """
     queries: dict[str, str] = {}
     answers: dict[str, list[str]] = {}
     candidates: dict[str, beir.Candidate] = {}
-    pairs: dict[str, dict[str, int]] = {}
-    left_out = collections.Counter()
-    for paragraph in (p for p in paragraphs if p.questions):
-        spans = sentences.split(paragraph.text)
-        texts = [paragraph.text[start:end] for start, end in spans]
-        ids = _candidate_ids(paragraph.text, texts)
-        for sentence, id in ids.items():
-            candidates.setdefault(id, beir.Candidate(id, sentence, paragraph.text, article=paragraph.article))
+    qrels: dict[str, dict[str, int]] = {}
+    left_out = collections.Counter[str]()
+    for paragraph in paragraphs:
+        own = parts(paragraph)
+        for _, candidate in own:
+            candidates.setdefault(candidate.id, candidate)
+        left_out[_MISPLACED] += paragraph.lost
         for question, placed in paragraph.questions:
-            if placed:
-                query = hashing.digest(question).hex()
+            left_out[_UNANSWERED] += not placed
+            query = hashing.digest(question).hex()
+            for start, answer in placed:
                 queries[query] = question
-                pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start, _ in placed)
-                answers.setdefault(query, []).extend(answer for _, answer in placed)
-        left_out["answers"] += paragraph.lost
-        left_out["questions"] += sum(not placed for _, placed in paragraph.questions)
-    if queries and left_out.total():
-        _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
-    qrels = {PAIR: pairs, "sentence": _same_sentence(pairs, candidates)}
+                # White space between two sentences belongs to the second: some answers begin with it.
+                _, gold = own[bisect.bisect_right(own, start, key=operator.itemgetter(0))]
+                qrels.setdefault(query, {})[gold.id] = 1
+                answers.setdefault(query, []).append(answer)
     known = {query: of_texts(texts) for query, texts in answers.items()}
-    return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
+    return beir.RetrievalSet(name, queries, list(candidates.values()), {rule: qrels}, known, dict(+left_out))
+
+
+def _sentence_pairs(paragraph: Paragraph) -> _Parts:
+    """The (sentence, paragraph) pairs; of equal sentences the first gives the number of the id."""
+    key, text = hashing.digest(paragraph.text).hex(), paragraph.text
+    numbers: dict[str, int] = {}
+    pairs = []
+    for number, (start, end) in enumerate(sentences.split(text)):
+        id = f"{key}-{numbers.setdefault(text[start:end], number)}"
+        pairs.append((end, beir.Candidate(id, text[start:end], text, article=paragraph.article)))
+    return pairs
+
+
+def _whole(paragraph: Paragraph) -> _Parts:
+    return [(len(paragraph.text) + 1, beir.Candidate(hashing.digest(paragraph.text).hex(), "", paragraph.text))]
 
 
 def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
@@ -148,26 +187,6 @@ def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
     if type(value) is not kind:
         raise UserError(f"{at}: the field '{name}' is missing or not a JSON {_JSON_NAMES[kind]}")
     return value
-
-
-def _candidate_ids(paragraph: str, texts: list[str]) -> dict[str, str]:
-    """Sentence -> id; of equal sentences the first gives the number."""
-    key = hashing.digest(paragraph).hex()
-    ids: dict[str, str] = {}
-    for number, sentence in enumerate(texts):
-        ids.setdefault(sentence, f"{key}-{number}")
-    return ids
-
-
-def _same_sentence(
-    pairs: dict[str, dict[str, int]], candidates: dict[str, beir.Candidate]
-) -> dict[str, dict[str, int]]:
-    by_sentence = collections.defaultdict(list)
-    for candidate in candidates.values():
-        by_sentence[candidate.title].append(candidate.id)
-    return {
-        query: {id: 1 for gold in golds for id in by_sentence[candidates[gold].title]} for query, golds in pairs.items()
-    }
 
 
 def paragraphs(path: Path | str) -> Iterator[Paragraph]:
@@ -223,11 +242,6 @@ def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
     return (text.find(words), words) if text.count(words) == 1 else None
 
 
-def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:
-    # White space between two sentences belongs to the second: some answers begin with it.
-    return bisect.bisect_right(spans, position, key=lambda span: span[1])
-
-
 @register
 class SquadFiles(SetFormat):
     """The format 'reqa'."""
@@ -240,6 +254,7 @@ class SquadFiles(SetFormat):
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
     tfds = "squad"
+    is_answered = True
     options = ("sets.known_articles", *SENTENCES)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
@@ -253,21 +268,15 @@ class SquadFiles(SetFormat):
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
         check_sentences(options)
+        tfds_source.open_all(split(value), self.tfds)
         if options["sets.known_articles"] and not has_corpus:
             raise UserError(
                 "config.sets.known_articles=True asks about the articles of the prepared corpus, and no stage prepares "
                 "one: add 'prepare' to config.stages, or set config.base to a run that has it"
             )
 
-    def preview(self, value: str) -> beir.RetrievalSet | None:
-        sources = split(value)
-        tfds_source.open_all(sources, self.tfds)
-        paths = [source for source in sources if not tfds_source.is_source(source)]
-        found = read_squad(paths) if paths else None
-        return found if len(paths) == len(sources) else None
-
-    def has_answers(self, name: str, value: str, options: Options) -> bool:
-        return name == self.name
+    def check_path(self, path: Path, options: Options) -> None:
+        collections.deque(paragraphs(path), maxlen=0)
 
 
 def read_open_squad(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
@@ -277,29 +286,11 @@ def read_open_squad(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.
     answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
     were.
     """
-    queries: dict[str, str] = {}
-    qrels: dict[str, dict[str, int]] = {}
-    found: dict[str, list[str]] = {}
-    candidates: dict[str, Candidate] = {}
-    left_out = collections.Counter[str]()
-    for number, path in enumerate([asked, *more]):
-        for paragraph in paragraphs(path):
-            id = hashing.digest(paragraph.text).hex()
-            candidates[id] = Candidate(id, "", paragraph.text)
-            if number:
-                continue
-            left_out["answers without a sure place in their paragraph, left out"] += paragraph.lost
-            for question, placed in paragraph.questions:
-                left_out["questions without an answer, left out"] += not placed
-                if placed:
-                    query = hashing.digest(question).hex()
-                    queries[query] = question
-                    qrels.setdefault(query, {})[id] = 1
-                    found.setdefault(query, []).extend(answer for _, answer in placed)
-    if not queries:
+    of_others = (dataclasses.replace(each, questions=[], lost=0) for path in more for each in paragraphs(path))
+    value = _asked("squad", "test", itertools.chain(paragraphs(asked), of_others), _whole)
+    if not value.queries:
         raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
-    known = {query: of_texts(texts) for query, texts in found.items()}
-    return beir.RetrievalSet("squad", queries, list(candidates.values()), {"test": qrels}, known, +left_out)
+    return value
 
 
 @register
@@ -311,10 +302,11 @@ class Squad(SetFormat):
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
     example = SquadFiles.example
     tfds = "squad"
+    is_answered = True
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
         asked, *more = split(value)
         yield read_open_squad(asked, more)
 
-    def has_answers(self, name: str, value: str, options: Options) -> bool:
-        return name == self.name
+    def check_path(self, path: Path, options: Options) -> None:
+        collections.deque(paragraphs(path), maxlen=0)

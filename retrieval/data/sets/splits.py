@@ -40,7 +40,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
       what is relevant by any rule of `value` (of ReQA by the paper's) and no other candidate.
 
     Raises:
-      UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
+      UserError: a share leaves no question to train on, to validate on or to test on; or
         no candidate is known to be right, or no question to test on is judged.
     """
     if not value.qrels:
@@ -48,9 +48,6 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
             f"set '{value.name}' in config.split.set has answers and no judgements, so there is no positive to train "
             "on: split another set, such as reqa"
         )
-    for name, share in (("ratio", ratio), ("validation", validation)):
-        if not 0 < share < 1:
-            raise UserError(f"config.split.{name}={share}: a share between 0 and 1 is needed, such as 0.1")
     ids = _ordered(value.queries, seed)
     wordings = [wording(value.queries[id]) for id in ids]
     training = _behind(wordings, round(ratio * len(ids)))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.set_format import Given, SetFormat, register
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_text, text_files
 
@@ -85,7 +85,7 @@ def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, s
     Raises:
       UserError: a file is not what it should be, or no query is left.
     """
-    asked, judged = read_queries(queries), relevance.read(judgements, relevance.trec_judgements(judgements))
+    asked, judged = read_queries(queries), relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
     known = {query: grades for query, grades in judged.items() if query in asked}
     if not known:
         raise UserError(
@@ -186,11 +186,12 @@ class TrecFiles(SetFormat):
         candidates, queries, judgements = map(Path, split(value))
         yield read_set(self.name, candidates, queries, judgements, given.options[relevance.UNKNOWN])
 
-    def preview(self, value: str) -> None:
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
         candidates, queries, judgements = map(Path, split(value))
         next(read_candidates(candidates), None)
         read_queries(queries)
-        relevance.read(judgements, relevance.trec_judgements(judgements))
+        relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
 
 
 @register
