@@ -199,23 +199,18 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
       UserError: there is no text, or not the field that the config names, or two fields have that name.
     """
     names = list(there)
+    shown = listed(name[:_SHOWN] for name in names)
     chosen = {}
     for what, usual in _USUAL.items():
         if (wanted := fields.get(what, "")) and wanted not in names:
-            hint = near(wanted, names)
-            raise UserError(
-                f"{at}: no field '{wanted}', which config.documents.{what} names; "
-                + (
-                    f"did you mean {hint[0]}?"
-                    if hint
-                    else f"there are {listed(name[:_SHOWN] for name in names) or 'none'}"
-                )
-            )
+            meant = near(wanted, names)
+            hint = f"did you mean {meant[0]}?" if meant else f"there are {shown or 'none'}"
+            raise UserError(f"{at}: no field '{wanted}', which config.documents.{what} names; {hint}")
         chosen[what] = wanted or next((name for name in usual if name in names), "")
     if not chosen["text"]:
         raise UserError(
             f"{at}: no field {', '.join(_USUAL['text'][:-1])} or {_USUAL['text'][-1]}, but "
-            f"{listed(name[:_SHOWN] for name in names) or 'none at all'}: name the one of the text, "
+            f"{shown or 'none at all'}: name the one of the text, "
             "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
         )
     if twice := [name for name in chosen.values() if name and names.count(name) > 1]:

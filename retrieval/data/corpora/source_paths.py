@@ -49,18 +49,14 @@ def checked(
         tfds_source.check_source(source, tfds)
     paths = local(values) if tfds else list(map(Path, values))
     for path in paths:
-        _check_path(path, field, of_folders, words)
+        if not path.exists():
+            raise no_path(path, field, words)
+        files.refuse_special(path)
+        if of_folders is not None and path.is_dir() != of_folders:
+            kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
+            raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
+        if not os.access(path, os.R_OK):
+            raise UserError(f"{path}: no permission to read it, in {field}; change its mode")
+        if path.is_file() and not path.stat().st_size:
+            raise UserError(f"{path}: the file is empty, in {field}; copy or download it again")
     return paths
-
-
-def _check_path(path: Path, field: str, of_folders: bool | None, words: Sequence[str]) -> None:
-    if not path.exists():
-        raise no_path(path, field, words)
-    files.refuse_special(path)
-    if of_folders is not None and path.is_dir() != of_folders:
-        kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
-        raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
-    if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: no permission to read it, in {field}; change its mode")
-    if path.is_file() and not path.stat().st_size:
-        raise UserError(f"{path}: the file is empty, in {field}; copy or download it again")

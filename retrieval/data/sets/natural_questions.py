@@ -9,12 +9,11 @@ Documents come as tokens, some of them HTML tags, and spans as token numbers, in
 """
 
 import collections
-import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.data.corpora import tfds_source
 from retrieval.data.corpora.source_paths import split
@@ -46,17 +45,15 @@ class _LeftOutError(Exception):
     """Why an annotation gives no question."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Word:
+class _Word(NamedTuple):
     """A token that is no HTML tag: its number, and whether white space stands before it."""
 
-    index: int
+    number: int
     text: str
     is_spaced: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class _Record:
+class _Record(NamedTuple):
     """What the three forms have in common. A long answer is read by `words`, first to last, HTML tags left out."""
 
     at: str
@@ -117,7 +114,7 @@ def _paragraph(record: _Record, annotation: Any) -> reqa.Paragraph:
     text, places = "", {}
     for word in record.words(long_answer):
         text += " " if text and word.is_spaced else ""
-        places[word.index] = len(text), len(text) + len(word.text)
+        places[word.number] = len(text), len(text) + len(word.text)
         text += word.text
     spans = [places[index] for index in range(start, end) if index in places]
     if not spans:
