@@ -131,7 +131,7 @@ def test_passages_of_others(tmp_path):
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
         (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),
-        (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; are its quotation marks"),
+        (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; mend the row"),
     ],
 )
 def test_broken_passages(tmp_path, text, message):

@@ -413,7 +413,7 @@ def test_two_columns_of_one_name_and_half_a_file(tmp_path):
     ("text", "message"),
     [
         ("query,positive\nq\n", r"line 2: 1 fields, and the first line names 2: query, positive"),
-        ('query,positive\nq,"a\n', r"line \d: no CSV .*; close its quotation marks"),
+        ('query,positive\nq,"a\n', r"line \d: .*; mend the row: close its quotation marks"),
         ("query,positive,positive\nq,a,b\n", r"line 1: two columns are called 'positive'"),
         ("query,positive\n", r"a\.csv: no record in it"),
         ("title,body\nq,a\n", r"a\.csv, line 1: no format that is known"),
