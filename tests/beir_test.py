@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from retrieval.data.sets import beir, beir_folders, relevance
+from retrieval.data.sets import beir, relevance, set_format
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
@@ -219,7 +219,7 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "test.tsv.gz")
     (folder / "qrels" / "._test.tsv").write_bytes(b"\x00\x05\x16\x07\xff")  # a Mac's
     (folder / "answers.jsonl.gz").write_bytes(gzip.compress(ANSWERS.splitlines()[1].encode()))
-    beir_folders.BeirFolders().check_path(folder, OPTIONS)
+    set_format.BeirFolders().check_path(folder, OPTIONS)
     value = beir.read_folder(folder)
     assert value.qrels == EXPECTED.qrels and value.answers == {"q1": Answers(("a|b",), True)}
 

@@ -25,7 +25,7 @@ from benchmarks.accelerator import data
 from retrieval import files
 from retrieval.data.corpora import sentences
 from retrieval.data.examples.tasks.corpus_tasks import LINKS, PASSAGES, read_training
-from retrieval.data.sets import reqa
+from retrieval.data.sets import relevance, reqa
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -189,7 +189,7 @@ def _questions(
     for id, ids in zip(queries, vocabulary.encode_batch([found.queries[id] for id in queries])):
         # Questions of the same tokens are one, which may find the answer of either.
         question = texts["questions"].add([ids])
-        asked.setdefault(question, []).extend(places[gold] for gold in found.qrels[reqa.PAIR][id])
+        asked.setdefault(question, []).extend(places[gold] for gold in found.qrels[relevance.PAIR][id])
     golds = [sorted(set(asked[question])) for question in range(len(asked))]
     order = np.random.default_rng(seed).permutation(len(golds))
     candidate_N2 = np.array(candidates, np.int32)

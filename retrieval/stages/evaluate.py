@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import extras, files
-from retrieval.data.sets import answers, beir, reqa
+from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
@@ -234,7 +234,7 @@ def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iter
     asked = metrics_of_judgements(value, asked)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
-        hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
+        hits = max(map(len, qrels.values())) == 1 or relevance.PAIR in value.qrels
         names = asked or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
@@ -280,7 +280,7 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     so it is measured for some of the questions, and for systems that have such scores. Nothing is measured where no
     right passage has an article that is known.
     """
-    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
     asked = articles.Asked.of(value.queries, value.candidates, value.articles, judged)
     if not asked.queries:

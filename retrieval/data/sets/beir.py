@@ -271,21 +271,21 @@ def without_empty(
         if candidate.id in documents or candidate.id in empty:
             raise UserError(f"{among}: the document '{candidate.id}' is there twice; ids must be distinct")
         (documents if _has_text(candidate) else empty).add(candidate.id)
-    asked = {id: text for id, text in queries.items() if text.strip()}
-    counts = Counter({"empty documents, left out": len(empty), "empty queries, left out": len(queries) - len(asked)})
+    full = {id: text for id, text in queries.items() if text.strip()}
+    counts = Counter({"empty documents, left out": len(empty), "empty queries, left out": len(queries) - len(full)})
     qrels = {}
     for rule, (path, rows) in judged.items():
-        known = [row for row in rows if row[2] not in empty and (row[1] in asked or row[1] not in queries)]
+        known = [row for row in rows if row[2] not in empty and (row[1] in full or row[1] not in queries)]
         counts[of_empty] += len(rows) - len(known)
         placed = relevance.read(path, known)
-        relevance.check_queries(placed, asked, "queries")
+        relevance.check_queries(placed, full, "queries")
         qrels[rule] = relevance.within(path, placed, documents, among, counts if drops else None)
-    judged_ids = set().union(*qrels.values())
-    if lone := len(asked) - len(judged_ids):
+    with_judgement = set().union(*qrels.values())
+    if lone := len(full) - len(with_judgement):
         _log.warning("set %s: %d queries without a judgement, left out", name, lone)
-    asked = {id: text for id, text in asked.items() if id in judged_ids}
+    full = {id: text for id, text in full.items() if id in with_judgement}
     texts = Stream(lambda: filter(_has_text, candidates()), len(documents))
-    return RetrievalSet(name, asked, texts, qrels, left_out=dict(+counts))
+    return RetrievalSet(name, full, texts, qrels, left_out=dict(+counts))
 
 
 def _has_text(candidate: Candidate) -> bool:

@@ -12,6 +12,7 @@ from retrieval.parsing import scalars, text_files
 
 _log = logging.getLogger(__name__)
 
+PAIR = "pair"  # the rule of ReQA that its paper reports
 REFUSE, DROP = "refuse", "drop"
 UNKNOWN = "sets.unknown"  # the field with the two
 DROP_ALL = f"config.{UNKNOWN}={DROP}"

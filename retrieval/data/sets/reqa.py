@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, open_domain
+from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
@@ -27,7 +27,7 @@ SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `chec
 _MISPLACED = "answers without a sure place in their paragraph, left out"
 _UNANSWERED = "questions without an answer, left out"
 _Parts = list[tuple[int, beir.Candidate]]
-PAIR = "pair"  # the name of the paper's rule of relevance
+
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
 _log = logging.getLogger(__name__)
@@ -99,16 +99,18 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     fine-tuning. The rule 'sentence' takes every candidate with the text of a gold sentence, whatever its paragraph
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
-    value = _asked(name, PAIR, (paragraph for paragraph in paragraphs if paragraph.questions), _sentence_pairs)
+    value = _asked(
+        name, relevance.PAIR, (paragraph for paragraph in paragraphs if paragraph.questions), _sentence_pairs
+    )
     if value.queries and value.left_out:
         counts = (value.left_out.get(what, 0) for what in (_MISPLACED, _UNANSWERED))
         _log.warning("ReQA: left out %d misplaced answers, %d questions with no answer", *counts)
-    pairs, by_sentence = value.qrels[PAIR], collections.defaultdict(list)
+    pairs, by_sentence = value.qrels[relevance.PAIR], collections.defaultdict(list)
     sentence_of = {candidate.id: candidate.title for candidate in value.candidates}
     for id, sentence in sentence_of.items():
         by_sentence[sentence].append(id)
     same = {query: {id: 1 for gold in golds for id in by_sentence[sentence_of[gold]]} for query, golds in pairs.items()}
-    return dataclasses.replace(value, qrels={PAIR: pairs, "sentence": same}, left_out={})
+    return dataclasses.replace(value, qrels={relevance.PAIR: pairs, "sentence": same}, left_out={})
 
 
 def _asked(

@@ -10,14 +10,18 @@ A format is one class of this package, or of a plugin:
             yield read_squad(split(value))
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.data.corpora import source_paths
 from retrieval.data.formats import Format, Formats, Options
+from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import RetrievalSet
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
+
+_SPLITS, _DIVIDED = "sets.splits", "split.set"
+_OF_DIVIDED = ("split.train", "split.dev")
 
 
 class Given(NamedTuple):
@@ -103,3 +107,40 @@ register = SETS.add
 def all_sets() -> list[SetFormat]:
     """The formats by name: the order of imports has no say in that of the sets."""
     return [SETS[name] for name in sorted(SETS)]
+
+
+@register
+class BeirFolders(SetFormat):
+    """Each folder is a set of its name."""
+
+    name = "beir"
+    what = "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"
+    setting = "--config.sets.beir=FOLDER,…"
+    example = '{"_id": "d1", "title": "T", "text": "words"}'
+    of_folders = True
+    options = (relevance.UNKNOWN, _SPLITS, _DIVIDED, *_OF_DIVIDED)
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        for folder in map(Path, source_paths.split(value)):
+            chosen = given.options[_SPLITS] and [name for _, name in _named(folder, given.options)]
+            yield beir.read_folder(folder, given.options[relevance.UNKNOWN], chosen)
+
+    def names(self, value: str) -> list[str]:
+        return [Path(folder).resolve().name for folder in source_paths.split(value)]
+
+    def check_path(self, path: Path, options: Options) -> None:
+        known = beir.check_beginning(path)
+        for field, name in _named(path, options):
+            if name not in known:
+                raise unknown_name(f"file of {path / 'qrels'} in config.{field}", name, known)
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        folders = map(Path, source_paths.split(value))
+        return any(path.resolve().name == name and beir.answers_file(path) for path in folders)
+
+
+def _named(folder: Path, options: Options) -> Sequence[tuple[str, str]]:
+    """The fields that choose files of a folder's judgements, each with a name in it."""
+    of_divided = _OF_DIVIDED if folder.resolve().name == options[_DIVIDED] else ()
+    names = [(_SPLITS, name) for name in options[_SPLITS]]
+    return names + [(field, options[field]) for field in of_divided if options[field]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.data.sets import reqa
+from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
 from retrieval.errors import UserError, unknown_name
@@ -216,7 +216,7 @@ def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
     The rules of a BEIR folder are parts of the set, such as dev and test. Those of ReQA are two readings of the same
     questions.
     """
-    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     positives: dict[str, dict[str, int]] = {}
     for rule in rules:
         for id, grades in _relevant(rule).items():
