@@ -99,7 +99,8 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     fine-tuning. The rule 'sentence' takes every candidate with the text of a gold sentence, whatever its paragraph
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
-    value = _asked(
+    with_question = (paragraph for paragraph in paragraphs if paragraph.questions)
+    value = _asked(name, relevance.PAIR, with_question, _sentence_pairs)
         name, relevance.PAIR, (paragraph for paragraph in paragraphs if paragraph.questions), _sentence_pairs
     )
     if value.queries and value.left_out:
