@@ -9,8 +9,7 @@ Several, with commas, are one teacher: the mean of their scores.
 
 BM25 mines hard negatives for the training questions of `split.set`, the teacher scores all pairs, and the student
 learns the distribution of these scores over a positive and its negatives. It is evaluated before and after. With
---config.pairs.files=FILES in place of `split.set`, the negatives are those of the files, such as `retrieval mine`
-writes.
+--config.pairs.files=FILES in place of `split.set`, the negatives are those of the files, such as `mine.py` writes.
 
 The scores of an embedder that gives cosines are divided by its own temperature (`train.teacher_temperature`), those of
 a cross-encoder are logits and stay. Another loss is --config.train.loss=margin_mse.

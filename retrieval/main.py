@@ -129,7 +129,7 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is the module of this name, as `retrieval mine` is without a --workdir. Other words are stages.
+    `retrieval compare` is the module of this name. Other words are stages.
     """
     sys.path.insert(0, "")
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
@@ -139,10 +139,7 @@ def program() -> None:
         del sys.argv[1]
         compare.program()
     elif words[:1] == ["mine"] and not any(word.startswith("--workdir") for word in sys.argv):
-        from retrieval import mine
-
-        del sys.argv[1]
-        mine.program()
+        sys.exit("error: `retrieval mine` is a config: --config=mine:MODEL --config.pairs.files=PAIRS --workdir=RUN")
     elif len(sys.argv) == 1:
         from retrieval import reference
 

@@ -21,7 +21,7 @@ from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
 
 FOLDER = REPOSITORY / "docs" / "reference"
-_COMMANDS = ("main", "study", "compare", "mine")  # modules of this package, which import this one
+_COMMANDS = ("main", "study", "compare")  # modules of this package, which import this one
 
 _FIRST = """\
 retrieval {version}: trains embedding models for search, and measures them
@@ -35,7 +35,7 @@ Where a model stands, on NanoBEIR and on a BEIR folder, beside BM25:
 Finished runs side by side:
   {retrieval} compare runs/one runs/two
 Hard negatives for your pairs, by any embedder:
-  {retrieval} mine DATA/pairs.jsonl --model=hf:NAME --relative-margin=0.05 --out=DATA/triplets.jsonl
+  {retrieval} --config=mine:hf:NAME --workdir=runs/mined --config.pairs.files=DATA/pairs.jsonl
 
 {experiments}
 
@@ -176,18 +176,12 @@ def commands_page() -> str:
         introduction = re.sub(r"(?m)(?:^ {4}.*\n)+", _fenced, inspect.cleandoc(module.__doc__ or "") + "\n")
         parts += [f"## retrieval.{name}\n", introduction]
         of_module = flags.FLAGS.flags_by_module_dict().get(module.__name__, [])
-        if hasattr(module, "SETTINGS"):
-            parts += [
-                _table(("flag", "what it is"), ((f"`--{name}`", text) for name, (_, text) in module.SETTINGS.items())),
-                "",
-            ]
         if of_module:
             parts += [_table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module)), ""]
     shared = flags.FLAGS.flags_by_module_dict()[cli.__name__]
     return _page(
         "Commands",
-        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`, and so is, "
-        "without a `--workdir`, `retrieval mine`.",
+        "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`.",
         "## Flags of retrieval.main and retrieval.study\n",
         _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in shared)),
         "",

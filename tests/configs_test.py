@@ -18,7 +18,7 @@ from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.training.schedules import schedule
 
 # The argument of these may be a model: tests of their own have them.
-OF_MODELS = {"published", "fine_tune", "embedding", "own", "distill"}
+OF_MODELS = {"mine", "published", "fine_tune", "embedding", "own", "distill"}
 NAMES = [Path(name).stem for name in cli.described() if "studies" not in name]
 NAMES = [name for name in NAMES if name not in OF_MODELS]
 

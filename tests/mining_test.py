@@ -6,7 +6,7 @@ import pytest
 from retrieval.errors import UserError
 from retrieval.search.mining import Rule, mine
 from retrieval.stages import hard_negatives
-from retrieval.stages.hard_negatives import Mining, Question
+from retrieval.stages.hard_negatives import Mining, Question, Searched
 
 
 def naive(scores, rows, golds, others, texts, rule):
@@ -127,38 +127,12 @@ def test_passages_with_an_answer_are_no_negatives(rule):
     assert (strict.rank_Q == free.rank_Q).all() and strict.too_close == free.too_close
 
 
-@pytest.mark.parametrize("top", [True, False])
-def test_ranks_among_what_is_left_as_a_naive_loop(top):
-    """As sentence-transformers counts, with the score of a positive that the list may not have."""
-    rule = Rule(4, first=2, last=9, margin=0.5, relative_margin=0.1, most=1.0, top=top, among_left=True)
-    lists = draw_lists(np.random.default_rng(5))
-    compared_Q = np.random.default_rng(6).normal(1, 1, 40).astype(np.float32)
-    mined, counts = drawn(lists, rule, compared_Q=compared_Q), np.zeros(2, int)
-    for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
-        positive, results = float(compared_Q[query]), naive(scores, rows, golds, others, lists[4], Rule(99, 1, 99))
-        score_of = dict(zip(rows.tolist(), scores.tolist()))
-        far = [row for row in results if score_of[row] <= positive - max(0.5, 0.1 * abs(positive))]
-        low = [row for row in far if score_of[row] <= 1]
-        counts += len(results) - len(far), len(far) - len(low)
-        own, left = mined.rows[query].tolist(), low[1:9]
-        assert mined.left_Q[query] == len(left) and len(own) == min(4, len(left))
-        assert own == (left[:4] if top else [row for row in left if row in own])
-        assert mined.scores[query].tolist() == [score_of[row] for row in own]
-    assert (mined.too_close, mined.too_high) == tuple(counts) and counts.all()
-
-
 @pytest.mark.parametrize(("score", "left"), [(-0.49, 0), (-0.525, 1)])
 def test_a_share_of_a_negative_score_goes_down(score, left):
     """Of -0.5 a twentieth is 0.025, and negatives score -0.525 at most."""
     lists = np.array([[score]]), np.array([[1]]), [[0]], [[]], np.arange(2)
     rule = Rule(1, 1, 1, relative_margin=0.05, top=True)
     assert drawn(lists, rule, compared_Q=np.array([-0.5])).left_Q.tolist() == [left]
-
-
-def test_positives_and_what_is_no_result_are_counted():
-    lists = np.array([[4.0, 3.0, 2.0, 1.0]]), np.array([[0, 1, 2, 3]]), [[0, 1]], [[2]], np.arange(4)
-    mined = drawn(lists, Rule(2, 1, 2))
-    assert (mined.positives, mined.others, mined.rows[0].tolist()) == (2, 1, [3])
 
 
 class Texts(list):
@@ -169,9 +143,9 @@ class Texts(list):
 
 
 def test_no_negative_at_all_is_an_error_unless_lone_questions_stay():
-    questions, mining = [Question("q0", "who?", [0, 1], [0, 1], [])], Mining(Rule(2, 1, 2), answers=False, seed=0)
+    questions, mining = [Question("q0", "who?", [0, 1], [], known=[0, 1])], Mining(Rule(2, 1, 2), answers=False, seed=0)
     lists = np.zeros((1, 2), np.float32), np.arange(2, dtype=np.int32)[None]
-    arguments = mining, questions, Texts("ab"), lambda queries, k: lists, ["who?"]
+    arguments = mining, Searched(questions, Texts("ab"), ["who?"], lambda queries, k: lists)
     with pytest.raises(UserError, match=r"no question has a negative left, from 'q0' \(who\?\) on"):
         hard_negatives.mine(*arguments)
     mined = hard_negatives.mine(*arguments, keeps_lone=True)

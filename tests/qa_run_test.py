@@ -131,7 +131,7 @@ def test_no_negative_of_bm25_holds_an_answer(finished):
         (colour,) = answers[query]
         left = [text.id for text in ranked if not brute_force(text.text, colour)]
         out += len(ranked) - len(left)
-        drawn = [text["docid"] for text in line["negatives"]]
+        drawn = [text["docid"] for text in line["negative_passages"]]
         assert len(drawn) == min(4, len(left)) and set(drawn) <= set(left)
     told = records.details(finished, "mine")
     assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)

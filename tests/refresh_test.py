@@ -31,6 +31,7 @@ from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import hard_negatives, mined_negatives, versions
+from retrieval.stages.hard_negatives import Searched
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
@@ -68,7 +69,7 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
     for line, rows in zip(lines, rows_QK):
         best = [candidates[row] for row in rows if row >= 0]
         allowed = [text.id for text in best if (text.title, text.text) not in golds[line["query"]]][:8]
-        found = [text["docid"] for text in line["negatives"]]
+        found = [text["docid"] for text in line["negative_passages"]]
         assert len(found) == 4 and found == [id for id in allowed if id in found]
     told = json.loads((mined.folder / "negatives" / "provenance.json").read_text())
     assert (told["system"], told["rule"]["last"], told["negatives"]) == ("bm25", 8, 4 * 14)
@@ -96,7 +97,8 @@ def found(run, search=None):
     with open_questions(run) as (questions, candidates):
         search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
         return questions, hard_negatives.mine(
-            hard_negatives.mining_of(run.config.mine, run.config.split.seed), questions, candidates, search, [None] * 14
+            hard_negatives.mining_of(run.config.mine, run.config.split.seed),
+            Searched(questions, candidates, [None] * 14, search),
         )
 
 
@@ -218,7 +220,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, tmp_path):
 
 @pytest.mark.parametrize(("count", "turns"), [(100, 3), (7, 6)])
 def test_versions_have_all_questions_in_turn(count, turns):
-    questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(count)]
+    questions = [hard_negatives.Question(str(number), f"q{number}", [0], []) for number in range(count)]
     for first in (1, 1 + turns, 1 + 40 * turns):
         parts = [hard_negatives.draw(questions, 1 / turns, 0, first + turn) for turn in range(turns)]
         assert sorted(question.id for part in parts for question in part) == sorted(map(str, range(count)))
@@ -227,7 +229,7 @@ def test_versions_have_all_questions_in_turn(count, turns):
 
 def test_the_ids_of_a_text_are_drawn_together():
     """The positives of each are no negatives of the others, which has to be known wherever one is drawn."""
-    questions = [hard_negatives.Question(str(number), f"q{number // 2}", [0], [0], []) for number in range(100)]
+    questions = [hard_negatives.Question(str(number), f"q{number // 2}", [0], []) for number in range(100)]
     for version in (1, 2):
         drawn = [question.id for question in hard_negatives.draw(questions, 0.2, 0, version)]
         assert 10 <= len(drawn) < 40 and all(int(id) ^ 1 in set(map(int, drawn)) for id in drawn)

@@ -539,10 +539,23 @@ declare(
         one_of("index", "retrieval.search.index_kind.MINED"),
         "index to mine from: bm25, or with the base's model exact or scann; random draws from all candidates",
     ),
+    model=Field(
+        "", TEXT, "an embedder that mines for the pairs of pairs.files instead: work directory, folder or hf:NAME"
+    ),
+    reranker=Field("", TEXT, "a cross-encoder whose scores take the place of those of mine.model: likewise"),
+    format=Field(
+        "tevatron",
+        one_of("format", "retrieval.data.labelled.negatives_format.FORMATS"),
+        "file beside negatives.jsonl, which is Tevatron's: triplet or n-tuple, sentence-transformers'",
+    ),
     negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
     first=Field(1, whole(1), "first rank to draw from, without the positives"),
     last=Field(200, whole(1), "last rank to draw from, without the positives"),
-    margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive they score at least; 0: any score"),
+    margin=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "how much less than the best positive (of mine.model the worst) they score at least; 0: any score",
+    ),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
     sampling=Field(
         "random",

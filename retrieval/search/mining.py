@@ -22,10 +22,7 @@ class Rule(NamedTuple):
       margin: how much lower than a positive they score at least, s <= p - margin; None for any score.
       relative_margin: the same as a share of that positive's score, s <= p - share * |p|. As p * (1 - share) it would
         be wrong for a score below 0.
-      most: the highest score of a negative.
       top: whether the best are taken; otherwise they are drawn at random.
-      among_left: whether ranks count what margins and `most` leave, as in sentence-transformers' `mine_hard_negatives`,
-        and not all that is no positive.
     """
 
     count: int
@@ -33,9 +30,7 @@ class Rule(NamedTuple):
     last: int
     margin: float | None = None
     relative_margin: float | None = None
-    most: float = np.inf
     top: bool = False
-    among_left: bool = False
 
 
 class Drawn(NamedTuple):
@@ -43,24 +38,17 @@ class Drawn(NamedTuple):
 
     Attributes:
       rows: of each query, the candidates drawn, best first; at most `Rule.count`.
-      scores: of these.
       left_Q: how many there were to draw from.
       rank_Q: of the best positive in the whole list without the query itself, from 1 on; 0 where it has none.
-      positives, others: results of all queries that are a known positive, by row or by text, and no results.
-      too_close: those in the range of ranks that the margins left out; where ranks count what these leave, of all.
-      too_high: further ones that score above `Rule.most`.
+      too_close: results of all queries, in the range of ranks, that the margins left out.
       answered: further ones that are left out because they hold an answer.
       equal: results down to the last rank that have the text of a positive, or of a better result, under another id.
     """
 
     rows: list[np.ndarray]
-    scores: list[np.ndarray]
     left_Q: np.ndarray
     rank_Q: np.ndarray
-    positives: int
-    others: int
     too_close: int
-    too_high: int
     answered: int
     equal: int
 
@@ -94,40 +82,32 @@ def mine(
       answered_QK: whether a result holds an answer of its query, and so is none of its negatives; by default none does.
       compared_Q: the score of the positive that margins are to; by default that of the best one in the list.
     """
-    drawn, scores, left_Q, rank_Q = [], [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int)
-    left_out = dict.fromkeys(("positives", "others", "too_close", "too_high", "answered", "equal"), 0)
+    drawn, left_Q, rank_Q = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int)
+    too_close = answered = equal = 0
     answered_QK = np.zeros(rows_QK.shape, bool) if answered_QK is None else answered_QK
     lists = zip(scores_QK, rows_QK, answered_QK, positives, others, strict=True)
     for query, (scores_K, rows_K, answered_K, golds, out) in enumerate(lists):
-        is_other_K = np.isin(rows_K, list(out))
-        left_out["others"] += int(is_other_K.sum())
-        is_result_K = (rows_K >= 0) & ~is_other_K
+        is_result_K = (rows_K >= 0) & ~np.isin(rows_K, list(out))
         scores_K, answered_K, rows_K = (values_K[is_result_K] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
-        left_out["positives"] += int(is_gold_K.sum())
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
         distinct = _distinct(texts_N, rows_K, ~is_gold_K)
         ranked = distinct[: rule.last]
-        reach = int(ranked[-1]) + 1 if len(ranked) == rule.last and not rule.among_left else len(rows_K)
-        left_out["equal"] += reach - int((distinct < reach).sum()) - int(np.isin(rows_K[:reach], list(golds)).sum())
+        reach = int(ranked[-1]) + 1 if len(ranked) == rule.last else len(rows_K)
+        equal += reach - int((distinct < reach).sum()) - int(np.isin(rows_K[:reach], list(golds)).sum())
         compared = scores_K[is_gold_K].max(initial=-np.inf) if compared_Q is None else compared_Q[query]
-        in_range = distinct if rule.among_left else ranked[rule.first - 1 :]
+        in_range = ranked[rule.first - 1 :]
         far = in_range[scores_K[in_range] <= _ceiling(float(compared), rule)]
-        low = far[scores_K[far] <= rule.most]
-        unanswered = low[~answered_K[low]]
-        if rule.among_left:
-            unanswered = unanswered[rule.first - 1 : rule.last]
+        unanswered = far[~answered_K[far]]
         left_Q[query] = len(unanswered)
-        left_out["too_close"] += len(in_range) - len(far)
-        left_out["too_high"] += len(far) - len(low)
-        left_out["answered"] += int(answered_K[low].sum())
+        too_close += len(in_range) - len(far)
+        answered += len(far) - len(unanswered)
         chosen = unanswered[: rule.count]
         if not rule.top:
             order = np.random.default_rng([*seed, start + query]).permutation(len(unanswered))
             chosen = unanswered[np.sort(order[: rule.count])]
         drawn.append(rows_K[chosen])
-        scores.append(scores_K[chosen])
-    return Drawn(drawn, scores, left_Q, rank_Q, **left_out)
+    return Drawn(drawn, left_Q, rank_Q, too_close, answered, equal)
 
 
 def at_random(candidates: int, seed: int) -> Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]:

@@ -36,8 +36,8 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     Args:
       examples: gives those that are trained on, each time that it is called.
     """
-    queries = _Distinct(lambda: (example.query for example in examples()), hashing.number)
-    documents = _Distinct(
+    queries = Distinct(lambda: (example.query for example in examples()), hashing.number)
+    documents = Distinct(
         lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
         lambda text: int.from_bytes(digest(text), "big"),
     )
@@ -56,7 +56,7 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     return lambda query, texts: [queries.number(query), *(first + documents.number(text) for text in texts)]
 
 
-class _Distinct(Generic[T]):
+class Distinct(Generic[T]):
     """Different texts, in the order in which they come first: 24 bytes for each, and 8 for each time."""
 
     def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
@@ -78,13 +78,19 @@ class _Distinct(Generic[T]):
                 yield text
                 following = next(wanted, None)
 
+    def __contains__(self, text: T) -> bool:
+        return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))
+
     def number(self, text: T) -> int:
         """The place of one of the texts."""
-        return int(self._numbers[np.searchsorted(self._keys, np.uint64(self._key(text)))])
+        return int(self._numbers[self._place(text)])
+
+    def _place(self, text: T) -> int:
+        return int(np.searchsorted(self._keys, np.uint64(self._key(text))))
 
 
 def _embedded(
-    folder: Path, name: str, texts: _Distinct[T], embed: Callable[[Sequence[T]], np.ndarray]
+    folder: Path, name: str, texts: Distinct[T], embed: Callable[[Sequence[T]], np.ndarray]
 ) -> Iterator[Path]:
     """Writes embeddings, so many texts a file; those that are there are kept. Gives the files in order."""
     remaining = iter(texts)

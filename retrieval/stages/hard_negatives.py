@@ -46,16 +46,36 @@ class Question(NamedTuple):
 
     Attributes:
       positives: rows of its positives.
-      known: of these, and of the positives of those that are the same question but for their spelling.
       own: the row of the candidate that is the question itself, where there is one.
+      known: rows of its positives, and of those of the questions that differ from it by their spelling alone.
     """
 
     id: str
     text: str
     positives: list[int]
-    known: list[int]
     own: list[int]
     answers: Answers | None = None
+    known: Sequence[int] = ()
+
+
+Lists = tuple[np.ndarray, np.ndarray]  # scores and rows [Q, K], best first
+
+
+class Searched(NamedTuple):
+    """Questions and what finds candidates for them.
+
+    Attributes:
+      queries: the questions as `search` takes them, a list of texts or embeddings [Q, E].
+      search: an index over the candidates: from queries and k to lists.
+      judge: from the number of the first question, some questions and their lists to lists in another order, and the
+        score [Q] of each question's positive that margins are to. None: that of the best one in its list.
+    """
+
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    queries: Any
+    search: Callable[[Any, int], Lists]
+    judge: Callable[[int, Sequence[Question], Lists], tuple[Lists, np.ndarray]] | None = None
 
 
 class Mined(NamedTuple):
@@ -132,18 +152,21 @@ def open_questions(
     qrels = judged.qrels[splits.TRAIN]
     wanted = {id for grades in qrels.values() for id in grades} | qrels.keys()
     with CandidateTexts(candidates_file, wanted) as candidates:
-        positives = {id: _rows(id, grades, candidates, candidates_file) for id, grades in qrels.items()}
-        known: dict[str, set[int]] = {}
-        for id, rows in positives.items():
-            known.setdefault(splits.wording(judged.queries[id]), set()).update(rows)
-
-        def question(id: str) -> Question:
+        questions = []
+        for id, grades in qrels.items():
             text, query_row = judged.queries[id], candidates.row_of.get(id)
             itself = [] if query_row is None or candidates[query_row].text != text else [query_row]
-            all_known = sorted(known[splits.wording(text)])
-            return Question(id, text, positives[id], all_known, itself, judged.answers.get(id))
+            positives = _rows(id, grades, candidates, candidates_file)
+            questions.append(Question(id, text, positives, itself, judged.answers.get(id)))
+        yield with_known(questions), candidates
 
-        yield [question(id) for id in qrels], candidates
+
+def with_known(questions: Sequence[Question]) -> list[Question]:
+    """The questions with their `known`."""
+    known: dict[str, set[int]] = {}
+    for question in questions:
+        known.setdefault(splits.wording(question.text), set()).update(question.positives)
+    return [question._replace(known=sorted(known[splits.wording(question.text)])) for question in questions]
 
 
 def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
@@ -171,42 +194,33 @@ def draw(questions: Sequence[Question], share: float, seed: int, version: int) -
     return [question for question, hash in zip(questions, hashes, strict=True) if hash in chosen]
 
 
-def mine(
-    mining: Mining,
-    questions: Sequence[Question],
-    candidates: CandidateTexts,
-    search: Callable[[Any, int], tuple[np.ndarray, np.ndarray]],
-    queries: Any,
-    version: int = 0,
-    keeps_lone: bool = False,
-) -> Mined:
+def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool = False) -> Mined:
     """The negatives of the questions.
 
     A question with fewer than `mining.rule.count` keeps those that it has; one with none is left out of training.
 
     Args:
-      search: that of an index over the candidates.
-      queries: the questions as the index takes them, a list or an array.
       version: of the draw.
       keeps_lone: whether questions without a negative are trained on, so that all may have none.
 
     Raises:
       UserError: no question has a negative, and they are not kept.
     """
-    rule = mining.rule
+    rule, questions, candidates = mining.rule, searched.questions, searched.candidates
     # Positives and what is no result are taken out of a list that still has to be long enough.
     depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
     parts = []
     for start in range(0, len(questions), _PART):
         asked = questions[start : start + _PART]
-        scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
-        answered_QK = None
+        lists = searched.search(searched.queries[start : start + _PART], min(depth, len(candidates)))
+        compared_Q = answered_QK = None
+        if searched.judge:
+            lists, compared_Q = searched.judge(start, asked, lists)
         if mining.answers:
             wanted = [question.answers for question in asked]
-            answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
+            answered_QK = answers.found(wanted, lists[1], lambda row: candidates[row].text)
         drawn = search_mining.mine(
-            scores_QK,
-            rows_QK,
+            *lists,
             positives=[question.known for question in asked],
             others=[[*question.own, *candidates.blank] for question in asked],
             texts_N=candidates.keys_N,
@@ -214,6 +228,7 @@ def mine(
             seed=(mining.seed, version),
             start=start,
             answered_QK=answered_QK,
+            compared_Q=compared_Q,
         )
         parts.append(drawn)
     counts = _counts(mining, questions, len(candidates), parts)

@@ -1,20 +1,20 @@
-"""The stage `mine`: an index is asked for the hard negatives of a set's training questions.
+"""The stage `mine`: an index is asked for the hard negatives of a set's training questions, or of labelled pairs.
 
-BM25's are those of DPR (Karpukhin et al. 2020, section 3.2), those of a trained model what ANCE begins with.
+BM25's are those of DPR (Karpukhin et al. 2020, section 3.2), those of a trained model what ANCE begins with. Those of
+pairs are found by the embedder that `config.mine.model` names (`pair_negatives`).
 """
 
+import contextlib
 import functools
-import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import of_fields
-from retrieval.data.labelled.grouping import Example
+from retrieval.data.labelled import negatives_format
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
@@ -28,15 +28,16 @@ from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
 from retrieval.search.mining import at_random
-from retrieval.stages import hard_negatives, indexes, sets
+from retrieval.stages import hard_negatives, indexes, pair_negatives, sets
 from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages.hard_negatives import Searched
 
 _log = logging.getLogger(__name__)
 
 
-def read(system: str) -> list[str | Read]:
+def read(system: str, model: str) -> list[str | Read]:
     """What the stage reads: of a run that trains later, what is searched is the base's."""
-    return ["prepare", "sets", *(Read(stage, earlier=True) for stage in _needs(system))]
+    return [] if model else ["prepare", "sets", *(Read(stage, earlier=True) for stage in _needs(system))]
 
 
 def _needs(system: str) -> tuple[str, ...]:
@@ -52,38 +53,54 @@ def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
 
 
 def mine(run: Run) -> dict[str, Any]:
-    """Writes `negatives/`: `negatives.jsonl` and `provenance.json`; returns what that says.
+    """Writes `negatives/`: `negatives.jsonl`, Tevatron's, another format beside it, and `provenance.json`.
+
+    Returns what the last one says.
 
     Raises:
       UserError: the index is over other candidates, or leaves no negative and `pairs.keep_lone` is off.
     """
+    config, folder, work = run.config, run.negatives, run.negatives / "work"
+    mining = hard_negatives.mining_of(config.mine, config.split.seed)
+    folder.mkdir(exist_ok=True)
+    rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")} | {"seed": config.split.seed}
+    with pair_negatives.opened(run, work) if config.mine.model else _of_set(run, mining.answers) as (searched, about):
+        mined = hard_negatives.mine(mining, searched, keeps_lone=config.pairs.keep_lone)
+        for form in dict.fromkeys((negatives_format.TEVATRON, config.mine.format)):
+            examples = hard_negatives.mined_examples(searched.questions, searched.candidates, mined.rows)
+            name = "negatives" if form == negatives_format.TEVATRON else form
+            with files.atomic(folder / f"{name}.jsonl") as temporary:
+                rows = negatives_format.write(temporary, examples, form, config.mine.negatives)
+            if mined.counts["negatives"] and not rows:
+                raise UserError(f"no question has config.mine.negatives={config.mine.negatives} left: lower that")
+    files.remove(work)
+    provenance = about | {"rule": rule} | mined.counts
+    files.write_json(folder / "provenance.json", provenance)
+    _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], mined.counts["questions"])
+    return provenance
+
+
+@contextlib.contextmanager
+def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str, Any]]]:
+    """The training questions of the set that is divided, and what is searched for them."""
     config, source, name = run.config, run.before("mine"), held_out_questions.divided_set(run)
-    system, mining = config.mine.system, hard_negatives.mining_of(config.mine, config.split.seed)
-    searched_stage = (_needs(system) or ("sets",))[-1]
-    file, searched = run.sets / name / "corpus.jsonl", source.holder(searched_stage)
+    system, stage = config.mine.system, (_needs(config.mine.system) or ("sets",))[-1]
+    file, searched = run.sets / name / "corpus.jsonl", source.holder(stage)
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(
             f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
             "same config.sets"
         )
-    with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
+    with hard_negatives.open_questions(run.training, file, needs_answers=needs_answers) as (questions, candidates):
         queries: Any = [question.text for question in questions]
         if system == RANDOM:
             search = at_random(len(candidates), config.split.seed)
         else:
+            kind = INDEXES[system]
+            queries = queries if kind.of_words else embedded(source, name, queries)
             options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-            search = open_search(INDEXES[system], open_collection(source, name), options_of)
-            queries = queries if INDEXES[system].of_words else embedded(source, name, queries)
-        mined = hard_negatives.mine(mining, questions, candidates, search, queries, keeps_lone=config.pairs.keep_lone)
-        with files.atomic(run.negatives) as temporary:
-            temporary.mkdir()
-            with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:
-                for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
-                    lines.write(_line(example))
-            provenance = _provenance(source, searched_stage, config) | mined.counts
-            files.write_json(temporary / "provenance.json", provenance)
-    _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
-    return provenance
+            search = open_search(kind, open_collection(source, name), options_of)
+        yield Searched(questions, candidates, queries, search), _provenance(source, stage, system)
 
 
 def check_index(run: Run) -> None:
@@ -186,25 +203,23 @@ def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
 
 
-def _provenance(source: Run, stage: str, config: ConfigDict) -> dict[str, Any]:
-    """What was searched, and what was made of the results; `stage` of `source` made it."""
-    rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")}
+def _provenance(source: Run, stage: str, system: str) -> dict[str, Any]:
+    """What was searched; `stage` of `source` made it."""
     return {
-        "system": config.mine.system,
+        "system": system,
         "run": source.holder(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
-        "step": details(source, "train")["step"] if "train" in _needs(config.mine.system) else None,
-        "rule": rule | {"seed": config.split.seed},
+        "step": details(source, "train")["step"] if "train" in _needs(system) else None,
     }
 
 
-def _line(example: Example) -> str:
-    """As `data/jsonl_pairs.py` reads it."""
-    sides = {
-        name: [{"docid": text.id, "title": text.title, "text": text.text} for text in texts]
-        for name, texts in (("positives", example.positives), ("negatives", example.negatives))
-    }
-    return json.dumps({"query": example.query, **sides}, ensure_ascii=False) + "\n"
+def check(run: Run) -> None:
+    """Checks that there is something to mine from, and something to mine for."""
+    if run.config.mine.model:
+        pair_negatives.check(run)
+    else:
+        check_index(run)
+        check_questions(run)
 
 
 STAGES.register(
@@ -212,13 +227,12 @@ STAGES.register(
     Stage(
         mine,
         check_config=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
-        check=(
-            check_index,
-            check_questions,
-        ),
-        fields=("mine.system", *hard_negatives.SETTINGS),
-        reads=of_fields(read, "mine.system"),
-        files=Run.vocabulary_inputs,
+        check=(check,),
+        fields=("mine.system", *hard_negatives.SETTINGS, *pair_negatives.FIELDS),
+        uses=("encode.batch_tokens", "encode.shard_size"),
+        reads=of_fields(read, "mine.system", "mine.model"),
+        files=lambda run: pair_negatives.inputs(run) if run.config.mine.model else run.vocabulary_inputs(),
+        fetch=pair_negatives.fetch,
         writes=("negatives",),
     ),
 )

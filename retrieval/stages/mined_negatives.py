@@ -22,7 +22,7 @@ from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import hard_negatives, mine
-from retrieval.stages.hard_negatives import Mined, Mining, Question
+from retrieval.stages.hard_negatives import Mined, Mining, Question, Searched
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
 
 
@@ -104,7 +104,8 @@ class NegativesRefresh(RefreshKind):
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
             drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
             queries_QE, index = _embedded(config, given, drawn, candidates)
-            mined = hard_negatives.mine(mining, drawn, candidates, index.search, queries_QE, given.version)
+            searched = Searched(drawn, candidates, queries_QE, index.search)
+            mined = hard_negatives.mine(mining, searched, given.version)
             publish(self.writer(layout, mining, given, drawn, candidates, mined))
 
     def writer(

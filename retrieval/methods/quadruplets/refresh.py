@@ -16,7 +16,7 @@ from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.search.mining import Rule, at_random
 from retrieval.stages import hard_negatives
-from retrieval.stages.hard_negatives import Mined, Mining, Question
+from retrieval.stages.hard_negatives import Mined, Mining, Question, Searched
 from retrieval.stages.mined_negatives import Layout, NegativesRefresh, check_left
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
 
@@ -53,7 +53,7 @@ class QuadrupletsRefresh(NegativesRefresh):
         of_simple = mining._replace(rule=Rule(count, first=1, last=count))
         texts = [question.text for question in questions]
         search = at_random(len(candidates), mining.seed + given.version)
-        simple = hard_negatives.mine(of_simple, questions, candidates, search, texts, given.version)
+        simple = hard_negatives.mine(of_simple, Searched(questions, candidates, texts, search), given.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
         check_left(questions, rows, layout, mining.answers)
         counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}
