@@ -14,7 +14,7 @@ from retrieval.recipes import validation
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import evaluate, fused, rankings
 from retrieval.stages.fused import Fusing
-from retrieval.stages.rankings import Ranking
+from retrieval.stages.ranked_lists import Ranking
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
@@ -46,7 +46,7 @@ def chosen_weight(queries, words, dense, candidates):
         Ranking(system, np.ones((1, 1)), np.zeros((1, 1), int), 0, on_validation=partial(value.search, index, False, 4))
         for system, index in (("bm25", words), ("dense", dense))
     ]
-    hybrid = rankings._hybrid(*lists, golds, 4)
+    hybrid = fused.hybrid(*lists, golds, 4)
     settings = Fusing(("bm25", "dense"), False, ("weighted_sum",), ())
     (fusion,) = fused.fuse("toy", lists, settings, golds, 4)
     assert (fusion.validation, fusion.weights) == ((len(golds), hybrid.weights) if len(golds) > 9 else (0, (0.5, 0.5)))
@@ -156,7 +156,7 @@ def test_answers_count_without_judgements_or_on_request(tmp_path, qrels, asked, 
     names = evaluate.metrics_of_answers(value, asked, 100)
     scores = list(evaluate.by_answers(tmp_path / "toy", value, [ranking], names)) if names else []
     assert all(each.queries == ["a", "c"] and each.split == "answers" for each in scores)
-    rows = [row for each in scores for row in evaluate.result_rows(value.name, each)]
+    rows = evaluate.write_values(tmp_path, value.name, scores)
     assert {row["metric"]: row["value"] for row in rows} == found
     assert all(row["queries"] == 2 for row in rows)
     # Of ten results nothing is known of the twentieth.
@@ -200,9 +200,8 @@ def test_the_values_of_every_question_are_kept(tmp_path):
         for system, rows in (("bm25", [[0, 1], [0, 1], [0, 1]]), ("hybrid", [[1, 0], [0, 1], [-1, -1]]))
     ]
     scores = [each for ranking in lists for each in evaluate.by_judgements(value, ranking, ("RR",))]
-    evaluate.write_per_query(tmp_path, "toy", scores)
+    rows = evaluate.write_values(tmp_path, "toy", scores)
     found = per_query.read(per_query.path_of(tmp_path, "toy", "test"))
     assert (found.of("bm25", "RR"), found.of("hybrid", "RR")) == ({"a": 1, "c": 0.5}, {"a": 0.5, "c": 0})
     assert found.of("dense", "RR") is None is found.of("bm25", "AP")
-    rows = [row for each in scores for row in evaluate.result_rows(value.name, each)]
     assert [(row["system"], row["value"], row["queries"]) for row in rows] == [("bm25", 0.75, 2), ("hybrid", 0.25, 2)]

@@ -30,7 +30,6 @@ SETTINGS = WORDS | {
     "index.expansions_used": 2,
     "index.expansions_share": 1.0,
 }
-FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
 
 
 def texts(passages=PASSAGES):
@@ -75,7 +74,7 @@ def test_weighed_words_are_term_frequencies(tmp_path):
         {"_id": "d8", "frequencies": {"whale": 1}},
     ]
     path = write(tmp_path / "weights.jsonl", records)
-    index = INDEXES["deepct"].build(texts(), FREQUENCIES | {"index.term_weights": str(path)})
+    index = INDEXES["deepct"].build(texts(), WORDS | {"index.term_weights": str(path)})
     frequencies = [{"cat": 3, "lynx": 1}, {"whale": 80, "swims": 20}, {}]
     expected = Bm25Index.from_frequencies(frequencies, "", 10, 0.9)
     for query in ("whale cat", "lynx", "owls"):
@@ -137,7 +136,7 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
 def test_files_that_cannot_be_right(tmp_path, kind, lines, message):
     path = tmp_path / "toy.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
-    options = SETTINGS | FREQUENCIES | {"index.expansions": str(path), "index.term_weights": str(path)}
+    options = SETTINGS | {"index.expansions": str(path), "index.term_weights": str(path)}
     with pytest.raises(UserError, match=message):
         INDEXES[kind].build(texts(), options)
 

@@ -13,8 +13,6 @@ from conftest import REPOSITORY
 from support.tiny import execute
 
 from retrieval.api import own_search
-from retrieval.data.sets.beir import Judged
-from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import Asked
@@ -23,7 +21,7 @@ from retrieval.search.bm25 import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
 from retrieval.search.scann import Scann
-from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
+from retrieval.stages import index, indexes, mine, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
@@ -185,40 +183,6 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch, own
     np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
     monkeypatch.setattr(Plugin, "available", lambda self: False)
     assert not indexes.dense_kinds_of(open_collection(run, "large"))
-
-
-class Unsaved(IndexKind):
-    """Exact search over the first dimensions, built when it is searched."""
-
-    name, title, system = "few", "Few dimensions", "dense (few)"
-    is_saved, options = False, ("encode.windows",)
-
-    def build(self, contents, options):
-        count = options["encode.windows"]
-        index = ExactIndex(contents[:, :count])
-        return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
-
-
-def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch, own_table):
-    """It leaves nothing on the disk, and finds what a built one finds."""
-    own_table(INDEXES)
-    register(Unsaved)
-    collection = open_collection(run, "tiny")
-    value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), [str(number) for number in range(40)], {}, {})
-    options = lambda kind: {"encode.windows": 4}  # noqa: E731
-    lists = rankings.rank(value, collection, rankings.Search(20, (), options, ("few",)))
-    few = next(ranking for ranking in lists if ranking.system == "dense (few)")
-    assert 0.5 < few.recall < 1 and not run.index("tiny", "few").exists()
-    monkeypatch.setattr(Unsaved, "available", lambda self: False)
-    lists = rankings.rank(value, collection, rankings.Search(20, (), options, ("few",)))
-    assert "dense (few)" not in [ranking.system for ranking in lists]
-    _, missing = indexes.dense_kinds_beside(collection, ("few",))
-    assert [kind.name for kind in missing] == ["few"]
-    told = report._searches({"tiny, dense (few)": {evaluate.LEFT_OUT: f"{missing[0].title} cannot be used here"}})
-    assert told.notes == "**tiny, dense (few)** is left out: Few dimensions cannot be used here." and not told.rows
-    run.config.evaluate.dense = ("bm25",)
-    with pytest.raises(UserError, match=r"'bm25' is an index of words: name it in config\.index\.words"):
-        evaluate.check(run.config)
 
 
 class Ids(Bm25Kind):

@@ -208,7 +208,7 @@ BAD = [
     ({"pairs.files": "empty.jsonl"}, r"empty\.jsonl: the file is empty"),
     ({"pairs.files": "none.jsonl"}, "no such file"),
     ({"pairs.files": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
-    ({"mine.model": "none"}, "config.mine.model=.*none: no model there"),
+    ({"mine.model": "none"}, "config.mine.model=.*none: no embedder there"),
     (
         {"mine.model": "reranker"},
         "it has a classifier, and makes no embeddings",

@@ -12,7 +12,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.pipeline.run import Run
-from retrieval.stages import run_files as reader
+from retrieval.stages import ranked_lists as reader
 
 VALUE = Judged("toy", {"q0": "red fox", "q1": "whale"}, ["d0", "d1", "d2"], {}, {"test": {"q0": {"d0": 1}}})
 
@@ -68,14 +68,6 @@ def test_names_of_systems(tmp_path):
             reader.run_files(wrong)
 
 
-def test_a_run_files_set_is_named_or_alone():
-    assert reader.set_of("", ["toy"]) == "toy" and reader.set_of("b", ["a", "b"]) == "b"
-    with pytest.raises(UserError, match=r"Set config\.runs\.set to one of a, b"):
-        reader.set_of("", ["a", "b"])
-    with pytest.raises(UserError, match=r"unknown set in config\.runs\.set 'c'"):
-        reader.set_of("c", ["a", "b"])
-
-
 def test_unknown_ids_are_refused_or_counted(tmp_path, caplog):
     path = write(tmp_path / "x.trec", ("q9", "d1", 1, 3), ("q0", "d8", 1, 9.5), ("q0", "d0", 2, 4), ("q0", "d7", 3, 4))
     files = [reader.RunFile("x", path)]
@@ -84,7 +76,7 @@ def test_unknown_ids_are_refused_or_counted(tmp_path, caplog):
     value, (lists,) = reader.read(files, VALUE, "allow")
     assert value.candidates == ["d0", "d1", "d2", "d8", "d7"] and VALUE.candidates == ["d0", "d1", "d2"]
     assert lists.rows.tolist() == [[3, 0, 4], [-1, -1, -1]] and lists.scores[0].tolist() == [9.5, 4, 4]
-    assert (lists.left_out, lists.without) == (1, 1) and "names 2 candidates" not in caplog.text
+    assert lists.notes == {reader.LEFT_OUT: 1, reader.WITHOUT: 1} and "names 2 candidates" not in caplog.text
     assert "name 2 candidates that it has not" in caplog.text and "1 queries have no result" in caplog.text
     of_articles = dataclasses.replace(VALUE, articles=["A", "", "B"])
     assert reader.read(files, of_articles, "allow")[0].articles == ["A", "", "B", "", ""]
@@ -147,7 +139,7 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
     ("changes", "message"),
     [
         ({"fuse.systems": ("bm25", "other"), "fuse.weights": (1.0,)}, "one weight for each"),
-        ({"runs.set": "other", "runs.files": ("{x.trec}",)}, "unknown set in config.runs.set 'other'"),
+        ({"sets.pydocs": True, "runs.files": ("{x.trec}",)}, "config.runs.files are of one set, and there are "),
         ({"fuse.methods": ("average",)}, "some of interleave, reciprocal_rank, weighted_sum"),
     ],
 )

@@ -657,7 +657,6 @@ declare(
         "metrics as ir_measures writes them, such as RR@10; (): those that suit each set",
     ),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
-    dense=Field((), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search"),
 )
 declare(
     "fuse",
@@ -674,14 +673,12 @@ declare(
 declare(
     "runs",
     files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
-    set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
     unknown=Field(
         "refuse",
         one_of("way with unknown ids", ("refuse", "allow")),
         "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
     ),
 )
-declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
 declare(
     "serve",
     host=Field(

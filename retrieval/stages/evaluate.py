@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.evaluation import articles, metrics, per_query, runs
+from retrieval.evaluation import articles, metrics, per_query, result_files
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
@@ -22,19 +22,16 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import held_out_questions
 from retrieval.runtime import hosts
 from retrieval.search import encoding
-from retrieval.search.index_kind import INDEXES
-from retrieval.stages import costs, fused, indexes, pod_search, rankings, run_files, searched, sets
+from retrieval.stages import costs, fused, indexes, pod_search, ranked_lists, rankings, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
-from retrieval.stages.fused import Fusing
 from retrieval.stages.indexes import Together
-from retrieval.stages.rankings import Ranking, Validation
-from retrieval.stages.run_files import Lists, RunFile
+from retrieval.stages.ranked_lists import Ranking, RunFile
+from retrieval.stages.rankings import Validation
 
 _log = logging.getLogger(__name__)
 
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
-LEFT_OUT = "left out"  # of what the report says about a search: why there is none
 _WITHIN = 1000  # questions that are ranked within their article
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
 
@@ -48,39 +45,42 @@ class Scores(NamedTuple):
     values: dict[str, np.ndarray]
 
 
-class _Files(NamedTuple):
-    """What is made of the run files of other systems.
+class OtherSystems:
+    """The systems of a set that are not searched now: run files, lists of other stages, and what is fused."""
 
-    Attributes:
-      unknown: what is done about candidates in run files that a set lacks.
-      systems: that have a run file.
-      searched: the lists of a set that other stages searched.
-    """
+    def __init__(self, run: Run):
+        self._run, self._fusing = run, fused.fusing(run.config.fuse)
+        self._files = ranked_lists.run_files(run.config.runs.files)
+        _check_one_set(self._files, set_names(run.sets))
 
-    unknown: str
-    systems: frozenset[str]
-    fusing: Fusing
-    searched: Callable[[Judged], Iterator[Ranking]]
+    @property
+    def fuses(self) -> bool:
+        """Whether systems are fused beside the hybrid."""
+        return bool(self._fusing.systems)
 
+    def read(self, value: Judged, depth: int) -> tuple[Judged, list[Ranking]]:
+        """The set with the candidates of run files, and the first results of all systems."""
+        whole, lists = ranked_lists.read(self._files, value, self._run.config.runs.unknown)
+        lists = [ranking.first(whole, depth) for ranking in lists]
+        return whole, [*ranked_lists.read_searched(self._run, value), *lists]
 
-# From ids to these held-out questions, and the candidates that answer them.
-_HeldOut = Callable[[Sequence[str]], tuple[dict[str, str], dict[str, dict[str, int]]]]
+    def fused(self, name: str, lists: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: int) -> list[Ranking]:
+        """Lists that are fused from those of a set."""
+        return list(fused.fuse(name, lists, self._fusing, golds, depth))
 
 
 def check(config: ConfigDict) -> None:
     """Checks the metrics, the run files and what is to be fused.
 
     Raises:
-      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; a
-        dense index is none; or what is to be fused does not fit.
+      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; or
+        what is to be fused does not fit.
     """
-    names_of_sets = [name for named in sets.formats(config) for name in named.form.names(named.value)]
-    if run_files.run_files(config.runs.files) and names_of_sets and not config.base:
-        run_files.set_of(config.runs.set, names_of_sets)
+    files_of_others = ranked_lists.run_files(config.runs.files)
+    if not config.base:
+        names_of_sets = [name for named in sets.formats(config) for name in named.form.names(named.value)]
+        _check_one_set(files_of_others, names_of_sets)
     fused.fusing(config.fuse)
-    for name in config.evaluate.dense:
-        if INDEXES.find(name, "config.evaluate.dense").of_words:
-            raise UserError(f"config.evaluate.dense: '{name}' is an index of words: name it in config.index.words")
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
@@ -97,6 +97,13 @@ def check(config: ConfigDict) -> None:
         raise UserError(
             f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "
             f"{cutoff(deepest)}"
+        )
+
+
+def _check_one_set(files_of_others: Sequence[RunFile], names: Sequence[str]) -> None:
+    if files_of_others and len(names) > 1:
+        raise UserError(
+            f"config.runs.files are of one set, and there are {', '.join(names)}: evaluate them in a run of that set"
         )
 
 
@@ -118,100 +125,60 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         depth=run.config.evaluate.depth,
         words=indexed.index.words,
         options=functools.partial(indexes.options_of, config=indexed),
-        dense=run.config.evaluate.dense,
         step=(details(run, "train") or {}).get("step"),
         weight=run.config.fuse.dense_weight,
     )
-    encoded = details(run.holder("encode"), "encode") or {}
-    systems = frozenset(file.system for file in run_files.run_files(run.config.runs.files))
-    others = _Files(
-        run.config.runs.unknown, systems, fused.fusing(run.config.fuse), functools.partial(searched.read, run)
-    )
-    outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
-    divided, held_out = held_out_questions.split_set(run), functools.partial(held_out_questions.validation, run)
-    for name, files_of_set in outside.items():
+    encoded, others = details(run.holder("encode"), "encode") or {}, OtherSystems(run)
+    for name in set_names(run.sets):
         folder, collection = run.sets / name, open_collection(run, name)
-        of_set = held_out if name == divided else None
         search = search._replace(encoding=encoded.get(costs.of_set(name), {}))
-        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, others, of_set, together)
+        value, lists = _rankings(run, beir.read_judged(folder), collection, search, others, together)
         if run.config.evaluate.runs:
             for ranking in lists:
-                write_run(run.folder / "runs" / value.name, value, ranking)
+                ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
         told = metrics_of_judgements(value, asked) if value.qrels else asked
         for metric in [metric for metric in metrics.by_kind(asked)[0] if metric not in told]:
-            _log.warning("set %s: %s is left out, for no judgement has such a grade", value.name, metric)
-        scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
-        if value.answers and (names := metrics_of_answers(value, asked, search.depth)):
-            scores += by_answers(folder, value, lists, names)
+            _log.warning("set %s: %s is left out, for no judgement has such a grade", name, metric)
+        scores = measure(folder, value, lists, asked, search.depth)
         if value.articles and not asked:
             scores += by_articles(value, lists)
-        write_per_query(run.folder, value.name, scores)
-        rows += [row for each in scores for row in result_rows(value.name, each)]
-        notes |= {f"{value.name}, {ranking.system}": _notes(ranking) for ranking in lists}
-        _, missing = indexes.dense_kinds_beside(collection, search.dense)
-        notes |= {f"{value.name}, {kind.system}": {LEFT_OUT: f"{kind.title} cannot be used here"} for kind in missing}
-    files.write_json(run.folder / "results.json", rows)
+        rows += write_values(run.folder, name, scores)
+        notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
+    files.write_json(run.folder / result_files.NAME, rows)
     return notes
 
 
-def _files_by_set(names: Sequence[str], values: Sequence[str], set_name: str) -> dict[str, list[RunFile]]:
-    """The run files of every set; one set has them all.
-
-    Args:
-      values: of `config.runs.files`.
-      set_name: of `config.runs.set`.
-    """
-    outside = run_files.run_files(values)
-    of = run_files.set_of(set_name, names) if outside else ""
-    return {name: outside if name == of else [] for name in names}
-
-
 def _rankings(
+    run: Run,
     value: Judged,
     collection: Collection,
-    outside: Sequence[RunFile],
     search: rankings.Search,
-    others: _Files,
-    held_out: _HeldOut | None,
+    others: OtherSystems,
     together: Together | None,
 ) -> tuple[Judged, list[Ranking]]:
-    """The set with the candidates of run files, and the lists of every system, in the order of the tables.
-
-    Args:
-      held_out: gives validation questions of the set that is divided for training; None for any other set.
-    """
-    whole, read = run_files.read(outside, value, others.unknown)  # before a search, which may take long
-    is_weighed = collection.has_embeddings() or others.fusing.systems
-    validation = _validation(held_out, collection, value) if held_out and is_weighed else None
-    if not collection.has_embeddings():
-        search = search._replace(step=None)
-    lists = rankings.rank(value, collection, search, validation, together)
-    lists += [*others.searched(value), *(_outside(whole, each, search.depth) for each in read)]
+    """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
+    whole, read = others.read(value, search.depth)  # before a search, which may take long
+    validation, is_weighed = None, collection.has_embeddings() or others.fuses
+    if is_weighed and value.name == held_out_questions.split_set(run):
+        validation = _validation(run, collection, value)
+    lists = [*rankings.Ranker(value, collection, search, validation, together).lists(), *read]
     if not lists:
         raise UserError(
             f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
             "files in config.runs.files"
         )
-    if outside or not others.systems & set(others.fusing.systems):
-        golds = validation.golds if validation else ()
-        lists += list(fused.fuse(value.name, lists, others.fusing, golds, search.depth))
-    rankings.check_names(value.name, lists)
+    lists += others.fused(value.name, lists, validation.golds if validation else (), search.depth)
+    if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
+        raise UserError(f"set '{value.name}': {same}; give one another name")
     return whole, lists
 
 
-def _outside(value: Judged, lists: Lists, depth: int) -> Ranking:
-    """The lists of a run file, without the query itself, and what is told of the file."""
-    scores, rows = rankings.others(lists.scores, lists.rows, value.queries, value.own, depth)
-    notes = {"queries left out": lists.left_out, "queries without results": lists.without}
-    return Ranking(lists.system, scores, rows, notes={name: count for name, count in notes.items() if count})
-
-
-def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Validation:
+def _validation(run: Run, collection: Collection, value: Judged) -> Validation:
     """The validation questions of a set, those whose embeddings there are."""
     embeddings_QE, ids = np.zeros((0, 0), np.float32), []
     if collection.has_embeddings():
         embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
-    queries, qrels = held_out(ids)  # those of a base may be more, or fewer
+    queries, qrels = held_out_questions.validation(run, ids)  # those of a base may be more, or fewer
     is_candidate = not queries.keys().isdisjoint(value.candidates)
     own_rows = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
@@ -219,9 +186,18 @@ def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Va
     return Validation(queries, embeddings_QE, golds, own_rows, len(value.candidates))
 
 
-def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
-    name = run_files.tag(ranking.system)
-    runs.write_run(folder / f"{name}.trec", list(value.queries), value.candidates, ranking.scores, ranking.rows, name)
+def measure(folder: Path, value: Judged, lists: Sequence[Ranking], asked: Sequence[str], depth: int) -> list[Scores]:
+    """The metrics of the systems of a set, by its judgements and by its answers.
+
+    Args:
+      folder: of the set.
+      asked: the metrics; without one those that suit the set.
+      depth: of the lists.
+    """
+    scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
+    if value.answers and (names := metrics_of_answers(value, asked, depth)):
+        scores += by_answers(folder, value, lists, names)
+    return scores
 
 
 def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iterator[Scores]:
@@ -293,28 +269,26 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
             yield Scores(ranking, "within-article", ids, asked.within(ranking.among, _WITHIN, HITS))
 
 
-def write_per_query(folder: Path, name: str, scores: Sequence[Scores]) -> None:
-    """Writes what every system got for every question of a set, a file for each rule."""
-    for split in dict.fromkeys(each.split for each in scores):
-        of_split = [each for each in scores if each.split == split]
+def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict[str, Any]]:
+    """Writes what every system got for every question of a set, a file for each rule; returns rows of results.json."""
+    for split in dict.fromkeys(each.split for each in scores if each.values):
+        of_split = [each for each in scores if each.split == split and each.values]
         values = {each.ranking.system: each.values for each in of_split}
         per_query.write(per_query.path_of(folder, name, split), of_split[0].queries, values)
-
-
-def result_rows(name: str, scores: Scores) -> Iterator[dict[str, Any]]:
-    """The rows of results.json for the metrics of a system on a set."""
-    ranking = scores.ranking
-    for metric, values_Q in scores.values.items():
-        yield {
-            "system": ranking.system,
+    return [
+        {
+            "system": each.ranking.system,
             "dataset": name,
-            "split": scores.split,
+            "split": each.split,
             "metric": metric,
             "value": round(float(values_Q.mean()), 6),
-            "queries": len(scores.queries),
-            "seconds": None if ranking.seconds is None else round(ranking.seconds, 3),
-            "step": ranking.step,
+            "queries": len(each.queries),
+            "seconds": None if each.ranking.seconds is None else round(each.ranking.seconds, 3),
+            "step": each.ranking.step,
         }
+        for each in scores
+        for metric, values_Q in each.values.items()
+    ]
 
 
 def _notes(ranking: Ranking) -> dict[str, Any]:
@@ -336,15 +310,15 @@ STAGES.register(
     Stage(
         evaluate,
         check_config=(check,),
-        check=(extras.check_training, lambda run: run_files.check_beginnings(run.config.runs.files)),
+        check=(extras.check_training, lambda run: ranked_lists.check_beginnings(run.config.runs.files)),
         fields=("evaluate", "runs", "fuse"),
         reads=lambda config: (
             Read("sets", required=True, same=True),
             Read("encode", same=True),
             "index",
-            *searched.read_by_evaluate(),
+            *ranked_lists.searched_stages(),
         ),
-        files=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
+        files=lambda run: [file.path for file in ranked_lists.run_files(run.config.runs.files)],
         writes=("runs", "per_query", "results.json"),
         everywhere=True,
     ),

@@ -11,10 +11,12 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import fusion
-from retrieval.stages.fused_weight import FEWEST, best_weight
-from retrieval.stages.rankings import Ranking
+from retrieval.stages.ranked_lists import Ranking
 
 _log = logging.getLogger(__name__)
+
+WEIGHTS = tuple(step / 20 for step in range(21))
+FEWEST = 10  # validation questions by which a weight is chosen
 
 INTERLEAVE, RECIPROCAL_RANK, WEIGHTED_SUM = METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
 
@@ -68,7 +70,7 @@ def fuse(
             weights, validation = _weights(parts, fusing.weights, golds, depth) if method == WEIGHTED_SUM else ((), 0)
             _log.info("set %s: %s of %s", name, method, ", ".join(group))
             began = time.perf_counter()
-            scores, rows = _fuser(method, weights)([_run(part) for part in parts], depth)
+            scores, rows = _fused(method, [part.lists for part in parts], weights, depth)
             taken = [time.perf_counter() - began, *(part.seconds for part in parts)]
             seconds = None if None in taken else sum(filter(None, taken))
             yield Ranking(
@@ -90,12 +92,31 @@ def _groups(fusing: Fusing, method: str) -> Iterator[tuple[str, ...]]:
     return (itertools.permutations if method == INTERLEAVE else itertools.combinations)(fusing.systems, 2)
 
 
-def _fuser(method: str, weights: Sequence[float]) -> Callable[[Sequence[fusion.Run], int], fusion.Run]:
-    return {
-        INTERLEAVE: fusion.interleave,
-        RECIPROCAL_RANK: fusion.reciprocal_rank,
-        WEIGHTED_SUM: lambda runs, depth: fusion.weighted_sum(runs, weights, depth),
-    }[method]
+def _fused(method: str, lists: Sequence[fusion.Run], weights: Sequence[float], depth: int) -> fusion.Run:
+    if method == WEIGHTED_SUM:
+        return fusion.weighted_sum(lists, weights, depth)
+    return (fusion.interleave if method == INTERLEAVE else fusion.reciprocal_rank)(lists, depth)
+
+
+def hybrid(
+    words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int, weight: float = fusion.DENSE_WEIGHT
+) -> Ranking:
+    """The lists of an index of words and of exact search as one.
+
+    Args:
+      golds: as of `fuse`.
+      weight: of the dense list, where no validation questions choose it.
+    """
+    validation = 0
+    if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
+        by_words, by_dense = words.on_validation(), dense.on_validation()
+        weight = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
+        validation = len(golds)
+    began = time.perf_counter()
+    fused = fusion.hybrid(words.lists, dense.lists, weight, words.rows.shape[1])
+    seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
+    parts = words.system, dense.system
+    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation, parts=parts)
 
 
 def _weights(
@@ -116,5 +137,22 @@ def _weights(
     return (1 - weight, weight), len(golds)
 
 
-def _run(ranking: Ranking) -> fusion.Run:
-    return ranking.scores, ranking.rows
+def best_weight(fused: Callable[[float], np.ndarray], golds: Sequence[Sequence[int]]) -> float:
+    """The smallest weight whose mean reciprocal rank lies within a standard error of the best.
+
+    That is the rule of Breiman et al. 1984: of a dozen questions the best weight itself would be chance. The test
+    questions have no say in it.
+
+    Args:
+      fused: gives the rows [Q, K] of the fused lists by the weight of the second one.
+      golds: rows of each question's right candidates.
+    """
+
+    def reciprocal_ranks(weight: float) -> np.ndarray:
+        hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(fused(weight), golds)])
+        return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
+
+    ranks_WQ = np.stack([reciprocal_ranks(weight) for weight in WEIGHTS])
+    losses_WQ = ranks_WQ[ranks_WQ.mean(axis=1).argmax()] - ranks_WQ
+    errors_W = losses_WQ.std(axis=1, ddof=1) / np.sqrt(len(golds))
+    return WEIGHTS[int(np.argmax(losses_WQ.mean(axis=1) <= errors_W))]

@@ -72,13 +72,6 @@ def dense_kinds_of(collection: Collection) -> list[IndexKind]:
     return [kind for kind in kinds if collection.index(kind.name).exists() and kind.available()]
 
 
-def dense_kinds_beside(collection: Collection, names: Sequence[str]) -> tuple[list[IndexKind], list[IndexKind]]:
-    """Of some kinds of index of embeddings those that a collection has not: what can be used here, and what cannot."""
-    wanted = [INDEXES[name] for name in names if name != EXACT and not collection.index(name).exists()]
-    usable = [kind for kind in wanted if kind.available()]
-    return usable, [kind for kind in wanted if kind not in usable]
-
-
 def open_words(kind: IndexKind, collection: Collection, candidates: int | None = None) -> SavedIndex:
     """An index of words.
 

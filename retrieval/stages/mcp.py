@@ -5,20 +5,16 @@ import os
 import sys
 from collections.abc import Iterator
 
+from ml_collections import ConfigDict
+
 from retrieval import extras
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.stages import serve
-from retrieval.stages.search import check_hits
 
 
-def check(k: int, depth: int) -> None:
-    """Checks that the package is there, and the number of hits.
-
-    Raises:
-      UserError: it is not, or in another version; or more hits are allowed than are looked for.
-    """
-    check_hits(k, depth, "config.serve.k")
+def check_package(config: ConfigDict) -> None:
+    """Checks that the package is there, in the version that is known."""
     try:
         from retrieval.serving import mcp_server
     except ImportError as error:
@@ -28,11 +24,7 @@ def check(k: int, depth: int) -> None:
 
 
 def mcp(run: Run) -> None:
-    """Answers agents until standard input ends. Nothing but the protocol is written to standard output.
-
-    Raises:
-      UserError: the corpus has not been indexed.
-    """
+    """Answers agents until standard input ends. Nothing but the protocol is written to standard output."""
     import anyio
 
     from retrieval.serving import mcp_server
@@ -58,4 +50,4 @@ def _prints_to_errors() -> Iterator[None]:
         os.close(kept)
 
 
-STAGES.register("mcp", serve.answers_of(mcp, check))
+STAGES.register("mcp", serve.answers_of(mcp, check_package))

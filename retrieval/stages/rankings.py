@@ -2,55 +2,20 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from retrieval.data.sets.beir import Judged
-from retrieval.errors import UserError
-from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stages import costs, indexes, run_files
+from retrieval.stages import costs, fused, indexes
 from retrieval.stages.collection import BASELINES, TRAINED, Collection
-from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
+from retrieval.stages.ranked_lists import Ranking, others
 
 _EMBEDDED = "candidates-*-of-?????.npy"  # the files of embeddings
-
-Among = Callable[[int, np.ndarray], np.ndarray]
-
-
-class Ranking(NamedTuple):
-    """A system's ranked lists for every query of a set.
-
-    Attributes:
-      system: its name in tables.
-      scores, rows: [Q, depth], best first; -inf and -1 where there are fewer results.
-      seconds: that the search took; None of lists that were read from a file.
-      step: of training, of a system that searches with trained embeddings.
-      recall: of an approximate index, the share of the exact results that it finds.
-      weights: of the parts of a weighted sum; of a hybrid that of the words and that of the dense list.
-      validation: how many validation questions chose the weights.
-      parts: the names of the systems that it was fused from.
-      on_validation: gives the lists for the validation questions, where there are some.
-      among: scores [K] of some rows [K] for the query of a number; None where a system has no more than its lists.
-      notes: what else the report says about it.
-    """
-
-    system: str
-    scores: np.ndarray
-    rows: np.ndarray
-    seconds: float | None = None
-    step: int | None = None
-    recall: float | None = None
-    weights: tuple[float, ...] = ()
-    validation: int = 0
-    parts: tuple[str, ...] = ()
-    on_validation: Callable[[], fusion.Run] | None = None
-    among: Among | None = None
-    notes: Mapping[str, Any] = {}
 
 
 class Validation(NamedTuple):
@@ -74,8 +39,7 @@ class Validation(NamedTuple):
         """The first `depth` candidates of every question, without the question itself."""
         depth = min(depth, self.candidates)
         asked: Any = list(self.queries.values()) if of_words else self.embeddings_QE
-        scores_QK, rows_QK = index.search(asked, min(depth + bool(self.own), self.candidates))
-        return others(scores_QK, rows_QK, self.queries, self.own, depth)
+        return others(index.search(asked, min(depth + bool(self.own), self.candidates)), self, depth)
 
 
 class Search(NamedTuple):
@@ -85,7 +49,6 @@ class Search(NamedTuple):
       depth: results of a query.
       words: names of kinds of index, those that come first.
       options: gives those of a kind of index that is built now.
-      dense: names of further kinds of index of embeddings. They are built now, and not saved.
       step: of training; None where nothing was trained.
       weight: of the dense list in the hybrid, where no validation questions choose it.
       encoding: what the report says of how dear an embedding is.
@@ -94,94 +57,87 @@ class Search(NamedTuple):
     depth: int
     words: Sequence[str]
     options: Callable[[IndexKind], Options]
-    dense: Sequence[str] = ()
     step: int | None = None
     weight: float = fusion.DENSE_WEIGHT
     encoding: Mapping[str, Any] = {}
 
 
-def rank(
-    value: Judged,
-    collection: Collection,
-    searched: Search,
-    validation: Validation | None = None,
-    together: Together | None = None,
-) -> list[Ranking]:
-    """The ranked lists of every index of a set, and of the first one of words merged with exact search.
+class Ranker:
+    """Searches a set with every index over it, and merges the first one of words with exact search."""
 
-    Args:
-      validation: questions that choose the weight of the dense list.
-      together: opens what all hosts of a pod search.
+    def __init__(
+        self,
+        value: Judged,
+        collection: Collection,
+        searched: Search,
+        validation: Validation | None = None,
+        together: Together | None = None,
+    ):
+        """Args:
+        validation: questions that choose the weight of the dense list.
+        together: opens what all hosts of a pod search.
+        """
+        self._value, self._collection, self._searched = value, collection, searched
+        self._validation, self._together = validation, together
+        self._depth = min(searched.depth, len(value.candidates))
 
-    Raises:
-      UserError: an index is damaged or older than the set, or two of them have one name.
-    """
-    lists = list(_rank(value, collection, searched, validation, together))
-    check_names(value.name, lists)
-    return lists
+    def lists(self) -> list[Ranking]:
+        """The ranked lists of all systems.
 
+        Raises:
+          UserError: an index is damaged or older than the set.
+        """
+        words = [self._words(kind) for kind in indexes.kinds_of_words_of(self._collection, self._searched.words)]
+        if not self._collection.has_embeddings():
+            return words
+        dense, *others = self._dense()
+        baselines = [
+            self._embedded(INDEXES[EXACT], system) for system in filter(self._collection.has_embeddings, BASELINES)
+        ]
+        golds = self._validation.golds if self._validation else ()
+        hybrids = [fused.hybrid(of, dense, golds, self._depth, self._searched.weight) for of in words[:1]]
+        return [*words, *baselines, dense, *others, *hybrids]
 
-def _rank(
-    value: Judged, collection: Collection, searched: Search, validation: Validation | None, together: Together | None
-) -> Iterator[Ranking]:
-    texts, depth = list(value.queries.values()), min(searched.depth, len(value.candidates))
+    def _dense(self) -> Iterator[Ranking]:
+        """Exact search with the trained embeddings, then other indexes of them."""
+        dense = self._embedded(INDEXES[EXACT], TRAINED)._replace(step=self._searched.step)
+        yield dense
+        for kind in indexes.dense_kinds_of(self._collection):
+            ranking = self._embedded(kind, TRAINED)
+            recall = exact.recall(dense.rows, ranking.rows)
+            yield ranking._replace(step=self._searched.step, recall=recall, among=None)
 
-    def ask(system: str, index: Any, queries: Any, **more: Any) -> Ranking:
-        ranking = search(value, depth, system, index, queries)._replace(**more)
-        if validation is None or "on_validation" in more:
-            return ranking
-        found = functools.partial(validation.search, index, isinstance(queries, list), depth)
-        return ranking._replace(on_validation=found)
+    def _words(self, kind: IndexKind) -> Ranking:
+        candidates, texts = len(self._value.candidates), list(self._value.queries.values())
+        index = indexes.open_words(kind, self._collection, candidates)
+        among = functools.partial(_by_words, index, candidates, texts)
+        of_index = self._collection.index(kind.name).rglob("*")
+        notes = {**costs.FREE, costs.BYTES: costs.bytes_of(of_index, len(index))}
+        return self._ask(index, texts, kind.system_of(index))._replace(among=among, notes=notes)
 
-    def ask_dense(kind: IndexKind, system: str = TRAINED, **more: Any) -> Ranking:
-        options = {} if kind.name == EXACT else searched.options(kind)
-        index = together(kind, collection, system, options) if together and kind not in built else None
+    def _embedded(self, kind: IndexKind, system: str) -> Ranking:
+        """What an index finds by the embeddings of a system."""
+        collection, notes = self._collection, dict(self._searched.encoding)
+        collection.check_embeddings(self._value, system)
+        options = {} if kind.name == EXACT else self._searched.options(kind)
+        index = self._together(kind, collection, system, options) if self._together else None
         if index is None:
-            index = (indexes.build_dense if kind in built else indexes.open_dense)(kind, collection, options, system)
+            index = indexes.open_dense(kind, collection, options, system)
         queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-        notes = dict(searched.encoding)
         if kind.is_saved or kind.name == EXACT:
             stored = (collection.index(kind.name), "*") if kind.is_saved else (collection.embeddings(system), _EMBEDDED)
-            notes[costs.BYTES] = costs.bytes_of(stored[0].rglob(stored[1]), len(value.candidates))
+            notes[costs.BYTES] = costs.bytes_of(stored[0].rglob(stored[1]), len(self._value.candidates))
         name = kind.system_of(index) if system == TRAINED else system
-        return ask(name, index, queries_QE, **{"notes": notes, **more})
+        ranking = self._ask(index, queries_QE, name)._replace(notes=notes, among=_Embedded(collection, system))
+        return ranking if system == TRAINED else ranking._replace(on_validation=None)
 
-    first: Ranking | None = None
-    for kind in indexes.kinds_of_words_of(collection, searched.words):
-        index = indexes.open_words(kind, collection, len(value.candidates))
-        among = functools.partial(_by_words, index, len(value.candidates), texts)
-        told = {**costs.FREE, costs.BYTES: costs.bytes_of(collection.index(kind.name).rglob("*"), len(index))}
-        ranking = ask(kind.system_of(index), index, texts, among=among, notes=told)
-        first = first or ranking
-        yield ranking
-    if not collection.has_embeddings():
-        return
-    built, _ = indexes.dense_kinds_beside(collection, searched.dense)
-    for system in filter(collection.has_embeddings, BASELINES):
-        collection.check_embeddings(value, system)
-        yield ask_dense(INDEXES[EXACT], system, on_validation=None, among=_Embedded(collection, system))
-    collection.check_embeddings(value)
-    dense = ask_dense(INDEXES[EXACT], step=searched.step, among=_Embedded(collection, TRAINED))
-    yield dense
-    for kind in (*indexes.dense_kinds_of(collection), *built):
-        ranking = ask_dense(kind, step=searched.step)
-        yield ranking._replace(recall=exact.recall(dense.rows, ranking.rows))
-    if first:
-        yield _hybrid(first, dense, validation.golds if validation else (), depth, searched.weight)
-
-
-def check_names(name: str, lists: Sequence[Ranking]) -> None:
-    """Checks that no two systems of a set have one name, in tables or as run files.
-
-    Raises:
-      UserError: two have.
-    """
-    systems: dict[str, str] = {}
-    for ranking in lists:
-        if (tag := run_files.tag(ranking.system)) in systems:
-            same = run_files.same_tag(systems[tag], ranking.system)
-            raise UserError(f"set '{name}': {same}; give one another name")
-        systems[tag] = ranking.system
+    def _ask(self, index: Any, queries: Any, system: str) -> Ranking:
+        """What an index finds, with its lists for the validation questions."""
+        ranking = search(self._value, self._depth, system, index, queries)
+        if self._validation is None:
+            return ranking
+        found = functools.partial(self._validation.search, index, isinstance(queries, list), self._depth)
+        return ranking._replace(on_validation=found)
 
 
 def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
@@ -212,21 +168,6 @@ class _Embedded:
         )
 
 
-def _hybrid(
-    words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int, weight: float = fusion.DENSE_WEIGHT
-) -> Ranking:
-    validation = 0
-    if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
-        by_words, by_dense = words.on_validation(), dense.on_validation()
-        weight = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
-        validation = len(golds)
-    began = time.perf_counter()
-    fused = fusion.hybrid((words.scores, words.rows), (dense.scores, dense.rows), weight, words.rows.shape[1])
-    seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
-    parts = words.system, dense.system
-    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation, parts=parts)
-
-
 def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
     """The first `depth` candidates of every query, without the query itself."""
     # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
@@ -236,12 +177,4 @@ def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> 
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began
-    return Ranking(system, *others(scores, rows, value.queries, value.own, depth), seconds)
-
-
-def others(
-    scores: np.ndarray, rows: np.ndarray, queries: Iterable[str], row_of_query: Mapping[str, int], depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first `depth` results that are not the query itself."""
-    scores, rows = metrics.drop_self_matches(scores, rows, queries, row_of_query)
-    return scores[:, :depth], rows[:, :depth]
+    return Ranking(system, *others((scores, rows), value, depth), seconds)

@@ -14,15 +14,12 @@ from retrieval.pipeline.records import details, is_done, record_of, verify_writt
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.stages import costs
-from retrieval.stages.evaluate import LEFT_OUT
+from retrieval.stages.ranked_lists import COUNTS
 
 _log = logging.getLogger(__name__)
 
 Details = Mapping[str, Any]
 """What a stage told the report."""
-
-# What is told of run files.
-_COUNTS = ("queries left out", "queries without results")
 
 
 def write_report(run: Run) -> None:
@@ -152,18 +149,16 @@ def _indexes(built: Details) -> Table:
 
 
 def _searches(evaluated: Details) -> Table:
-    names = ("milliseconds", "recall_against_exact", "weights", "validation", *_COUNTS)
+    names = ("milliseconds", "recall_against_exact", "weights", "validation", *COUNTS)
     cells = {name: [_listed(note.get(what)) for what in names] for name, note in evaluated.items()}
     rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
-    header = ["set, system", "ms per query", "recall against exact", "weights", "validation questions", *_COUNTS]
+    header = ["set, system", "ms per query", "recall against exact", "weights", "validation questions", *COUNTS]
     is_usual = any(name.endswith(", hybrid") and note.get("validation") == 0 for name, note in evaluated.items())
     notes = (
         "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
         "of SQuAD."
     )
-    whys = {name: note[LEFT_OUT] for name, note in evaluated.items() if LEFT_OUT in note}
-    left_out = [f"**{display.inline(name)}** is left out: {display.inline(why)}." for name, why in whys.items()]
-    return Table("Searches", header, rows, " ".join([*left_out, *([notes] if is_usual else [])]))
+    return Table("Searches", header, rows, notes if is_usual else "")
 
 
 def _listed(value: Any) -> Any:

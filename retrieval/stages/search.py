@@ -13,7 +13,6 @@ from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
-from retrieval.config.fields import of_fields
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
 from retrieval.pipeline.run import Run
@@ -24,24 +23,11 @@ from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import near_duplicates
 from retrieval.stages.collection import of_pairs
 
-_WIDTH = 160
+_WIDTH, _HITS = 160, 5  # of what is shown
 _AT_ONCE = 32  # queries of a file
 _STANDARD_INPUT = "-"
 
 _AROUND = 60  # characters that are shown on either side of an answer
-
-
-def check_hits(k: int, depth: int, field: str = "config.search.k") -> None:
-    """Checks that no more hits are shown than are looked for; `field` is that of `k`.
-
-    Raises:
-      UserError: there are more.
-    """
-    if k > depth:
-        raise UserError(
-            f"{field}={k}: no more than config.evaluate.depth={depth} hits are looked for; lower the first or raise "
-            "the second"
-        )
 
 
 def search(run: Run) -> None:
@@ -54,7 +40,7 @@ def search(run: Run) -> None:
       UserError: there is no query, or the corpus has not been indexed.
     """
     queries = _queries(run.asked)
-    searcher, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
+    searcher, k = OwnSearch(run, run.config.evaluate.depth), min(_HITS, run.config.evaluate.depth)
     reader = answering.open_answerer(run)
     with terminal.while_read():
         for several in queries:
@@ -156,7 +142,6 @@ STAGES.register(
     "search",
     Stage(
         search,
-        check_config=(of_fields(check_hits, "search.k", "evaluate.depth"),),
         check=(
             check_towers,
             answering.check,

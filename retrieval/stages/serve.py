@@ -7,16 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_collections import ConfigDict
+
 from retrieval import extras, files
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
+from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.stages.search import check_hits, reads
+from retrieval.stages.search import reads
 
 if TYPE_CHECKING:
     from retrieval.serving.requests import Limits
@@ -28,18 +31,22 @@ _LOOK = 2.0  # seconds between two looks for a newer index
 _RERANKER = "config.serve.reranker"
 
 
-def check(k: int, depth: int) -> None:
-    """Checks that the server's packages are there, and the number of hits.
-
-    Raises:
-      UserError: one is missing, or more hits are allowed than are looked for.
-    """
+def check_packages(config: ConfigDict) -> None:
+    """Checks that the server's packages are there."""
     try:
         import starlette  # noqa: F401 (a run without a server does without it)
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise extras.missing("--stage=serve", str(error.name), "serve") from error
-    check_hits(k, depth, "config.serve.k")
+
+
+def check_hits(k: int, depth: int) -> None:
+    """Checks that no more hits are allowed than are looked for."""
+    if k > depth:
+        raise UserError(
+            f"config.serve.k={k}: no more than config.evaluate.depth={depth} hits are looked for; lower the first or "
+            "raise the second"
+        )
 
 
 def fetch(run: Run) -> None:
@@ -49,21 +56,13 @@ def fetch(run: Run) -> None:
 
 
 def check_reranker(run: Run) -> None:
-    """Checks the reranker, where one is asked for or trained.
-
-    Raises:
-      UserError: there is none, or it does not fit the config.
-    """
+    """Checks the reranker, where one is asked for or trained."""
     if TRAINED["reranker"].is_there(run, run.config.serve.reranker):
         TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
 
 
 def check_keys(run: Run) -> None:
-    """Checks the file of keys, where there is one.
-
-    Raises:
-      UserError: it cannot be read, or has no key.
-    """
+    """Checks the file of keys, where there is one."""
     if run.config.serve.keys_file:
         from retrieval.serving.guard import Keys
 
@@ -152,11 +151,11 @@ def name(run: Run) -> str:
     return run.config.serve.name or Path(run.place.rstrip("/")).name
 
 
-def answers_of(function: Callable[[Run], None], check: Callable[[int, int], None]) -> Stage:
-    """A stage that answers over the indexes of a run; `check` is of its packages, and of `serve.k` and the depth."""
+def answers_of(function: Callable[[Run], None], check_packages: Callable[[ConfigDict], None]) -> Stage:
+    """A stage that answers over the indexes of a run."""
     return Stage(
         function,
-        check_config=(of_fields(check, "serve.k", "evaluate.depth"),),
+        check_config=(check_packages, of_fields(check_hits, "serve.k", "evaluate.depth")),
         check=(check_keys, check_towers, check_reranker, answering.check),
         uses=(
             "serve",
@@ -175,4 +174,4 @@ def answers_of(function: Callable[[Run], None], check: Callable[[int, int], None
     )
 
 
-STAGES.register("serve", answers_of(serve, check))
+STAGES.register("serve", answers_of(serve, check_packages))

@@ -101,8 +101,6 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     """
     with_question = (paragraph for paragraph in paragraphs if paragraph.questions)
     value = _asked(name, relevance.PAIR, with_question, _sentence_pairs)
-        name, relevance.PAIR, (paragraph for paragraph in paragraphs if paragraph.questions), _sentence_pairs
-    )
     if value.queries and value.left_out:
         counts = (value.left_out.get(what, 0) for what in (_MISPLACED, _UNANSWERED))
         _log.warning("ReQA: left out %d misplaced answers, %d questions with no answer", *counts)

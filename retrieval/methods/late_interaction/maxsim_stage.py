@@ -30,10 +30,9 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import devices
 from retrieval.search.exact import recall
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import costs, evaluate, evaluated_runs, indexes, run_files
+from retrieval.stages import costs, evaluate, indexes, ranked_lists
 from retrieval.stages.collection import set_names
-from retrieval.stages.rankings import Ranking, others
-from retrieval.stages.run_files import RunFile
+from retrieval.stages.ranked_lists import Ranking, RunFile, others
 
 FOLDER = result_files.LATE
 
@@ -42,7 +41,7 @@ def maxsim(run: Run) -> dict[str, Any]:
     """Writes `late/`: runs, `results.json` and `per_query/`; returns what the report says of each search."""
     fields, folder, metrics = run.config.late, run.folder / FOLDER, run.config.evaluate.metrics
     names = set_names(run.sets)
-    runs = evaluated_runs.by_set(run, names, dict.fromkeys(fields.systems, "late.systems")) if fields.systems else {}
+    runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
     rows, told, encoded = [], {}, details(run.holder("tokens"), "tokens") or {}
     costly = (costs.BYTES, costs.QUERY, costs.PASSAGE)
     made = {name: {key: of[key] for key in costly if key in of} for name, of in encoded.items()}
@@ -52,15 +51,12 @@ def maxsim(run: Run) -> dict[str, Any]:
         lists = list(_rank(run.config, opened, runs.get(name, {})))
         scores = []
         for value, ranking in lists:
-            evaluate.write_run(folder / "runs" / name, value, ranking)
-            scores += evaluate.by_judgements(value, ranking, metrics)
+            ranked_lists.write_run(folder / "runs" / name, value, ranking)
             of_query = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
             told[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **made.get(name, {}), **ranking.notes}
         for value, group in itertools.groupby(lists, lambda each: each[0]):
-            if value.answers and (asked := evaluate.metrics_of_answers(value, metrics, fields.depth)):
-                scores += evaluate.by_answers(place, value, [ranking for _, ranking in group], asked)
-        evaluate.write_per_query(folder, name, scores)
-        rows += [row for each in scores for row in evaluate.result_rows(name, each)]
+            scores += evaluate.measure(place, value, [ranking for _, ranking in group], metrics, fields.depth)
+        rows += evaluate.write_values(folder, name, scores)
     files.write_json(folder / result_files.NAME, rows)
     return told
 
@@ -93,9 +89,9 @@ class _Opened(NamedTuple):
 def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iterator[tuple[Judged, Ranking]]:
     """The lists of a set, each with the set, whose candidates may be more where a run names more."""
     fields, judged = config.late, opened.value
-    value, lists = run_files.read([*runs.values()], judged, run_files.ALLOW) if runs else (judged, [])
+    value, lists = ranked_lists.read([*runs.values()], judged)
     for each in lists:
-        _, rows_QK = others(each.scores, each.rows, value.queries, value.own, fields.depth)
+        _, rows_QK = others(each.lists, value, fields.depth)
         _check_known(value, rows_QK, len(opened.documents), each.system)
         began = time.perf_counter()
         found = opened.best_of(rows_QK, fields.depth)
@@ -105,13 +101,13 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
     if fields.exact:
         began = time.perf_counter()
         found = ranked(opened.queries, opened.documents, opened.longest, depth)
-        whole = others(*found, judged.queries, judged.own, fields.depth)
+        whole = others(found, judged, fields.depth)
         yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
     if fields.retrieved:
         kind = INDEXES[fields.fde_index]
         index = TokenIndex(opened.documents, kind, indexes.options_of(kind, config))
         began = time.perf_counter()
-        found = others(*index.search(opened.queries, fields.retrieved, depth), judged.queries, judged.own, fields.depth)
+        found = others(index.search(opened.queries, fields.retrieved, depth), judged, fields.depth)
         yield judged, Ranking(f"xtr-{fields.retrieved}", *found, time.perf_counter() - began)
     for size in fields.fde:
         yield judged, _by_fde(config, opened, size, depth, whole[1] if whole else None)
@@ -133,8 +129,7 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
     texts = zip(opened.queries.vectors, opened.queries.counts)
     queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in texts])
     began = time.perf_counter()
-    scores_QK, rows_QK = index.search(queries_QX, depth)
-    _, found_QK = others(scores_QK, rows_QK, value.queries, value.own, config.late.depth)
+    _, found_QK = others(index.search(queries_QX, depth), value, config.late.depth)
     scores_QK, rows_QK = opened.best_of(found_QK, config.late.depth)
     seconds, bytes_each = time.perf_counter() - began, opened.documents.bytes / len(opened.documents)
     notes: dict[str, Any] = {costs.BYTES: round(bytes_each + 4 * muvera.size, 1)}
@@ -172,7 +167,7 @@ def check(run: Run) -> None:
     """Checks that there are runs to rank, long enough ones."""
     fields = run.config.late
     if fields.systems:
-        evaluated_runs.check(run, "maxsim", fields.depth, f"late.depth={fields.depth}")
+        ranked_lists.check_evaluated(run, "maxsim", fields.depth, f"late.depth={fields.depth}")
 
 
 def read(config: ConfigDict) -> Sequence[str | Read]:

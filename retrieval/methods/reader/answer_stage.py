@@ -42,11 +42,10 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
-from retrieval.stages import evaluate, evaluated_runs, indexes, pod_search, run_files
+from retrieval.stages import evaluate, indexes, pod_search, ranked_lists
 from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names, train_unless
 from retrieval.stages.indexes import Together
-from retrieval.stages.rankings import Ranking, others
-from retrieval.stages.run_files import Lists
+from retrieval.stages.ranked_lists import Ranking, others
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ def answer(run: Run) -> dict[str, Any]:
     fields, folder = run.config.answer, run.folder / FOLDER
     names, trainer = _sets(fields, run.sets), _trainer(run)
     systems = [system for system in fields.systems if system != TUNED]
-    found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
+    found = ranked_lists.evaluated_runs(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
     finder = READERS.read(run, fields.model, MODEL)
     weight = weight_of(run, finder)
@@ -82,7 +81,7 @@ def answer(run: Run) -> dict[str, Any]:
     read: list[_Read] = []
     for name in [name for name in names if name in found or name in tuned]:
         judged = beir.read_judged(run.sets / name)
-        value, lists = run_files.read([*found.get(name, {}).values()], judged, run_files.ALLOW)
+        value, lists = ranked_lists.read([*found.get(name, {}).values()], judged)
         if name in tuned:
             lists.append(tuned_lists(trainer, finder, tuned[name], judged, fields.paragraphs))
         counts[name] = collections.Counter()
@@ -116,7 +115,7 @@ def _sets(fields: ConfigDict, sets: Path) -> list[str]:
 
 
 def _read_set(
-    run: Run, value: Judged, lists: Sequence[Lists], finder: SpanFinder, counts: collections.Counter
+    run: Run, value: Judged, lists: Sequence[Ranking], finder: SpanFinder, counts: collections.Counter
 ) -> Iterator[_Read]:
     """The spans of the first passages of every system; a passage of a question is read once.
 
@@ -124,7 +123,7 @@ def _read_set(
     """
     fields = run.config.answer
     folder, store = run.sets / value.name, run.folder / FOLDER / "spans" / value.name
-    first = [others(each.scores, each.rows, value.queries, value.own, fields.paragraphs) for each in lists]
+    first = [others(each.lists, value, fields.paragraphs) for each in lists]
     pairs = sorted(
         {(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows if row >= 0}
     )
@@ -220,9 +219,8 @@ def _finish(
         metrics = {metric: np.array([of[metric] for of in values]) for metric in (values[0] if values else ())}
         ranking = Ranking(f"{each.system}+reader", np.zeros((0, 0)), each.rows)
         scores[name].append(evaluate.Scores(ranking, SPLIT, [id for id, _ in answered], metrics))
-        results += evaluate.result_rows(name, scores[name][-1])
     for name, of_set in scores.items():
-        evaluate.write_per_query(folder, name, [each for each in of_set if each.values])
+        results += evaluate.write_values(folder, name, of_set)
         if cut := counts[name][CUT]:
             _log.warning(
                 "answer: %s: %d of %d paragraphs are cut to a row of the reader", name, cut, counts[name][READ]
@@ -263,7 +261,7 @@ def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collectio
     return found
 
 
-def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value: Judged, depth: int) -> Lists:
+def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value: Judged, depth: int) -> Ranking:
     """The first candidates of every query of a set, without the query itself.
 
     In a pod the first host embeds the queries, each host has its share of the candidates, and all get the lists.
@@ -280,11 +278,10 @@ def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value:
         deep, exact = min(depth + bool(value.own), len(value.candidates)), INDEXES[EXACT]
         shared = together(exact, collection, TRAINED) if together else None
         index = indexes.open_dense(exact, collection, {}) if shared is None else shared
-        return others(*index.search(queries_QE, deep), value.queries, value.own, depth)
+        return others(index.search(queries_QE, deep), value, depth)
 
     opened = functools.partial(open_collection, source)
-    scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(opened, found)
-    return Lists(TUNED, scores_QK, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
+    return Ranking(TUNED, *(found(None) if hosts.is_alone() else pod_search.to_all(opened, found)))
 
 
 def _trainer(run: Run) -> Run:
@@ -327,7 +324,7 @@ def check(run: Run) -> None:
             "trains none: set config.train.early=True there, or name another system"
         )
     if set(fields.systems) - {TUNED}:
-        evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
+        ranked_lists.check_evaluated(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 
 
 def read(model: str) -> list[str | Read]:

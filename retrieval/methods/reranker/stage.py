@@ -25,10 +25,9 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import devices, hosts
-from retrieval.stages import evaluate, evaluated_runs, run_files
+from retrieval.stages import evaluate, ranked_lists
 from retrieval.stages.collection import set_names, train_unless
-from retrieval.stages.rankings import Ranking, others
-from retrieval.stages.run_files import Lists, RunFile
+from retrieval.stages.ranked_lists import Ranking, RunFile, others
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +46,9 @@ class Reranked(NamedTuple):
 
     folder: Path
     value: Judged
-    lists: list[Lists]
+    lists: list[Ranking]
     scores: list[np.ndarray]
-    references: list[Lists]
+    references: list[Ranking]
     seconds: float | None
 
 
@@ -60,7 +59,7 @@ def rerank(run: Run) -> dict[str, Any]:
     """
     fields, folder = run.config.rerank, run.folder / FOLDER
     runs = _runs(run, fields)
-    of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
+    of_files = {file.system for file in ranked_lists.run_files(run.holder("evaluate").config.runs.files)}
     reranker = None if is_system(fields.model) else RERANKERS.open(run, fields.model, _RERANKER)
     reranked = [
         _rerank_set(fields, run.sets / name, of_set, of_files=of_files, reranker=reranker, store=folder / "scores")
@@ -92,7 +91,7 @@ def check(run: Run) -> None:
       UserError: there is none, or the runs are too short.
     """
     wanted = tuple(run.config.rerank.depths)
-    evaluated_runs.check(run, "rerank", max(wanted), f"rerank.depths={wanted}")
+    ranked_lists.check_evaluated(run, "rerank", max(wanted), f"rerank.depths={wanted}")
     if not is_system(run.config.rerank.model):
         RERANKERS.check(run, run.config.rerank.model, _RERANKER)
 
@@ -118,7 +117,7 @@ def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     """
     wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
     wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
-    runs = evaluated_runs.by_set(run, set_names(run.sets), wanted)
+    runs = ranked_lists.evaluated_runs(run, set_names(run.sets), wanted)
     runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
     without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
     if len(without) == len(runs):
@@ -149,7 +148,7 @@ def _rerank_set(
       store: where the scores of all sets lie.
     """
     # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
-    value, lists = run_files.read([*runs.values()], beir.read_judged(folder), run_files.ALLOW)
+    value, lists = ranked_lists.read([*runs.values()], beir.read_judged(folder))
     by_name = {each.system: each for each in lists}
     first = [
         _first(by_name[system], value, max(fields.depths), system in of_files)
@@ -165,7 +164,7 @@ def _rerank_set(
     return Reranked(folder, value, first, scores, references, seconds)
 
 
-def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
+def _first(lists: Ranking, value: Judged, depth: int, is_of_file: bool) -> Ranking:
     """The first results of a system, without the query itself."""
     # What this project searched has fewer where there is no more to find; of a file nobody knows.
     if is_of_file and lists.rows.shape[1] < depth:
@@ -173,13 +172,13 @@ def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
             f"config.rerank.depths: the first {depth} results are to be reranked, and the run of '{lists.system}' for "
             f"the set '{value.name}' has at most {lists.rows.shape[1]}: take smaller depths, or a longer run"
         )
-    scores_QK, rows_QK = others(lists.scores, lists.rows, value.queries, value.own, depth)
+    scores_QK, rows_QK = others(lists.lists, value, depth)
     more = ((0, 0), (0, depth - rows_QK.shape[1]))
     scores_QK, rows_QK = np.pad(scores_QK, more, constant_values=-np.inf), np.pad(rows_QK, more, constant_values=-1)
     return lists._replace(scores=scores_QK, rows=rows_QK)
 
 
-def _by_ranks(other: Lists, name: str, lists: Sequence[Lists]) -> list[np.ndarray]:
+def _by_ranks(other: Ranking, name: str, lists: Sequence[Ranking]) -> list[np.ndarray]:
     """Minus the places that another system gave; what it did not give comes last and keeps its order.
 
     Its scores may be equal, or closer than float32 can tell; its ranks are not.
@@ -200,7 +199,7 @@ def _by_ranks(other: Lists, name: str, lists: Sequence[Lists]) -> list[np.ndarra
 
 
 def _by_model(
-    corpus: Path, store: Path, value: Judged, reranker: Reranker, lists: Sequence[Lists]
+    corpus: Path, store: Path, value: Judged, reranker: Reranker, lists: Sequence[Ranking]
 ) -> tuple[list[np.ndarray], float | None]:
     """A model's scores of all lists, and the seconds that a pair takes, as `Reranker.score_all` has them."""
     N = len(value.candidates)
@@ -238,12 +237,9 @@ def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, aske
     for each in reranked:
         rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
         for ranking in rankings:
-            evaluate.write_run(folder / "runs" / each.value.name, each.value, ranking)
-        scores = [one for ranking in rankings for one in evaluate.by_judgements(each.value, ranking, asked)]
-        if each.value.answers and (names := evaluate.metrics_of_answers(each.value, asked, max(wanted))):
-            scores += evaluate.by_answers(each.folder, each.value, rankings, names)
-        evaluate.write_per_query(folder, each.value.name, scores)
-        rows += [row for one in scores for row in evaluate.result_rows(each.value.name, one)]
+            ranked_lists.write_run(folder / "runs" / each.value.name, each.value, ranking)
+        scores = evaluate.measure(each.folder, each.value, rankings, asked, max(wanted))
+        rows += evaluate.write_values(folder, each.value.name, scores)
         table += _by_depth(each, wanted, fields.measures)
         consistency += _consistency(each, wanted, fields.trained_depth)
     files.write_json(folder / result_files.NAME, rows)

@@ -25,9 +25,9 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import encoding_cost
 from retrieval.runtime import devices, hosts
-from retrieval.stages import costs, searched
+from retrieval.stages import costs, ranked_lists
 from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, train_unless
-from retrieval.stages.rankings import Ranking, others
+from retrieval.stages.ranked_lists import Ranking
 
 _log = logging.getLogger(__name__)
 
@@ -83,12 +83,12 @@ def _write_lists(
         )
     search, depth = encoder.over(documents_NV), run.config.evaluate.depth
     began = time.perf_counter()
-    scores_QK, rows_QK = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
+    found = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
     seconds = time.perf_counter() - began
     notes |= {what: count for what, count in empty.items() if count}
-    lists = others(scores_QK, rows_QK, value.queries, value.own, depth)
     step = None if run.config.sparse.model else (details(run, "train") or {}).get("step")
-    searched.write(run.folder / searched.folder_of(NAME), name, Ranking(SYSTEM, *lists, seconds, step, notes=notes))
+    ranking = Ranking(SYSTEM, *found, seconds, step, notes=notes).first(value, depth)
+    ranked_lists.write_searched(run, NAME, name, ranking)
     return notes
 
 
@@ -115,7 +115,7 @@ STAGES.register(
         reads=read,
         files=lambda run: SPARSE_MODELS.inputs(run, run.config.sparse.model, MODEL),
         fetch=lambda run: SPARSE_MODELS.fetch(run, run.config.sparse.model, MODEL),
-        writes=(NAME, searched.folder_of(NAME)),
+        writes=(NAME, ranked_lists.searched_folder(NAME)),
         everywhere=True,
     ),
 )
