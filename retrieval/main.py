@@ -69,8 +69,9 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
     from retrieval.pipeline import overrides, preflight
+    from retrieval.pipeline.fixed import check_run
     from retrieval.pipeline.run import Run
-    from retrieval.pipeline.runner import check_run, run_stage, take_run
+    from retrieval.pipeline.runner import run_stage, take_run
     from retrieval.pipeline.work_directory import Asked
 
     sources.fill_in(config)

@@ -26,7 +26,7 @@ from support.run_results import metrics, results, state
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
+from retrieval.pipeline import fixed, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.runtime import signals
 from retrieval.training.checkpoint import Checkpointer
@@ -330,7 +330,7 @@ def test_nothing_is_kept_of_a_stage_without_record(copy, whole):
     np.testing.assert_allclose(np.load(path), np.load(whole / path.relative_to(copy.folder)), atol=1e-5)
     copy.record("train").unlink()
     with pytest.raises(UserError, match=r"work directory of another config:\n  config\.train\.learning_rate: "):
-        runner.check_run(other_settings(copy))
+        fixed.check_run(other_settings(copy))
 
 
 def other_settings(run):

@@ -10,7 +10,7 @@ import pytest
 from support.tiny import CHEAP, execute, make_run
 
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline import fixed, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
@@ -97,10 +97,10 @@ def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypa
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run = copy(finished, tmp_path, 3)
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):
-        runner.check_run(run)
+        fixed.check_run(run)
     run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
     with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
-        runner.check_run(run)
+        fixed.check_run(run)
 
 
 def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
@@ -118,7 +118,7 @@ def test_an_unfinished_run_is_made_no_longer(finished, tmp_path):
     run = copy(finished, tmp_path, 8)
     records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
-        runner.check_run(run)
+        fixed.check_run(run)
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +169,10 @@ def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog
     for minutes, steps in ((1.5, 9), (0.0, 50)):
         run.config.train.minutes = minutes
         preflight.check(run, ["train"])
-        runner.check_run(run)
+        fixed.check_run(run)
         if minutes:
             execute(run, "train")
             assert records.details(run, "train")["step"] == steps
     run.config.train.minutes = 1.0
     with pytest.raises(UserError, match=r"config\.train\.minutes: 1\.5 there, 1\.0 now"):
-        runner.check_run(run)
+        fixed.check_run(run)

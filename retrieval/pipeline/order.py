@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from retrieval.errors import UserError
-from retrieval.pipeline import runner
+from retrieval.pipeline import fixed
 from retrieval.pipeline.records import changed_fields, is_done, mixed, needs, outdated, to_make
-from retrieval.pipeline.stage import STAGES, Fixed, Read, in_order
+from retrieval.pipeline.stage import STAGES, Fixed, in_order
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 
 
@@ -16,7 +16,7 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
     Raises:
       UserError: it does not, or it would read what is out of date, or was not made from the same.
     """
-    for name in runner.grown(run) if (run.folder / CONFIG).exists() else ():
+    for name in fixed.grown(run) if (run.folder / CONFIG).exists() else ():
         if name not in names:
             fields = " or ".join(f"config.{field}" for field in (STAGES[name].fixed or Fixed()).grows)
             again = ",".join(to_make(run, [name, *names]))
@@ -25,48 +25,59 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
                 "leave the field as it was"
             )
     for place, name in enumerate(names):
-        if run.holder(name) is not run:
-            there = run.holder(name).place
-            raise UserError(f"stage '{name}' is one of the base, {there}: run it there, or add it to config.stages")
         if need := _later(run, names, place):
             raise _out_of_order(run, names, name, need)
-        for read, holder in needs(run, name):
-            _check_is_there(run, names, place, read, holder)
-        _check_outdated(run, names, place)
-        if found := mixed(run, name):
-            raise runner.refusal(found, name)
+        check_stage(run, names, place)
+        _check_fields(run, names, place)
 
 
-def _check_is_there(run: WorkDirectory, names: Sequence[str], place: int, read: Read, holder: WorkDirectory) -> None:
-    """What a stage reads has run with the fields of now, or will have."""
-    name, need, is_own = names[place], read.stage, holder.folder == run.folder
-    if is_own and need in names[:place]:
-        return
-    is_listed, is_made = need in holder.config.stages, is_done(holder, need)
-    if is_listed and not is_made and is_own:
-        _refuse_missing(run, names, name, need)
-    if is_listed and not is_made:
+def check_stage(run: WorkDirectory, names: Sequence[str], place: int) -> None:
+    """Checks that what the stage at a place reads is there, of now, and made from the same; errors as of `check`."""
+    check_is_there(run, names, place)
+    _check_outdated(run, names, place)
+    if found := mixed(run, names[place]):
         raise UserError(
-            f"stage '{name}' reads what stage '{need}' writes, which has not run in {holder.place}: run it there"
+            f"stage '{names[place]}' would read what stage '{found.stage}' of {found.holder.place} made of another "
+            f"'{found.other}' than that of {found.ours.place}, which it reads too: add '{found.stage}' to "
+            f"config.stages, or take the '{found.other}' of the base"
         )
-    if read.required and not is_made:  # it may have run all the same, named in the shell
-        raise UserError(
-            f"stage '{name}' reads what stage '{need}' writes, and no run has that: run --stage={need},{name}, or set "
-            "config.base to a run that has it"
-        )
-    # Of a stage that is fixed `check_run` says which fields differ.
-    if (
-        is_own
-        and is_made
-        and not read.is_optional
-        and not STAGES[need].fixed
-        and (changes := changed_fields(run, need))
-    ):
-        field, (old, new) = next(iter(changes.items()))
-        raise UserError(
-            f"stage '{name}' would read what stage '{need}' made with config.{field}={old!r}, which is {new!r} now: "
-            f"put it back, or make all of it anew: --stage={','.join(to_make(run, names))}"
-        )
+
+
+def check_is_there(run: WorkDirectory, names: Sequence[str], place: int) -> None:
+    """Checks that the stage at a place is the run's own, and that what it reads has run, or will have."""
+    name = names[place]
+    if run.holder(name) is not run:
+        there = run.holder(name).place
+        raise UserError(f"stage '{name}' is one of the base, {there}: run it there, or add it to config.stages")
+    for read, holder in needs(run, name):
+        need, is_own = read.stage, holder.folder == run.folder
+        if (is_own and need in names[:place]) or is_done(holder, need):
+            continue
+        if need in holder.config.stages and is_own:
+            _refuse_missing(run, names, name, need)
+        if need in holder.config.stages:
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, which has not run in {holder.place}: run it there"
+            )
+        if read.required:  # it may have run all the same, named in the shell
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, and no run has that: run --stage={need},{name}, or "
+                "set config.base to a run that has it"
+            )
+
+
+def _check_fields(run: WorkDirectory, names: Sequence[str], place: int) -> None:
+    """What a stage reads of its own run was made with the fields of now; of a fixed stage `fixed` says so."""
+    for read, holder in needs(run, names[place]):
+        need = read.stage
+        if holder.folder != run.folder or need in names[:place] or read.is_optional or STAGES[need].fixed:
+            continue
+        if is_done(holder, need) and (changes := changed_fields(run, need)):
+            field, (old, new) = next(iter(changes.items()))
+            raise UserError(
+                f"stage '{names[place]}' would read what stage '{need}' made with config.{field}={old!r}, which is "
+                f"{new!r} now: put it back, or make all of it anew: --stage={','.join(to_make(run, names))}"
+            )
 
 
 def _later(run: WorkDirectory, names: Sequence[str], place: int) -> str | None:

@@ -14,8 +14,7 @@ from retrieval.config import experiment
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
 from retrieval.pipeline.stage import STAGES
-from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
-from retrieval.runtime import artefacts
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, kept_config
 
 _MOUNTS = Path("/proc/mounts")
 
@@ -50,9 +49,8 @@ def check_settings(config: ConfigDict, names: Collection[str]) -> None:
 
 def read_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps, with a value that it may have in every field."""
-    check_kept_config(folder, "--workdir")
+    config = kept_config(folder)
     try:
-        config = kept_config(folder)
         experiment.check(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
@@ -91,11 +89,9 @@ def _check_folders(run: WorkDirectory, is_read: bool) -> None:
     if not is_read:
         _refuse_mounted_bucket(place, run.folder)
         _check_writable(place, run.folder)
-    check_kept_config(run.folder, "--workdir")
-    if run.config.base:
-        check_kept_config(artefacts.local(run.config.base), "config.base")
-    for holder in run.chain:
-        check_kept_config(holder.folder, "config.base")
+    if (run.folder / CONFIG).exists():
+        kept_config(run.folder)
+    _ = run.chain  # reads the configs of all
 
 
 def _refuse_mounted_bucket(place: Path, folder: Path) -> None:

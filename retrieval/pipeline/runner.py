@@ -9,25 +9,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from retrieval import files
-from retrieval.config.tree import declared
 from retrieval.errors import UserError
-from retrieval.pipeline import downloads
-from retrieval.pipeline.records import (
-    Mixed,
-    changed_fields,
-    is_done,
-    kept_fields,
-    made_from,
-    mixed,
-    needs,
-    outdated,
-    read_files,
-    read_own_record,
-    read_record,
-    stands_on,
-    write_record,
-)
-from retrieval.pipeline.stage import OLDER, SEALED, STAGES, Fixed, Stage
+from retrieval.pipeline import downloads, fixed, order
+from retrieval.pipeline.records import made_from, needs, read_files, read_record, stands_on, write_record
+from retrieval.pipeline.stage import SEALED, STAGES, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.runtime import artefacts, hosts
 from retrieval.training import checkpoint
@@ -36,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 def open_run(run: WorkDirectory) -> None:
-    """Makes the work directory and writes `config.json`, after `check_run`."""
-    check_run(run)
+    """Makes the work directory and writes `config.json`, after `fixed.check_run`."""
+    fixed.check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / CONFIG, json.loads(run.config.to_json()))
     run.put(CONFIG)
@@ -49,43 +34,11 @@ def take_run(run: WorkDirectory) -> None:
     Raises:
       UserError: another process has it.
     """
-    check_run(run)
+    fixed.check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
     files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
     open_run(run)
-
-
-def check_run(run: WorkDirectory) -> None:
-    """Checks that the work directory, where there is one, is of the same experiment.
-
-    Raises:
-      UserError: a fixed stage ran there, or began to, with other fields; the message lists them. Or the folder is no
-        work directory.
-    """
-    if not (run.folder / CONFIG).exists():
-        items = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name in (files.LOCK, artefacts.LOGS) or files.is_temporary(item) for item in items):
-            raise UserError(
-                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
-            )
-        return
-    if changes := _refused_changes(run):
-        raise UserError(
-            f"{run.place} is the work directory of another config:\n  "
-            + "\n  ".join(changes[:3])
-            + "\nuse another --workdir, or the old settings"
-        )
-
-
-def grown(run: WorkDirectory) -> list[str]:
-    """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
-
-    Only where nothing else has changed that they were made with.
-    """
-    done = [name for name, stage in STAGES.items() if stage.fixed and run.holder(name) is run and is_done(run, name)]
-    larger = [name for name in done if changed_fields(run, name)]
-    return larger if larger and not _refused_changes(run) else []
 
 
 def run_stage(run: WorkDirectory, name: str) -> None:
@@ -134,45 +87,13 @@ def check_read(run: WorkDirectory, name: str) -> None:
     Raises:
       UserError: it is not.
     """
-    _check_needs(run, name)
+    order.check_stage(run, [name], 0)
     _verify_needs(run, name)
-    for need, holder in outdated(run, name):
-        where = f" in {holder.place}" if holder.folder != run.folder else ""
-        raise UserError(
-            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
-            f"again{where}: --stage={need} first"
-        )
-    if found := mixed(run, name):
-        raise refusal(found, name)
-
-
-def refusal(found: Mixed, name: str) -> UserError:
-    """The error of outputs that were not made from the same."""
-    return UserError(
-        f"stage '{name}' would read what stage '{found.stage}' of {found.holder.place} made of another "
-        f"'{found.other}' than that of {found.ours.place}, which it reads too: add '{found.stage}' to config.stages, "
-        f"or take the '{found.other}' of the base"
-    )
-
-
-def _check_needs(run: WorkDirectory, name: str) -> None:
-    """Raises `UserError` where the stage is one of the base, or one that it needs has not run."""
-    if run.holder(name) is not run:
-        raise UserError(
-            f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
-        )
-    for read, holder in needs(run, name):
-        if read.stage in holder.config.stages and not is_done(holder, read.stage):
-            where = f" in {holder.place}" if holder.folder != run.folder else ""
-            raise UserError(
-                f"stage '{name}' reads what stage '{read.stage}' writes, which has not run{where}: "
-                f"--stage={read.stage} first"
-            )
 
 
 def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
-    _check_needs(run, name)
+    order.check_is_there(run, [name], 0)
     stage, read = STAGES[name], read_files(run, name)
     inputs = made_from(run, name, read)
     before = read_record(run, name)
@@ -182,8 +103,8 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
         return None
     check_read(run, name)
     goes_on = good or not stage.writes  # from what is there, and is not deleted
-    has_begun = before is not None and (before["done"] or _has_written(run, stage))
-    goes_further = before is not None and not same and _has_another_length(run, name, before, inputs)
+    has_begun = before is not None and (before["done"] or fixed.has_written(run, stage))
+    goes_further = before is not None and not same and fixed.has_another_length(run, name, before, inputs)
     if before and has_begun and not same and stage.fixed and goes_on and not goes_further:
         raise UserError(
             f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.place}; use another "
@@ -222,44 +143,6 @@ def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str,
     return f"{first['path']} {what}{more}"
 
 
-def _has_another_length(run: WorkDirectory, name: str, before: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    """Whether nothing but the length of a stage has changed: it goes on, or is to end early."""
-    same = all(before["inputs"][what] == inputs[what] for what in ("files", "stages"))
-    return same and bool(STAGES[name].fixed) and not _refused(run, name, before)
-
-
-def _refused_changes(run: WorkDirectory) -> list[str]:
-    """The fields of fixed stages that are not what they were when those began, and may not be."""
-    changes: dict[str, str] = {}
-    for name, stage in STAGES.items():
-        if not stage.fixed or run.holder(name) is not run:
-            continue
-        record = read_own_record(run, name)
-        if (record and record["done"]) or _has_written(run, stage):
-            # Of a stage without a record the config that is kept says what it was made with.
-            begun = record or {"done": False, "inputs": {"fields": kept_fields(run, name)}}
-            changes |= _refused(run, name, begun)
-    return [changes[field] for field in sorted(changes)]
-
-
-def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:
-    """Of the fields of a fixed stage those that have changed and may not, each with both values in words."""
-    fixed = STAGES[name].fixed or Fixed()
-    return {
-        field: f"config.{field}: {old!r} there, {new!r} now"
-        for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items()
-        if field not in fixed.grows or not isinstance(old, int | float) or not _may_become(field, old, new, record)
-    }
-
-
-def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:
-    """Whether a finished stage goes on with a field that says its length, or one that has begun can end early."""
-    if not record["done"]:
-        return "planned" in record and new < old
-    had = record["details"].get(field.rpartition(".")[2], old)  # steps that epochs or minutes were
-    return new > had or (not new and bool(declared()[field].in_place_of))
-
-
 def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
     run.put(*stage.writes, *stage.leaves)
@@ -284,10 +167,6 @@ def _loose_files(run: WorkDirectory, stage: Stage, sealed: Collection[Path]) -> 
     tops = [run.folder / path for path in stage.writes]
     below = [item for top in tops for item in ([top] if top.is_file() else top.rglob("*")) if item.is_file()]
     return [item for item in below if not any(folder in item.parents for folder in sealed)]
-
-
-def _has_written(run: WorkDirectory, stage: Stage) -> bool:
-    return any((run.folder / top).exists() for top in (*stage.writes, *stage.leaves))
 
 
 def _verify_needs(run: WorkDirectory, name: str) -> None:

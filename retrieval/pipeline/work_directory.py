@@ -69,7 +69,7 @@ class WorkDirectory:
             tried = folder.absolute()
             where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
             raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
-        return cls(kept_config(folder), folder, lock, copy=artefacts.copy_of(value) if is_url(value) else None)
+        return cls(kept_config(folder, field), folder, lock, copy=artefacts.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property
     def base(self) -> Self | None:
@@ -135,46 +135,29 @@ class WorkDirectory:
         return self.folder / "stages" / f"{stage}.json"
 
 
-def kept_config(folder: Path) -> ConfigDict:
+def kept_config(folder: Path, field: str = "--workdir") -> ConfigDict:
     """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
-    Raises:
-      UserError: the file is missing, or no JSON; or another version made the folder.
-    """
-    _check_format(folder)
-    return ConfigDict(fields.with_tuples(files.read_json(folder / CONFIG)))
-
-
-def check_kept_config(folder: Path, field: str) -> None:
-    """Checks the config of a work directory, where there is one: whether it can be read, and is of this version.
-
     Args:
-      field: the flag or the field of the config that names the folder, for the error.
+      field: the flag or the field of the config that names the folder, for errors.
 
     Raises:
-      UserError: it cannot, or is not.
+      UserError: the file is missing, or no config of a run; or another version made the folder.
     """
-    path = folder / CONFIG
-    if not path.exists():
-        return
-    remedy = f"put back the file that the run wrote, or name another folder in {field}"
+    path, remedy = folder / CONFIG, f"put back the file that the run wrote, or name another folder in {field}"
     try:
         value = files.read_json(path)
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from error
     if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
         raise UserError(f"{path}: not the config of a run; {remedy}")
-    _check_format(folder)
-
-
-def _check_format(folder: Path) -> None:
-    """Raises `UserError` where a record says that another version made a work directory."""
     for path in sorted((folder / "stages").glob("*.json")):
         try:
             record = files.read_json(path)
         except UserError:  # who reads the record says so
             continue
         check_format(record, str(folder))
+    return ConfigDict(fields.with_tuples(value))
 
 
 def check_format(record: Any, place: str) -> None:

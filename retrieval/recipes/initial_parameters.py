@@ -19,7 +19,7 @@ from retrieval.models.encoders.family import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import check_kept_config, kept_config
+from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import adapters, bert_weights, prompted, train_state
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
@@ -60,13 +60,6 @@ def train_inputs(run: Run) -> Sequence[Path]:
     if not record or not record["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
     return (start.own_record("train"),)
-
-
-def check_start_folder(run: Run) -> None:
-    """Checks the config of the run that `train.init_from` names."""
-    start = run.config.train.init_from
-    if start and not bert_weights.folders(run.config):
-        check_kept_config(artefacts.local(start), _FIELD)
 
 
 def fetch_start(run: Run) -> None:

@@ -159,7 +159,6 @@ STAGES.register(
         ),
         check=(
             extras.check_training,
-            initial_parameters.check_start_folder,
             Run.check_vocabulary,
             check_data,
             check_model,

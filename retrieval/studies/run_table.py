@@ -14,7 +14,7 @@ from retrieval import LOCK, files
 from retrieval.config import experiment
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import preflight, records, runner
+from retrieval.pipeline import fixed, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
@@ -120,7 +120,7 @@ def take_table(table: Mapping[str, Entry], folder: Path) -> None:
     """
     for name, entry in table.items():
         with _of_run(name):
-            runner.check_run(entry.run)
+            fixed.check_run(entry.run)
     folder.mkdir(parents=True, exist_ok=True)
     files.lock(folder)
     for name in table.keys() - finished(table):
