@@ -48,7 +48,11 @@ class AnswerMetric(NamedTuple):
     is_share: bool = True
 
 
-METRICS: Table[Metric | AnswerMetric] = Table("metric", "retrieval.evaluation.rank_metrics", "metric")
+METRICS: Table[Metric | AnswerMetric] = Table("metric", file="metric")
+for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
+    METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
+# Top-k retrieval accuracy (Karpukhin et al. 2020, Table 2); ProQA calls it R@k.
+METRICS.register("Answer", AnswerMetric(lambda holds_K, k: float(holds_K[: k or None].any())))
 
 # What the stage `answer` measures: no list of results, but a reader's answers.
 OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REGEX_ANYWHERE)
@@ -125,7 +129,7 @@ def _of_library(
     numbers: Sequence[int],
 ) -> dict[str, np.ndarray]:
     """The values [J] of the metrics that ir_measures has, for the queries of some numbers."""
-    measures = {name: parse(name) for name in metrics}
+    measures = {name: ir_measures.parse_measure(name) for name in metrics}
     values = {measure: np.zeros(len(numbers)) for measure in measures.values()}
     for start in range(0, len(numbers), _BATCH):
         batch = numbers[start : start + _BATCH]
@@ -214,12 +218,17 @@ def check_name(name: str) -> None:
     Raises:
       UserError: there is none of that name, or it is written wrongly.
     """
-    base = _base(name)
-    entry = METRICS.find(base)
-    if entry.value is None:
-        parse(name)
-    elif not re.fullmatch(r"(@[1-9]\d*)?", cut := name[len(base) :]) or (entry.needs_cutoff and not cut):
+    base, entry = _base(name), METRICS.find(_base(name))
+    # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
+    grades = r"(\(rel=[1-9]\d*\))?" if entry.value is None else ""
+    cut = re.fullmatch(rf"{grades}(?P<cut>@[1-9]\d*)?", name[len(base) :])
+    if not cut or (entry.needs_cutoff and not cut["cut"]):
         raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
+    if entry.value is None:
+        try:
+            ir_measures.parse_measure(name).validate_params()
+        except AssertionError as error:
+            raise UserError(f"metric '{name}': {error}") from error
 
 
 def is_share(name: str) -> bool:
@@ -230,16 +239,14 @@ def is_share(name: str) -> bool:
 
 def _by_judgements(name: str) -> Metric:
     check_name(name)
-    entry = METRICS[_base(name)]
-    if isinstance(entry, AnswerMetric):
+    if isinstance(entry := METRICS[_base(name)], AnswerMetric):
         raise UserError(f"metric '{name}' looks at answers in texts, and not at judgements: take another one")
     return entry
 
 
 def _by_answers(name: str) -> AnswerMetric:
     check_name(name)
-    entry = METRICS[_base(name)]
-    if isinstance(entry, Metric):
+    if isinstance(entry := METRICS[_base(name)], Metric):
         raise UserError(f"metric '{name}' looks at judgements, and not at answers: take another one, such as Answer@20")
     return entry
 
@@ -247,27 +254,6 @@ def _by_answers(name: str) -> AnswerMetric:
 def _base(name: str) -> str:
     """The metric without its cutoff: 'nDCG' of 'nDCG@10'; all of a name that begins as none does, such as '(RR'."""
     return re.split(r"\W", name, maxsplit=1)[0] or name
-
-
-def parse(name: str) -> ir_measures.Measure:
-    """A metric of ir_measures by its name, as `evaluate` takes it.
-
-    Raises:
-      UserError: there is none of that name, or it is written wrongly.
-    """
-    base = _base(name)
-    if METRICS.find(base).value is not None:
-        raise UserError(f"metric '{base}' is none of ir_measures")
-    # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
-    valid = re.fullmatch(r"(\(rel=[1-9]\d*\))?(@[1-9]\d*)?", name[len(base) :])
-    if not valid or (METRICS[base].needs_cutoff and not valid[2]):
-        raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
-    measure = ir_measures.parse_measure(name)
-    try:
-        measure.validate_params()
-    except AssertionError as error:
-        raise UserError(f"metric '{name}': {error}") from error
-    return measure
 
 
 def _check(rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Mapping) -> None:

@@ -1,1 +1,0 @@
-"""The metrics of the house, a file for each kind."""
