@@ -12,7 +12,7 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, fixed, order
 from retrieval.pipeline.records import made_from, needs, read_files, read_record, stands_on, write_record
-from retrieval.pipeline.stage import SEALED, STAGES, Stage
+from retrieval.pipeline.stage import OLDER, SEALED, STAGES, Stage
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.runtime import artefacts, hosts
 from retrieval.training import checkpoint

@@ -1,7 +1,7 @@
 """The stage `report`: tables and plots of what a run found."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -27,34 +27,14 @@ def write_report(run: Run) -> None:
 
     They come from `results.json`, `per_query`, the metrics of training and the records.
     """
-    evaluated, records = details(run, "evaluate"), {}
-    for name in run.config.stages:
-        if is_done(run, name):
-            records[name] = record_of(run, name)
-    of_stages = {
-        _corpus: "prepare",
-        _counts: "prepare",
-        _sets: "sets",
-        _indexes: "index",
-        _searches: "evaluate",
-        _plan: "plan",
-    }
-    tables = [
-        table(details_of_stage) for table, stage in of_stages.items() if (details_of_stage := details(run, stage))
-    ]
-    folders = [run.holder("evaluate").folder]
-    for stage, place in result_files.OF_STAGES.items():
-        if is_done(run, stage):
-            folders.append(run.holder(stage).folder / place)
+    evaluated, searched = details(run, "evaluate"), details(run, "maxsim") or {}
+    records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
+    of_stages = ((run.holder(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
+    folders = [run.holder("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
     results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
-    searched = details(run, "maxsim") or {}
     tables = [
         costs.table((evaluated or {}) | searched, results, folders),
-        *_reranked(details(run, "rerank") or {}),
-        _answered(details(run, "answer") or {}),
-        _token_vectors(details(run, "tokens") or {}),
-        _maxsim(searched),
-        *tables,
+        *(table(told) for stage, table in _TABLES if (told := details(run, stage))),
         _stages(records),
         _config(run.config),
     ]
@@ -71,36 +51,47 @@ def _fused(evaluated: Details) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def _reranked(reranked: Details) -> Iterator[Table]:
-    """Metrics by depth, before and after reranking, and consistency factors."""
-    if table := reranked.get("depths"):
-        names = list(table[0]["after"])
-        header = ["set", "split", "system", "depth n", "R@n"]
-        header += [cell for name in names for cell in (f"{name} before", f"{name} after")]
-        rows = [
-            [row["set"], row["split"], row["system"], row["depth"], f"{100 * row['recall']:.2f}"]
-            + [f"{100 * row[when][name]:.2f}" for name in names for when in ("before", "after")]
-            for row in table
-        ]
-        notes = "The first n results are reranked, and the rest is dropped."
-        yield Table("Reranking by depth", header, rows, notes)
-    if factors := reranked.get("consistency"):
-        depths = list(factors[0]["factors"])
-        rows = [
-            [row["set"], row["system"], row["trained on"], row.get("trained depth", "")]
-            + [f"{row['factors'][depth]:.3f}" for depth in depths]
-            for row in factors
-        ]
-        header = ["set", "system", "trained on", "its first", *(f"n = {depth}" for depth in depths)]
-        notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
-        yield Table("Consistency factor", header, rows, notes)
+def _by_name(title: str, first: str, told: Mapping[str, Details], without: Collection[str] = ()) -> Table:
+    """A row for each name; `first` is the header of the names, and all that is told but `without` has a column."""
+    names = dict.fromkeys(name for of in told.values() for name in of)
+    columns = [name for name in names if name not in without]
+    return Table(
+        title, [first, *columns], [[name, *(of.get(column) for column in columns)] for name, of in told.items()]
+    )
+
+
+def _by_depth(reranked: Details) -> Table:
+    """Metrics before and after reranking."""
+    told = reranked["depths"]
+    names = list(told[0]["after"]) if told else []
+    header = ["set", "split", "system", "depth n", "R@n"]
+    header += [cell for name in names for cell in (f"{name} before", f"{name} after")]
+    rows = [
+        [row["set"], row["split"], row["system"], row["depth"], f"{100 * row['recall']:.2f}"]
+        + [f"{100 * row[when][name]:.2f}" for name in names for when in ("before", "after")]
+        for row in told
+    ]
+    notes = "The first n results are reranked, and the rest is dropped."
+    return Table("Reranking by depth", header, rows, notes if rows else "")
+
+
+def _consistency(reranked: Details) -> Table:
+    told = reranked["consistency"]
+    depths = list(told[0]["factors"]) if told else []
+    rows = [
+        [row["set"], row["system"], row["trained on"], row.get("trained depth", "")]
+        + [f"{row['factors'][depth]:.3f}" for depth in depths]
+        for row in told
+    ]
+    header = ["set", "system", "trained on", "its first", *(f"n = {depth}" for depth in depths)]
+    notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
+    return Table("Consistency factor", header, rows, notes if rows else "")
 
 
 def _answered(answered: Details) -> Table:
     """What a reader's answers are from, and what it could not read."""
-    counts = list(
-        dict.fromkeys(name for of in answered.values() for name in of if name not in ("weight", "validation"))
-    )
+    names = dict.fromkeys(name for of in answered.values() for name in of)
+    counts = [name for name in names if name not in ("weight", "validation")]
     header = ["set, system", "weight of the reader", "chosen on questions", *counts]
     rows = [
         [name, of["weight"], of["validation"], *(of.get(count, 0) for count in counts)] for name, of in answered.items()
@@ -109,17 +100,12 @@ def _answered(answered: Details) -> Table:
 
 
 def _token_vectors(counts: Details) -> Table:
-    """The vectors of every set's tokens."""
-    columns = [name for name in next(iter(counts.values()), {}) if name not in (costs.QUERY, costs.PASSAGE)]
-    return Table("Vectors of tokens", ["set", *columns], [[name, *of.values()] for name, of in counts.items()])
+    return _by_name("Vectors of tokens", "set", counts, (costs.QUERY, costs.PASSAGE))
 
 
 def _maxsim(searches: Details) -> Table:
     """How long the comparison of tokens takes, and what a faster search finds of the exact results."""
-    names = dict.fromkeys(name for of in searches.values() for name in of)
-    columns = [name for name in names if name not in costs.TABLE]
-    rows = [[name, *(of.get(column) for column in columns)] for name, of in searches.items()]
-    return Table("Searches by MaxSim", ["set, system", *columns], rows)
+    return _by_name("Searches by MaxSim", "set, system", searches, costs.TABLE)
 
 
 def _corpus(statistics: Details) -> Table:
@@ -139,9 +125,7 @@ def _counts(statistics: Details) -> Table:
 
 
 def _sets(sizes: Details) -> Table:
-    columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
-    rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    return Table("Evaluation sets", ["set", *columns], rows)
+    return _by_name("Evaluation sets", "set", sizes)
 
 
 def _indexes(built: Details) -> Table:
@@ -186,6 +170,21 @@ def _config(config: ConfigDict) -> Table:
     rows = [[name, str(value), str(defaults.get(name, ""))] for name, value in values if defaults.get(name) != value]
     return Table("Config: fields that differ from their defaults", ["field", "value", "default"], rows, left=3)
 
+
+# What the report shows of what stages told, in this order.
+_TABLES: Sequence[tuple[str, Callable[[Details], Table]]] = (
+    ("rerank", _by_depth),
+    ("rerank", _consistency),
+    ("answer", _answered),
+    ("tokens", _token_vectors),
+    ("maxsim", _maxsim),
+    ("prepare", _corpus),
+    ("prepare", _counts),
+    ("sets", _sets),
+    ("index", _indexes),
+    ("evaluate", _searches),
+    ("plan", _plan),
+)
 
 STAGES.register(
     "report",
