@@ -21,7 +21,7 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping
 from retrieval.data.sets import beir, trec
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES

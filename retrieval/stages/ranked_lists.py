@@ -18,7 +18,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics, runs
 from retrieval.parsing import text_files
-from retrieval.parsing.identifiers import in_run_file
+from retrieval.parsing.scalars import in_run_file
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read
