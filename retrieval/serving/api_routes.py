@@ -15,7 +15,7 @@ from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
 from retrieval.serving.foreign_routes import HEALTH, best_first
-from retrieval.serving.requests import Field, Given, Operation
+from retrieval.serving.requests import Field, Operation, Values
 from retrieval.serving.responses import RefusedError, json_response, written
 from retrieval.serving.service import Query, Service, answered, systems_of
 
@@ -28,10 +28,10 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     limits = engine.limits
     query, k = requests.text(limits.characters), requests.whole(1, limits.k)
     documents = requests.several(requests.document(limits.body), limits.texts)
-    asked = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
+    of_query = (Field("query", query, "a query, or a question"), Field("q", query, "the same, in short"))
     prompt = Field("prompt_name", query, "the prompt that texts are embedded with, as /api/health names them")
     search = (
-        *asked,
+        *of_query,
         Field("k", k, "hits of a list", min(_HITS, limits.k)),
         Field("systems", {"type": "array", "items": query}, "whose lists, as /api/health names them; or all", ()),
         prompt,
@@ -48,10 +48,10 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
         Field("query", query, "a query", is_needed=True),
         Field("documents", documents, "texts, or hits", is_needed=True),
     )
-    answer = (*asked, Field("k", k, "answers", 1))
+    answer = (*of_query, Field("k", k, "answers", 1))
     one, question = ("query", "q"), {"query": "how to install", "k": 2}
     pair = {"query": "how to install", "documents": ["Install it with pip.", {"text": "It is red."}]}
-    found, read, reader = "the hits of each system", "the best answers, each with its passage", "reader"
+    answers, read, reader = "the hits of each system", "the best answers, each with its passage", "reader"
     embedded, reranked = "an embedding of each text", "the reranker's score of each document, best first"
     red = {"texts": ["red"]}
     status = "passages, systems, limits, when the index was opened"
@@ -59,8 +59,8 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
 
     every = (*search, queries), (*one, "queries")
     return (
-        Operation("GET", "/api/search", found, _search, "Found", search, one),
-        Operation("POST", "/api/search", found, _search, "FoundOrResults", *every, example=question),
+        Operation("GET", "/api/search", answers, _search, "Found", search, one),
+        Operation("POST", "/api/search", answers, _search, "FoundOrResults", *every, example=question),
         Operation("POST", "/api/encode", embedded, _encode, "Encoded", encode, lacks="towers", example=red),
         Operation("POST", "/api/rerank", reranked, _rerank, "Reranked", rerank, lacks="reranker", example=pair),
         Operation("GET", "/api/answer", read, _answers, "Answered", answer, one, reader),
@@ -76,67 +76,67 @@ def free() -> frozenset[str]:
     return frozenset({*_ALIVE, _READY, os.environ.get(HEALTH) or _READY})
 
 
-async def _search(engine: Engine, given: Given) -> Response:
+async def _search(engine: Engine, values: Values) -> Response:
     service, came = engine.service, time.perf_counter()
     known = tuple(systems_of(service))
-    if others := set(given["systems"]) - {*known}:
+    if others := set(values["systems"]) - {*known}:
         raise unknown_name("systems", min(others)[:100], known)
-    systems = tuple(name for name in known if name in (given["systems"] or known))
-    prompt = _prompt(service, given)
-    several: Sequence[str] | None = given.get("queries")
-    found = await engine.search(
+    systems = tuple(name for name in known if name in (values["systems"] or known))
+    prompt = _prompt(service, values)
+    several: Sequence[str] | None = values.get("queries")
+    answers = await engine.search(
         [
-            Query(text, given["k"], systems, prompt, given["details"], came)
-            for text in several or [given["query"] or given["q"]]
+            Query(text, values["k"], systems, prompt, values["details"], came)
+            for text in several or [values["query"] or values["q"]]
         ]
     )
-    return json_response(b'{"results":[' + b",".join(found) + b"]}" if several else found[0])
+    return json_response(b'{"results":[' + b",".join(answers) + b"]}" if several else answers[0])
 
 
-async def _encode(engine: Engine, given: Given) -> Response:
-    texts, kind = given["texts"], given["kind"]
+async def _encode(engine: Engine, values: Values) -> Response:
+    texts, kind = values["texts"], values["kind"]
     if kind == QUERY and not all(isinstance(each, str) for each in texts):
         raise UserError("'texts' holds records, and queries are texts: send texts, or the kind 'document'")
-    prompt = _prompt(engine.service, given)
+    prompt = _prompt(engine.service, values)
     embeddings, _ = await engine.embed(kind, texts, prompt, np.ndarray.tolist, "texts")
     return json_response(written({"dimensions": len(embeddings[0]), "embeddings": embeddings}))
 
 
-async def _rerank(engine: Engine, given: Given) -> Response:
-    logits_N, _ = await engine.rerank(given["query"], given["documents"], "documents")
+async def _rerank(engine: Engine, values: Values) -> Response:
+    logits_N, _ = await engine.rerank(values["query"], values["documents"], "documents")
     scores_N = engine.reranker.scores_of_logits(logits_N)
     results = [{"index": place, "score": score} for place, score in best_first(logits_N, scores_N)]
     return json_response(written({"results": results}))
 
 
-async def _answers(engine: Engine, given: Given) -> Response:
-    service, query, came = engine.service, given["query"] or given["q"], time.perf_counter()
+async def _answers(engine: Engine, values: Values) -> Response:
+    service, query, came = engine.service, values["query"] or values["q"], time.perf_counter()
     if not service.answer:
         raise RefusedError(404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model")
-    return json_response(await engine.slowly(lambda: answered(service, query, given["k"], came)))
+    return json_response(await engine.slowly(lambda: answered(service, query, values["k"], came)))
 
 
-async def _health(engine: Engine, given: Given) -> Response:
+async def _health(engine: Engine, values: Values) -> Response:
     service = engine.service
     has = {"encode": bool(service.model), "rerank": bool(service.reranker), "answer": bool(service.answer)}
-    told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
-    told |= {"systems": systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
-    return json_response(written(told | {"limits": engine.limits._asdict()}))
+    health = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
+    health |= {"systems": systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
+    return json_response(written(health | {"limits": engine.limits._asdict()}))
 
 
-async def _lives(engine: Engine, given: Given) -> Response:
+async def _lives(engine: Engine, values: Values) -> Response:
     return json_response(written({"status": "ok"}))
 
 
-async def _ready(engine: Engine, given: Given) -> Response:
+async def _ready(engine: Engine, values: Values) -> Response:
     if engine.is_ending:
         raise RefusedError(503, "the server is about to end: ask another one")
     return json_response(written({"status": "ready", "passages": engine.service.passages}))
 
 
-def _prompt(service: Service, given: Given) -> str | None:
+def _prompt(service: Service, values: Values) -> str | None:
     """The name of the prompt that a request asks for, if it does."""
-    name, known = given["prompt_name"], service.model.prompts if service.model else ()
+    name, known = values["prompt_name"], service.model.prompts if service.model else ()
     if name is not None and name not in known:
         if not known:
             raise RefusedError(404, "the run has no towers that a prompt could be for: leave 'prompt_name' out")

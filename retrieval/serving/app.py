@@ -13,7 +13,7 @@ from starlette.routing import Route
 from retrieval.serving import api_routes, foreign_routes, mcp_server, openapi, responses
 from retrieval.serving.engine import Engine
 from retrieval.serving.guard import Guard, Keys
-from retrieval.serving.requests import Given, Operation
+from retrieval.serving.requests import Operation, Values
 from retrieval.serving.responses import json_response, written
 
 _PAGE = Path(__file__).parent / "page"
@@ -61,13 +61,13 @@ def _descriptions(operations: Sequence[Operation]) -> list[Operation]:
     """What is said of all operations, and of the server."""
     every: list[Operation] = []
 
-    async def routes(engine: Engine, given: Given) -> Response:
+    async def routes(engine: Engine, values: Values) -> Response:
         return json_response(written(openapi.routes(every)))
 
-    async def description(engine: Engine, given: Given) -> Response:
+    async def description(engine: Engine, values: Values) -> Response:
         return json_response(written(openapi.description(every)))
 
-    async def measures(engine: Engine, given: Given) -> Response:
+    async def measures(engine: Engine, values: Values) -> Response:
         return Response(engine.measures.text(), media_type=CONTENT_TYPE_LATEST)
 
     own = [

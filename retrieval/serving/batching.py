@@ -23,7 +23,7 @@ class Batcher(Generic[T, R]):
         function: Callable[[list[T]], Sequence[R]],
         most: int,
         waiting: int,
-        told: Callable[[int], None] = lambda size: None,
+        on_batch: Callable[[int], None] = lambda size: None,
     ):
         """Args:
         function: gives a result for every item, in order.
@@ -31,7 +31,7 @@ class Batcher(Generic[T, R]):
         waiting: items that may wait.
         told: gets the size of each batch.
         """
-        self._function, self._most, self._limit, self._told = function, most, waiting, told
+        self._function, self._most, self._limit, self._on_batch = function, most, waiting, on_batch
         self._waiting: queue.SimpleQueue[tuple[T, Future[R]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -67,7 +67,7 @@ class Batcher(Generic[T, R]):
                 calls.append(call)
             wanted = [(item, future) for item, future in calls if future.set_running_or_notify_cancel()]
             if wanted:
-                self._told(len(wanted))
+                self._on_batch(len(wanted))
                 self._answer(wanted)
             if call is None:
                 return

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
-from retrieval.api.text_rows import TextRows
+from retrieval.api.text_encoders import TextRows
 from retrieval.recipes.trained_model import PairScorer
 from retrieval.runtime.model_folder import QUERY
 from retrieval.serving.batching import Batcher
@@ -39,14 +39,14 @@ class Measures:
         self._seconds = Histogram(
             "retrieval_request_seconds", "Time to answer.", ["path"], registry=registry, buckets=_SECONDS
         )
-        name, told = "retrieval_connections_closed", "Connections that were closed before a request was there."
-        self._closed = Counter(name, told, ["reason"], registry=registry)
+        name, on_batch = "retrieval_connections_closed", "Connections that were closed before a request was there."
+        self._closed = Counter(name, on_batch, ["reason"], registry=registry)
         self._batches = Histogram(
             "retrieval_batch_queries", "Queries that were searched at once.", registry=registry, buckets=_SIZES
         )
         Gauge("retrieval_passages", "Passages that are searched.", registry=registry).set_function(passages)
-        name, told = "retrieval_index_opened_timestamp_seconds", "When the index that answers was opened."
-        Gauge(name, told, registry=registry).set_function(opened)
+        name, on_batch = "retrieval_index_opened_timestamp_seconds", "When the index that answers was opened."
+        Gauge(name, on_batch, registry=registry).set_function(opened)
         Gauge("retrieval_waiting", "Requests that wait to be computed.", registry=registry).set_function(waiting)
 
     def answered(self, path: str, status: int, seconds: float) -> None:

@@ -22,7 +22,7 @@ from retrieval.errors import listed, unknown_name
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
-from retrieval.serving.requests import SWITCH, Field, Given, Operation
+from retrieval.serving.requests import SWITCH, Field, Operation, Values
 from retrieval.serving.responses import FieldError, RefusedError, json_response, written
 
 PORT, HEALTH, _PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
@@ -116,14 +116,14 @@ def _of_vertex(engine: Engine) -> tuple[Operation, ...]:
     return (Operation("POST", path, what, _predict, "Predictions", fields, (), "towers", True, example),)
 
 
-async def _embeddings(engine: Engine, given: Given) -> Response:
-    model, texts = given["model"], given["input"]
+async def _embeddings(engine: Engine, values: Values) -> Response:
+    model, texts = values["model"], values["input"]
     name, _, prompt = model.rpartition(":") if model != engine.name else (model, "", "")
     sides = _prompts(engine)
     if name != engine.name or (prompt and prompt not in sides):
         raise _unknown(engine, model)
-    side = sides.get(prompt) or _SIDES[given["input_type"] or DOCUMENT]
-    write = _writer(engine, given["dimensions"], is_base64=given["encoding_format"] == _BASE64)
+    side = sides.get(prompt) or _SIDES[values["input_type"] or DOCUMENT]
+    write = _writer(engine, values["dimensions"], is_base64=values["encoding_format"] == _BASE64)
     texts = [texts] if isinstance(texts, str) else texts
     embeddings, tokens = await engine.embed(side, texts, prompt or None, write, "input")
     items = (b'{"object":"embedding","index":%d,"embedding":%b}' % numbered for numbered in enumerate(embeddings))
@@ -131,66 +131,66 @@ async def _embeddings(engine: Engine, given: Given) -> Response:
     return json_response(b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:])
 
 
-async def _models(engine: Engine, given: Given) -> Response:
+async def _models(engine: Engine, values: Values) -> Response:
     return json_response(written({"object": "list", "data": [_about(name) for name in _names(engine)]}))
 
 
-async def _model(engine: Engine, given: Given) -> Response:
-    if given["name"] not in _names(engine):
-        raise _unknown(engine, given["name"])
-    return json_response(written(_about(given["name"])))
+async def _model(engine: Engine, values: Values) -> Response:
+    if values["name"] not in _names(engine):
+        raise _unknown(engine, values["name"])
+    return json_response(written(_about(values["name"])))
 
 
-async def _embed(engine: Engine, given: Given) -> Response:
-    texts, card = given["inputs"], engine.model.card
-    name = given["prompt_name"] or card.default_prompt or DOCUMENT  # as TEI, which takes the folder's default
-    write = _writer(engine, given["dimensions"], normalize=given["normalize"])
+async def _embed(engine: Engine, values: Values) -> Response:
+    texts, card = values["inputs"], engine.model.card
+    name = values["prompt_name"] or card.default_prompt or DOCUMENT  # as TEI, which takes the folder's default
+    write = _writer(engine, values["dimensions"], normalize=values["normalize"])
     texts = [texts] if isinstance(texts, str) else texts
-    embeddings, _ = await engine.embed(_side(engine, name), texts, name, write, "inputs", given["truncate"])
+    embeddings, _ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
     return json_response(b"[" + b",".join(embeddings) + b"]")
 
 
-async def _info(engine: Engine, given: Given) -> Response:
+async def _info(engine: Engine, values: Values) -> Response:
     service, limits = engine.service, engine.limits
-    told = {"model_id": engine.name, "max_client_batch_size": limits.inputs, "max_concurrent_requests": limits.waiting}
+    info = {"model_id": engine.name, "max_client_batch_size": limits.inputs, "max_concurrent_requests": limits.waiting}
     if service.model:
         card = service.model.card
         kind = {"embedding": {"pooling": card.pooling}}
-        told |= {"model_dtype": card.dtype, "model_type": kind, "max_input_length": card.lengths[DOCUMENT]}
+        info |= {"model_dtype": card.dtype, "model_type": kind, "max_input_length": card.lengths[DOCUMENT]}
     elif service.reranker:
-        told |= {"model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}}
-    return json_response(written(told))
+        info |= {"model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}}
+    return json_response(written(info))
 
 
-async def _predict(engine: Engine, given: Given) -> Response:
-    parameters = given["parameters"]
+async def _predict(engine: Engine, values: Values) -> Response:
+    parameters = values["parameters"]
     name = str(parameters.get("prompt_name", DOCUMENT))
     write = _writer(engine, parameters.get("dimensions"))
-    embeddings, _ = await engine.embed(_side(engine, name), given["instances"], name, write, "instances")
+    embeddings, _ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
     return json_response(b'{"predictions":[' + b",".join(embeddings) + b"]}")
 
 
-async def _rerank(engine: Engine, given: Given) -> Response:
-    if given["model"] not in (None, engine.name):
-        raise _unknown(engine, given["model"], [engine.name])
-    texts, query = given["texts"], given["query"]
+async def _rerank(engine: Engine, values: Values) -> Response:
+    if values["model"] not in (None, engine.name):
+        raise _unknown(engine, values["model"], [engine.name])
+    texts, query = values["texts"], values["query"]
     if texts:
-        logits_N, _ = await engine.rerank(query, texts, "texts", given["truncate"])
-        ranked = best_first(logits_N, logits_N if given["raw_scores"] else _probabilities(logits_N))
+        logits_N, _ = await engine.rerank(query, texts, "texts", values["truncate"])
+        ranked = best_first(logits_N, logits_N if values["raw_scores"] else _probabilities(logits_N))
         return json_response(
             written(
                 [
-                    {"index": place, "score": score} | ({"text": texts[place]} if given["return_text"] else {})
+                    {"index": place, "score": score} | ({"text": texts[place]} if values["return_text"] else {})
                     for place, score in ranked
                 ]
             )
         )
-    documents = [{"text": each} if isinstance(each, str) else each for each in given["documents"]]
+    documents = [{"text": each} if isinstance(each, str) else each for each in values["documents"]]
     logits_N, tokens = await engine.rerank(query, documents, "documents")
     results = [
         {"index": place, "relevance_score": score}
-        | ({"document": documents[place]} if given["return_documents"] else {})
-        for place, score in best_first(logits_N, _probabilities(logits_N))[: given["top_n"]]
+        | ({"document": documents[place]} if values["return_documents"] else {})
+        for place, score in best_first(logits_N, _probabilities(logits_N))[: values["top_n"]]
     ]
     about = {"id": f"r-{next(_reranked)}", "model": engine.name, "results": results}
     meta = {"usage": {"total_tokens": tokens}, "meta": {"api_version": {"version": "2"}}}

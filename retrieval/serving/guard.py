@@ -3,19 +3,21 @@
 import asyncio
 import hmac
 import ipaddress
-import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import urllib.parse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from starlette.datastructures import Headers
 
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.serving import api_routes, mcp_server
 from retrieval.serving.engine import Engine
-from retrieval.serving.responses import form_of
+from retrieval.serving.responses import form_of, json_response, written
 
 _KEY = re.compile(r"[\x21-\x7e]+")
 _log = logging.getLogger(__name__)
@@ -46,11 +48,12 @@ class Keys:
         if not self._keys:
             raise UserError(f"config.serve.keys_file={path}: no key in it; write one a line")
 
-    def admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    def admits(self, headers: Headers) -> bool:
         """Whether a request has a key: as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."""
         self._refresh()
-        given = [_given(name, value) for name, value in headers if name in (b"authorization", b"x-api-key")]
-        same = [hmac.compare_digest(each, key) for each in given for key in self._keys]
+        scheme, _, bearer = headers.get("authorization", "").strip().partition(" ")
+        sent = [headers.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else ""]
+        same = [hmac.compare_digest(each.strip().encode(), key) for each in sent for key in self._keys]
         return any(same)  # all were compared: the time does not say which fits
 
     def _refresh(self) -> None:
@@ -80,11 +83,6 @@ def read(path: Path) -> tuple[bytes, ...]:
     return tuple(line.strip().encode() for line in lines if line.strip())
 
 
-def _given(name: bytes, value: bytes) -> bytes:
-    kind, _, key = value.strip().partition(b" ")
-    return value.strip() if name == b"x-api-key" else key.strip() if kind.lower() == b"bearer" else b""
-
-
 class Guard:
     """An ASGI application before another one."""
 
@@ -104,7 +102,7 @@ class Guard:
         keys: one of which a request has to have, but for those about health.
         origins: of other sites whose pages may ask for tools; '*' for any.
         """
-        self.engine = engine
+        self._engine = engine
         self._app, self._hosts, self._seconds = app, frozenset(host.lower() for host in hosts), seconds
         self._keys, self._free, self._origins = keys, api_routes.free(), origins
 
@@ -112,9 +110,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
-        path = scope["path"]
-        seconds = self._seconds.get(path, self.engine.limits.seconds)
+        began, status, path, headers = time.perf_counter(), 0, scope["path"], Headers(scope=scope)
+        seconds = self._seconds.get(path, self._engine.limits.seconds)
 
         async def send_guarded(message: Any) -> None:
             nonlocal status
@@ -123,39 +120,32 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *_HEADERS]}
             await send(message)
 
-        async def refuse(status: int, why: str, code: str = "", headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-            body = json.dumps(form_of(path).body(status, why, "", code)).encode()
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *headers]
-            await send_guarded({"type": "http.response.start", "status": status, "headers": headers})
-            await send_guarded({"type": "http.response.body", "body": body})
+        async def refuse(status: int, why: str, code: str = "", **more: str) -> None:
+            body = written(form_of(path).body(status, why, "", code))
+            await json_response(body, status, {"connection": "close"} | more)(scope, receive, send_guarded)
 
         try:
-            if self._hosts and _host(scope) not in self._hosts:
+            if self._hosts and _name(headers.get("host", "")) not in self._hosts:
                 await refuse(421, "this server does not answer for that host: see config.serve.hosts")
-                return
-            if self._keys and path not in self._free and not self._keys.admits(scope["headers"]):
+            elif self._keys and path not in self._free and not self._keys.admits(headers):
                 why = "a key is needed that the server knows: send the header 'Authorization: Bearer KEY'"
-                await refuse(401, why, "invalid_api_key", [(b"www-authenticate", b"Bearer")])
-                return
-            if path == mcp_server.PATH and not self._may_ask(_header(scope, b"origin")):
+                await refuse(401, why, "invalid_api_key", **{"www-authenticate": "Bearer"})
+            elif path == mcp_server.PATH and not self._may_ask(headers.get("origin", "")):
                 await refuse(403, "pages of that site may not ask for tools here: see config.serve.origins")
-                return
-            async with asyncio.timeout(seconds):
-                await self._app(scope, receive, send_guarded)
+            else:
+                async with asyncio.timeout(seconds):
+                    await self._app(scope, receive, send_guarded)
         except TimeoutError:
             if not status:
-                why = f"no answer within {seconds:g} seconds: try again later"
-                await refuse(503, why, headers=[(b"retry-after", b"1")])
+                await refuse(503, f"no answer within {seconds:g} seconds: try again later", **{"retry-after": "1"})
         finally:
-            self.engine.measures.answered(
-                path if path in self._seconds else "other", status, time.perf_counter() - began
-            )
+            named = path if path in self._seconds else "other"
+            self._engine.measures.answered(named, status, time.perf_counter() - began)
 
     def _may_ask(self, origin: str) -> bool:
         """Whether tools may be asked for by who sends a page's origin, as the Model Context Protocol has it."""
-        if not origin or origin in self._origins or "*" in self._origins:
-            return True
-        return _name(origin.partition("//")[2]) in self._hosts
+        is_named = origin.lower() in self._origins or "*" in self._origins
+        return not origin or is_named or _name(origin.partition("//")[2]) in self._hosts
 
 
 def local_names(host: str) -> tuple[str, ...]:
@@ -170,15 +160,9 @@ def local_names(host: str) -> tuple[str, ...]:
     return ("localhost", "127.0.0.1", "::1", host) if is_local else ()
 
 
-def _host(scope: Any) -> str:
-    """The host of a request without its port."""
-    return _name(_header(scope, b"host"))
-
-
-def _header(scope: Any, name: bytes) -> str:
-    return next((value for each, value in scope["headers"] if each == name), b"").decode("latin-1").lower()
-
-
-def _name(value: str) -> str:
-    """A name without its port."""
-    return value.partition("]")[0].lstrip("[") if value.startswith("[") else value.partition(":")[0]
+def _name(host: str) -> str:
+    """A host without its port, in lower case; '' for what is none."""
+    try:
+        return urllib.parse.urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

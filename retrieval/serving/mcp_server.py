@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from retrieval.errors import UserError
 from retrieval.serving.engine import Engine
-from retrieval.serving.requests import Field, Given, Operation
+from retrieval.serving.requests import Field, Operation, Values
 from retrieval.serving.responses import BusyError
 from retrieval.serving.service import systems_of
 
@@ -83,10 +83,10 @@ def make_server(engine: Engine) -> "MCPServer":
     @server.tool(description=f"The passages that best answer a query or a question, best first. {_DATA}")
     async def search(query: Annotated[str, text], k: Annotated[int, count] = min(10, limits.k)) -> _Results:
         try:
-            found = json.loads(await engine.best_hits(query, k))
+            answer = json.loads(await engine.best_hits(query, k))
         except (UserError, BusyError) as error:
             raise ToolError(str(error)) from error
-        (hits,) = found["systems"].values()
+        (hits,) = answer["systems"].values()
         return _Results([_Found(hit["id"], hit["title"], hit["text"], hit["score"]) for hit in hits])
 
     @server.tool(description=f"The passage that has an id, as search gives it. {_DATA}")
@@ -119,7 +119,7 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     return (operation,) if is_installed() else ()
 
 
-async def _unasked(engine: Engine, given: Given) -> Response:
+async def _unasked(engine: Engine, values: Values) -> Response:
     raise NotImplementedError
 
 

@@ -106,11 +106,11 @@ def description(operations: Sequence[Operation]) -> dict[str, Any]:
 def routes(operations: Sequence[Operation]) -> dict[str, Any]:
     """The operations in short."""
     names = ("method", "path", "what")
-    told = [
+    listed = [
         {name: getattr(each, name) for name in names} | {"fields": {field.name: field.what for field in each.fields}}
         for each in operations
     ]
-    return {"routes": told}
+    return {"routes": listed}
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 
-Given = dict[str, Any]
+Values = dict[str, Any]
 """The values of a request's fields."""
 
 _JSON = "application/json"
@@ -83,15 +83,15 @@ class Operation(NamedTuple):
     method: str
     path: str
     what: str
-    answer: Callable[[Any, Given], Awaitable[Response]]
+    answer: Callable[[Any, Values], Awaitable[Response]]
     gives: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()
     lacks: str = ""
     is_foreign: bool = False
-    example: Given | None = None
+    example: Values | None = None
 
-    async def read(self, request: Request, limits: Limits) -> Given:
+    async def read(self, request: Request, limits: Limits) -> Values:
         """The values of a request's fields: for POST of its body, a JSON object, otherwise of its address.
 
         Raises:
@@ -105,21 +105,21 @@ class Operation(NamedTuple):
         if is_post and not self.is_foreign and (name := next(iter(request.query_params), None)) is not None:
             raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
         longest = limits.inputs_body if self.is_foreign else limits.body
-        given: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
+        values: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
         if self.is_foreign:  # some clients let people choose the address alone
-            given = {name: value for name, value in {**request.query_params, **given}.items() if name in fields}
-            given = {name: value for name, value in given.items() if value is not None}
-        for name in given:
+            values = {name: value for name, value in {**request.query_params, **values}.items() if name in fields}
+            values = {name: value for name, value in values.items() if value is not None}
+        for name in values:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)
         if not is_post:
-            given = {name: _typed(fields[name].schema, value) for name, value in given.items()}
-        chosen = [name for name in self.one_of if name in given]
+            values = {name: _typed(fields[name].schema, value) for name, value in values.items()}
+        chosen = [name for name in self.one_of if name in values]
         if len(chosen) > 1:
             raise UserError(f"'{chosen[0]}' and '{chosen[1]}' are both there: leave one out")
         needed = {name for name, field in fields.items() if field.is_needed} | set(() if chosen else self.one_of[:1])
         return {
-            name: _checked(field, given.get(name)) if name in given or name in needed else field.default
+            name: _checked(field, values.get(name)) if name in values or name in needed else field.default
             for name, field in fields.items()
         }
 

@@ -105,8 +105,8 @@ def searched(service: Service, queries: Sequence[Query]) -> list[bytes]:
     for systems, prompt in dict.fromkeys((query.systems, query.prompt) for query in queries):
         places = [place for place, query in enumerate(queries) if (query.systems, query.prompt) == (systems, prompt)]
         deepest = max(queries[place].k for place in places)
-        found = service.search([queries[place].text for place in places], deepest, systems, prompt)
-        lists |= dict(zip(places, found))
+        hits = service.search([queries[place].text for place in places], deepest, systems, prompt)
+        lists |= dict(zip(places, hits))
     return [_answer(service, query, lists[place]) for place, query in enumerate(queries)]
 
 
