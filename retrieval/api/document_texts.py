@@ -67,14 +67,14 @@ def check_ids(candidates: Sequence[Candidate]) -> None:
     Raises:
       UserError: two have one id.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for place, candidate in enumerate(candidates):
-        if candidate.id in seen:
+        if candidate.id in ids:
             raise UserError(
                 f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct, and where there is "
                 "none the place is one"
             )
-        seen.add(candidate.id)
+        ids.add(candidate.id)
 
 
 def checked_text(text: object, what: str) -> str:
@@ -136,7 +136,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, options)
     pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)
-    seen, left_out, examples = set(), Counter(), {}
+    ids, left_out, examples = set(), Counter(), {}
     for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
@@ -146,18 +146,18 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
             continue
         item = articles.from_json(value, str(path))
         if isinstance(item, Article):
-            if item.id in seen:
+            if item.id in ids:
                 raise UserError(f"{path}: two documents have the id '{item.id}'; give them ids of their own")
-            seen.add(item.id)
+            ids.add(item.id)
             own = cut.passages(item)
             left_out["documents without a passage (too short)"] += not own
             for each in own:
                 url = addresses.of_document(fields.get("base_url", ""), each.url, item.id, each.title)
                 yield dataclasses.replace(each, url=url)
     kinds = [(what, count) for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
-    told = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
-    if told:
-        _log.warning("%s: %s", path, "; ".join(told))
+    counts = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
+    if counts:
+        _log.warning("%s: %s", path, "; ".join(counts))
 
 
 def own_passages(run: Run, collection: Collection) -> RowTexts:

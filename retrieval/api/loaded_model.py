@@ -25,9 +25,7 @@ from retrieval.api.document_texts import (
     own_passages,
     read_passages,
 )
-from retrieval.api.text_rows import Card, TextRows
-from retrieval.api.tower_encoder import TowerEncoder
-from retrieval.api.vector_encoder import VectorEncoder
+from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
 from retrieval.config.fields import check_value
 from retrieval.config.tree import declared
 from retrieval.data.sets.beir import Candidate

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from retrieval.api.loaded_model import Model
-from retrieval.api.tower_encoder import TowerEncoder
-from retrieval.api.vector_encoder import VectorEncoder
+from retrieval.api.text_encoders import TowerEncoder, VectorEncoder
 from retrieval.config import experiment
 from retrieval.errors import UserError, hub_hint
 from retrieval.models.encoder_folder import is_encoder
@@ -86,8 +85,8 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     config = towers.truncated(initial_parameters.of_towers(run), truncate_dim, "truncate_dim")
     vocabulary = run.load_vocabulary()
     params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
-    given = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
-    return Model(TowerEncoder(given), run.place, run)
+    exported = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
+    return Model(TowerEncoder(exported), run.place, run)
 
 
 def _check_nothing_chosen(kind: str, chosen: Chosen) -> None:

@@ -170,8 +170,8 @@ class MtebSearch(_OfMteb):
             raise UserError(f"{self._name}: an index cannot rerank documents that a task gives: take MtebEncoder")
         rows = list(queries)
         texts = [f"{row['text']} {row['instruction']}" if row.get("instruction") else row["text"] for row in rows]
-        found = self._index.search_batch(texts, top_k)
-        return {row["id"]: dict(_strictly_falling(hits)) for row, hits in zip(rows, found)}
+        lists = self._index.search_batch(texts, top_k)
+        return {row["id"]: dict(_strictly_falling(hits)) for row, hits in zip(rows, lists)}
 
 
 def prompt_name(prompts: Mapping[str, str], task: str, kind: str, side: str | None) -> str | None:

@@ -91,4 +91,4 @@ class OwnSearch:
 
 def _others(run: Run, words: Mapping[str, Search]) -> dict[str, Search]:
     """Systems of models that make no embeddings."""
-    return dict(found for kind in TRAINED.values() if (found := kind.over_passages(run, words)))
+    return dict(system for kind in TRAINED.values() if (system := kind.over_passages(run, words)))

@@ -3,7 +3,7 @@
 import numpy as np
 from starlette.testclient import TestClient
 
-from retrieval.api.text_rows import Card, TextRows
+from retrieval.api.text_encoders import Card, TextRows
 from retrieval.serving import app
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Limits

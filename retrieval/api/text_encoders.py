@@ -1,13 +1,12 @@
-"""Two towers that encode texts of one's own, and search among them by embeddings."""
+"""Models that encode texts of one's own, and search among them: two towers, or late interaction and sparse vectors."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.api.text_rows import Card, TextRows, with_room
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError
@@ -17,15 +16,42 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh
 from retrieval.recipes.towers import Embedder
+from retrieval.recipes.trained_model import TextEncoder, TrainedKind
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.search import encoding, text_batches, vector_codes
-from retrieval.search.index_kind import DENSE, IndexKind, Options
+from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options
 from retrieval.search.side_by_side import Search
 from retrieval.search.windows import Index
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, Collection, open_collection
 
 _FEW = 32  # queries that are compiled for
+
+
+class TextRows(NamedTuple):
+    """Texts as one of a model's towers takes them.
+
+    Attributes:
+      ids: the token ids of each, special tokens included.
+      tower: embeds such rows; those of one tower may be embedded together.
+    """
+
+    ids: Sequence[Sequence[int]]
+    tower: Callable[[np.ndarray], np.ndarray]
+
+
+class Card(NamedTuple):
+    """Attributes:
+    sizes: the dimensions that embeddings may be cut to, and last those that they have.
+    lengths: tokens of a query and of a document; texts are cut there.
+    default_prompt: the name of the prompt of a text of which nobody says what it is.
+    """
+
+    sizes: tuple[int, ...]
+    lengths: Mapping[str, int]
+    pooling: str
+    dtype: str
+    default_prompt: str
 
 
 class TowerEncoder:
@@ -38,11 +64,11 @@ class TowerEncoder:
 
     without = "run the stages encode and index with config.encode.corpus=True"
 
-    def __init__(self, given: ExportedTowers):
-        self.config, self.vocabulary = given.config, given.vocabulary
+    def __init__(self, encoder: ExportedTowers):
+        self.config, self.vocabulary = encoder.config, encoder.vocabulary
         # Where prompts are not pooled, those of other sizes are other programs with the same parameters.
-        self._params = given.params if any(self.config.model.pool_from) else None
-        self._embedders = {tuple(self.config.model.pool_from): self._embedder(self.config, given.params)}
+        self._params = encoder.params if any(self.config.model.pool_from) else None
+        self._embedders = {tuple(self.config.model.pool_from): self._embedder(self.config, encoder.params)}
         self._devices = local_mesh(self.config).size
 
     @property
@@ -155,3 +181,73 @@ class TowerEncoder:
             return np.zeros((0, self._embed(tower, [[0]]).shape[1]), np.float32)
         longest = longest_text(self.config)
         return encoding.encode_any(tokens, tower, self.config.encode.batch_tokens, longest, self._devices)
+
+
+class VectorEncoder:
+    """As `TowerEncoder`: exact search compares what is encoded; there is no other index.
+
+    Attributes:
+      config: of the model.
+      similarity: of a query and a document.
+    """
+
+    def __init__(self, encoder: TextEncoder, kind: TrainedKind):
+        self.config, self.vocabulary, self._encoder, self._kind = encoder.config, encoder.vocabulary, encoder, kind
+        self.similarity = encoder.similarity
+
+    @property
+    def without(self) -> str:
+        """What the run lacks where none of its passages are encoded, for an error."""
+        return f"run the stage {self._kind.stage} with config.encode.corpus=True"
+
+    def encode_queries(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Any:
+        """What `TextEncoder.encode_queries` gives."""
+        self._check_prompt(prompt_name, prompt)
+        return self._encoder.encode_queries(texts)
+
+    def encode_documents(
+        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None
+    ) -> Any:
+        """What `TextEncoder.encode_documents` gives."""
+        self._check_prompt(prompt_name, prompt)
+        return self._encoder.encode_documents(items)
+
+    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
+        """A search among texts.
+
+        Raises:
+          UserError: the index is of embeddings.
+        """
+        self._check(kind)
+        search = self._encoder.over(self._encoder.encode_documents(texts))
+        return lambda queries, k: search(self._encoder.encode_queries(queries), k)
+
+    def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
+        """A search among the passages of a run; None where they are not encoded."""
+        self._check(kind)
+        opened = self._kind.over_passages(run, {})
+        return opened[1] if opened else None
+
+    def _check(self, kind: IndexKind) -> None:
+        if kind.name != EXACT:
+            raise UserError(
+                f"the index '{kind.name}' is of embeddings, of which a model of the kind '{self._kind.name}' makes "
+                "none: take 'exact', one of words, or 'hybrid'"
+            )
+
+    def _check_prompt(self, *encoder: str | None) -> None:
+        if any(text is not None for text in encoder):
+            raise UserError(
+                f"a model of the kind '{self._kind.name}' has the markers that it was trained with: leave prompt_name "
+                "and prompt out"
+            )
+
+
+def with_room(config: ConfigDict, room: int) -> ConfigDict:
+    """The config with lengths that are so many tokens longer."""
+    if room:
+        config = config.copy_and_resolve_references()
+        config.data.update(
+            query_length=config.data.query_length + room, document_length=config.data.document_length + room
+        )
+    return config
