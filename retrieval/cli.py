@@ -264,10 +264,10 @@ def run(
             devices.restart_with_large_pages()
         return rest
 
-    asked = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
-    if manual and asked:
+    topics = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
+    if manual and topics:
         with terminal.while_read():
-            print(manual(asked[0]), flush=True)
+            print(manual(topics[0]), flush=True)
         return
     terminal.set_up_logging()
     try:

@@ -22,10 +22,10 @@ _COMMAS = re.compile(r",(?![^(]*\))")
 def main(argv: Sequence[str]) -> None:
     """Prints the comparison as Markdown."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    asked = _parser().parse_args(argv[1:])
+    arguments = _parser().parse_args(argv[1:])
     from retrieval.studies import run_comparison
 
-    comparison = run_comparison.compare(asked.runs, [name for name in _COMMAS.split(asked.systems) if name])
+    comparison = run_comparison.compare(arguments.runs, [name for name in _COMMAS.split(arguments.systems) if name])
     print("\n\n".join(run_comparison.tables(comparison)))
 
 

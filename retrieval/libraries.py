@@ -1,4 +1,6 @@
-"""Libraries that take seconds to import, for modules that most commands load and few use.
+"""Packages that not everybody needs, which are extras of `setup.py`, and those that take seconds to import.
+
+The latter stand here for modules that most commands load and few use:
 
     from retrieval.libraries import tf
 
@@ -8,10 +10,18 @@ inherits from one of theirs is in a module that is imported where it is needed.
 """
 
 import importlib
+import importlib.util
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from retrieval import extras
+from retrieval import REPOSITORY
+from retrieval.errors import UserError
+
+# A checkout may be used without being installed. On the package index "retrieval" is another program.
+_WHOSE = "." if (REPOSITORY / "setup.py").exists() else "retrieval-jax"
+
+TRAIN = "train"
+_OF_TRAINING = ("clu", "ir_measures", "matplotlib", "seqio", "tensorflow")
 
 
 class _Late(ModuleType):
@@ -21,8 +31,41 @@ class _Late(ModuleType):
         try:
             module = importlib.import_module(self.__name__)
         except ModuleNotFoundError as error:
-            raise extras.missing("this", str(error.name), extras.TRAIN) from error
+            raise missing("this", str(error.name), TRAIN) from error
         return getattr(module, name)
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install '{_WHOSE}[{extra}]'"
+
+
+def missing(what: str, package: str, extra: str) -> UserError:
+    """The error where a package cannot be imported.
+
+    Args:
+      what: needs the package, such as a field with its value.
+    """
+    return UserError(f"{what} needs the package {package}, which is not installed: {install(extra)}")
+
+
+def check_training(run: Any) -> None:
+    """Checks, before a run begins, that what its stages need is there; any run.
+
+    Raises:
+      UserError: a package that prepares, trains or evaluates is missing.
+    """
+    for package in _OF_TRAINING:
+        if importlib.util.find_spec(package) is None:
+            raise missing("a run that prepares, trains or evaluates", package, TRAIN)
+
+
+def package(what: str, name: str, extra: str) -> Any:
+    """A package that an extra has."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise missing(what, name, extra) from error
 
 
 if TYPE_CHECKING:
@@ -38,5 +81,3 @@ else:
     ir_measures, matplotlib, seqio, tf = map(_Late, ("ir_measures", "matplotlib", "seqio", "tensorflow"))
     clu_writers, figures, tickers = map(_Late, ("clu.metric_writers", "matplotlib.figure", "matplotlib.ticker"))
     special = _Late("scipy.special")
-
-__all__ = ["clu_writers", "figures", "ir_measures", "matplotlib", "seqio", "special", "tf", "tickers"]

@@ -63,8 +63,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment
 
-    given = cli.config()
-    config = _config_of(folder, workdir) if given is None else given
+    config = cli.config() or _config_of(folder, workdir)
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
@@ -76,8 +75,8 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
 
     sources.fill_in(config)
     overrides.settle(config, cli.overridden())
-    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
-    run = Run(config, folder, LOCK, asked, copy)
+    search = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
+    run = Run(config, folder, LOCK, search, copy)
     hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
     experiment.load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
@@ -93,11 +92,11 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError("--stage has no value: name stages, such as --stage=evaluate,report, or leave it out")
     listed: Any = config.get("stages", ())
     names = _STAGE.value or listed
-    given = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
-    if given and "search" not in names:
+    options = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
+    if options and "search" not in names:
         raise UserError(
-            f"--{given[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
-            f"--stage=search, or leave --{given[0]} out"
+            f"--{options[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
+            f"--stage=search, or leave --{options[0]} out"
         )
     return names
 

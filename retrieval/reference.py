@@ -30,8 +30,6 @@ A published model over your own documents, a search among them, and a page with 
   {retrieval} --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
   {retrieval} search --workdir=runs/own --query='how do I reset my password'
   {retrieval} serve --workdir=runs/own
-Where a model stands, on NanoBEIR and on a BEIR folder, beside BM25:
-  {retrieval} benchmark hf:NAME --sets=nanobeir,DATA/nfcorpus --workdir=runs/standing
 Finished runs side by side:
   {retrieval} compare runs/one runs/two
 Hard negatives for your pairs, by any embedder:
@@ -70,8 +68,8 @@ def manual(introduction: str, word: str = "") -> str:
     }
     shown = [] if word else [introduction.strip()]
     for title, entries in sections.items():
-        if found := [f"  {name}\n      {what}" for name, what in entries if word.lower() in f"{name} {what}".lower()]:
-            shown.append("\n".join([f"{title}:", *found]))
+        lines = [f"  {name}\n      {what}" for name, what in entries if word.lower() in f"{name} {what}".lower()]
+        shown += ["\n".join([f"{title}:", *lines])] if lines else []
     return "\n\n".join(shown) or f"nothing about {word!r}"
 
 

@@ -19,7 +19,6 @@ SHARED = tuple(
         "config.fields",
         "config.tree",
         "errors",
-        "extras",
         "files",
         "libraries",
         "parsing",

@@ -151,9 +151,9 @@ def one_of(what: str, names: Collection[str] | str, *others: str) -> Kind:
         by an entry, or by a plugin's.
       others: names that are accepted beside these, such as ''.
     """
-    given = names if not isinstance(names, str) else None
+    at_hand = names if not isinstance(names, str) else None
     named = functools.partial(_imported, names) if isinstance(names, str) else lambda: names
-    return Kind(what, lambda value: value in others or value in named(), named, given is not None)
+    return Kind(what, lambda value: value in others or value in named(), named, at_hand is not None)
 
 
 def checked_by(needed: str, function: str) -> Kind:

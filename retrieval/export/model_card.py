@@ -217,9 +217,11 @@ def note_of_tei(trained: ConfigDict) -> str:
         return f"Not for Text Embeddings Inference, which has no {' and no '.join(reasons)}."
     model = trained.model
     where = "this folder" if model.tied else "the folders `query` and `document`, each by itself"
-    asked = [] if model.normalize and not model.truncate_dim else [f'"normalize": {str(bool(model.normalize)).lower()}']
-    asked += [f'"dimensions": {model.truncate_dim}'] if model.truncate_dim else []
-    request = f" Ask with `{', '.join(asked)}`." if asked else ""
+    options = (
+        [] if model.normalize and not model.truncate_dim else [f'"normalize": {str(bool(model.normalize)).lower()}']
+    )
+    options += [f'"dimensions": {model.truncate_dim}'] if model.truncate_dim else []
+    request = f" Ask with `{', '.join(options)}`." if options else ""
     return (
         f"Text Embeddings Inference serves {where}.{request} It puts a prompt before texts where `prompt_name` says so."
     )

@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import AbstractDevice, AbstractMesh
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.errors import UserError
 from retrieval.export.tower_folders import TrainedTowers
@@ -162,14 +162,14 @@ def _converted(tower: TowerFunction) -> Any:
     """A model of ONNX, whose inputs are int64 as tokenizers give them."""
     onnx, to_onnx = _packages()
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every inner value without a shape
-    given = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), "int32")] * len(INPUTS)
+    shapes = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), "int32")] * len(INPUTS)
     device = AbstractDevice("cpu", None, "cpu")  # the form that a CPU computes fastest
     with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
         # Traced before: jax2onnx puts functions of its own in the place of jax.numpy's, which lack some of the options.
-        program = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(tower.embed)(*given))
+        program = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(tower.embed)(*shapes))
         inner = [f"{name}_int32" for name in INPUTS]
         names = {"model_name": tower.name, "input_names": inner, "output_names": list(OUTPUTS)}
-        model = to_onnx(program, given, opset=_OPSET, **names)
+        model = to_onnx(program, shapes, opset=_OPSET, **names)
     for value, name in zip(model.graph.input, INPUTS, strict=True):
         model.graph.node.insert(0, onnx.helper.make_node("Cast", [name], [value.name], to=onnx.TensorProto.INT32))
         value.name, value.type.tensor_type.elem_type = name, onnx.TensorProto.INT64
@@ -179,7 +179,7 @@ def _converted(tower: TowerFunction) -> Any:
 def _packages() -> tuple[Any, Any]:
     what = "config.export.onnx=True"
     try:
-        return extras.package(what, "onnx", "onnx"), extras.package(what, "jax2onnx", "onnx").to_onnx
+        return libraries.package(what, "onnx", "onnx"), libraries.package(what, "jax2onnx", "onnx").to_onnx
     except UserError as error:
         # Its metadata ask for an older Orbax than ours, and it uses none.
         raise UserError(f"{error} && pip install --no-deps jax2onnx==0.17.1") from error

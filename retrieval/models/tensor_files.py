@@ -11,7 +11,7 @@ import ml_dtypes  # NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.errors import UserError, first_line
 from retrieval.libraries import tf
 
@@ -150,7 +150,9 @@ def _import_torch(path: Path) -> Any:
         # None of this project's packages: few folders still need it.
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(f"{path}: PyTorch's format needs torch: {extras.install('interop')}, or {_CONVERT}") from error
+        raise UserError(
+            f"{path}: PyTorch's format needs torch: {libraries.install('interop')}, or {_CONVERT}"
+        ) from error
     if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")

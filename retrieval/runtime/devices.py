@@ -24,8 +24,8 @@ _ONE = threading.Lock()
 def tell_of_bits(platform: str) -> None:
     """Tells the log where a program does not give the same bits again: on GPUs, unless XLA_FLAGS ask for that."""
     flags = (flag.partition("=") for flag in os.environ.get("XLA_FLAGS", "").split())
-    asked = any(name == _DETERMINISTIC and value.lower() in ("", "true", "1") for name, _, value in flags)
-    if platform in ("gpu", "cuda", "rocm") and not asked:
+    is_set = any(name == _DETERMINISTIC and value.lower() in ("", "true", "1") for name, _, value in flags)
+    if platform in ("gpu", "cuda", "rocm") and not is_set:
         _log.info(
             "on GPUs a run that was stopped and goes on ends nearly the same; with XLA_FLAGS=%s=true it ends equal to "
             "the bit, at about half of the speed",
@@ -93,8 +93,8 @@ def keep_programs() -> None:
     """
     import jax
 
-    asked = _DIRECTORY.upper() in os.environ or getattr(jax.config, _DIRECTORY)
-    if asked or jax.default_backend() == "cpu" or not importlib.util.find_spec("filelock"):
+    is_set = _DIRECTORY.upper() in os.environ or getattr(jax.config, _DIRECTORY)
+    if is_set or jax.default_backend() == "cpu" or not importlib.util.find_spec("filelock"):
         return
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     jax.config.update(_DIRECTORY, os.path.join(cache, "retrieval", "programs"))

@@ -138,7 +138,7 @@ def leave(code: int, why: str = "") -> NoReturn:
     # Those that have done their work end together: the service goes with the first process.
     together = code in (0, EXIT_CODE) and _all_leave()
     if code and not together:
-        _tell(code, why)
+        _announce(code, why)
     elif joined.process == 0:
         time.sleep(_NEWS / 2)
     os._exit(code)
@@ -205,7 +205,7 @@ def _end(code: int, why: str) -> None:
     joined.leaving.set()
     print(terminal.printable(why), file=sys.stderr, flush=True)
     sys.stdout.flush()
-    _tell(code, why)
+    _announce(code, why)
     os._exit(code)
 
 
@@ -215,7 +215,7 @@ def _wait_for_the_end() -> NoReturn:
     os._exit(joined.code if (joined := pod.current()) else 1)
 
 
-def _tell(code: int, why: str) -> None:
+def _announce(code: int, why: str) -> None:
     """Tells the other processes that this one ends, if it still can."""
     joined = pod.joined()
     news = json.dumps([joined.process, code, why])

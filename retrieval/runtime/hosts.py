@@ -188,9 +188,9 @@ def lead(work: Callable[[Give], Any], obey: Callable[[Any], None]) -> Any:
             tell_all(functools.partial(_raise, error))
             raise
         return tell_all(lambda: {"result": result})["result"]
-    while "result" not in (told := tell_all(_nothing)):
-        obey(told["order"])
-    return told["result"]
+    while "result" not in (order := tell_all(_nothing)):
+        obey(order["order"])
+    return order["result"]
 
 
 def is_anywhere(flag: bool) -> bool:

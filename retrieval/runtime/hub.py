@@ -42,7 +42,7 @@ def local(value: str) -> Path:
       UserError: there is no such model or revision, it is not free, or the hub does not answer and the cache lacks it.
     """
     download = snapshot(value, "model")
-    with told(value):
+    with explaining(value):
         folder = Path(download(allow_patterns=_FILES))
         if not any(list(folder.glob(name)) for name in _WEIGHTS):
             folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
@@ -53,7 +53,7 @@ def local(value: str) -> Path:
 @functools.lru_cache
 def data_set(value: str, patterns: tuple[str, ...]) -> Path:
     """The folder in the cache with the files of a data set that fit one of the patterns."""
-    with told(value, "data set"):
+    with explaining(value, "data set"):
         return Path(snapshot(value, "dataset")(allow_patterns=list(patterns)))
 
 
@@ -70,7 +70,7 @@ def check_login(name: str) -> None:
     """Checks that the hub answers, and knows who is to push."""
     import huggingface_hub
 
-    with told(PREFIX + name):
+    with explaining(PREFIX + name):
         huggingface_hub.HfApi(endpoint=endpoint()).whoami()
 
 
@@ -86,7 +86,7 @@ def push(folder: Path, name: str, private: bool) -> str:
     import huggingface_hub
 
     api = huggingface_hub.HfApi(endpoint=endpoint())
-    with told(PREFIX + name):
+    with explaining(PREFIX + name):
         api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
     return commit.commit_url
@@ -98,7 +98,9 @@ def endpoint() -> str | None:
 
 
 @contextmanager
-def told(value: str, what: str = "model", form: str = "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") -> Iterator[None]:
+def explaining(
+    value: str, what: str = "model", form: str = "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION"
+) -> Iterator[None]:
     """Says in a sentence what the hub, or the way to it, said.
 
     Args:

@@ -52,15 +52,15 @@ def local(value: str) -> tuple[Path, ...]:
     name, _, revision = address.partition("@")
     if len(chosen) > 2 or not all((name, *chosen)):
         raise UserError(f"{value}: no name of a data set; write {_FORM}")
-    with hub.told(value, "data set", _FORM):
+    with hub.explaining(value, "data set", _FORM):
         revisions = [revision] if revision else ["", _CONVERTED]
-        found: Files = {}
+        files: Files = {}
         for revision in revisions:
-            if found := _listed(name, revision):
+            if files := _listed(name, revision):
                 break
-        if not found:
+        if not files:
             raise UserError(f"{value}: no {_SUFFIX} file in it; convert it, or download its files and name these")
-        split, paths = _chosen(value, found, chosen)
+        split, paths = _chosen(value, files, chosen)
         download = hub.snapshot(f"{name}@{revision}", "dataset")
         folder = download(allow_patterns=[_CARD, *map(glob.escape, paths)])
     if split.startswith(_PARTIAL):
@@ -99,23 +99,23 @@ def _listed(name: str, revision: str) -> Files:
 
 
 def _by_config(paths: Sequence[str], configs: Iterable[Mapping[str, Any]]) -> Files:
-    found: Files = {}
+    files: Files = {}
     for config in configs:
         for split, patterns in _patterns(config):
             own = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
             if own:
-                found.setdefault(str(config.get("config_name", _DEFAULT)), {})[split] = own
-    if not found:
+                files.setdefault(str(config.get("config_name", _DEFAULT)), {})[split] = own
+    if not files:
         for path in paths:
             config, split = _of_path(PurePosixPath(path))
-            found.setdefault(config, {}).setdefault(split, []).append(path)
-    return found
+            files.setdefault(config, {}).setdefault(split, []).append(path)
+    return files
 
 
 def _patterns(config: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
     """The splits of a config in a card, and the patterns of their files."""
-    given = config.get("data_files") or ()
-    for part in given if isinstance(given, list) else [given]:
+    named = config.get("data_files") or ()
+    for part in named if isinstance(named, list) else [named]:
         split, named = (part.get("split", _TRAIN), part.get("path")) if isinstance(part, dict) else (_TRAIN, part)
         yield str(split), [str(pattern) for pattern in (named if isinstance(named, list) else [named])]
 
@@ -130,10 +130,10 @@ def _of_path(path: PurePosixPath) -> tuple[str, str]:
     return "/".join(folders) or _DEFAULT, split
 
 
-def _chosen(value: str, found: Files, chosen: Sequence[str]) -> tuple[str, list[str]]:
+def _chosen(value: str, files: Files, chosen: Sequence[str]) -> tuple[str, list[str]]:
     """The split that a name means, and its files."""
-    config = _config(value, found, chosen)
-    splits = found[config]
+    config = _config(value, files, chosen)
+    splits = files[config]
     named = chosen[-1] if chosen and (len(chosen) == 2 or chosen[0] != config) else ""
     split = next((one for one in (named or _TRAIN, f"{_PARTIAL}{named or _TRAIN}") if one in splits), "")
     if not (split or named) and len(splits) == 1:
@@ -144,12 +144,12 @@ def _chosen(value: str, found: Files, chosen: Sequence[str]) -> tuple[str, list[
     return split, splits[split]
 
 
-def _config(value: str, found: Files, chosen: Sequence[str]) -> str:
+def _config(value: str, files: Files, chosen: Sequence[str]) -> str:
     """The config that a name means: the first part behind it, if that is one, or the only one."""
-    if chosen and chosen[0] in found:
+    if chosen and chosen[0] in files:
         return chosen[0]
-    only = next(iter(found)) if len(found) == 1 else _DEFAULT
-    if len(chosen) < 2 and only in found and (not chosen or chosen[0] in found[only]):
+    only = next(iter(files)) if len(files) == 1 else _DEFAULT
+    if len(chosen) < 2 and only in files and (not chosen or chosen[0] in files[only]):
         return only
     why = f"no config '{chosen[0]}'" if chosen else "several configs"
-    raise UserError(f"{value}: {why}; name one, {PREFIX}OWNER/NAME:CONFIG, of {listed(sorted(found))}")
+    raise UserError(f"{value}: {why}; name one, {PREFIX}OWNER/NAME:CONFIG, of {listed(sorted(files))}")

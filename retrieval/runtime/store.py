@@ -74,8 +74,8 @@ class Store:
     def sums(self, below: str = "") -> dict[str, str]:
         """Size and checksum of all objects, or of those below a name, as the store has computed it; by name."""
         with self._telling("listed", below):
-            found = self._system.find(f"{self._root}/{below}".rstrip("/"), detail=True)
-        sums = {name.removeprefix(f"{self._root}/"): _sum(info) for name, info in found.items()}
+            listed = self._system.find(f"{self._root}/{below}".rstrip("/"), detail=True)
+        sums = {name.removeprefix(f"{self._root}/"): _sum(info) for name, info in listed.items()}
         if leaving := [name for name in sums if ".." in PurePosixPath(name).parts]:
             raise UserError(f"{self.url}/{leaving[0]}: its name leads out of a folder; delete this object")
         return sums

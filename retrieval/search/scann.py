@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import extras
+from retrieval import libraries
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
@@ -178,7 +178,7 @@ def available() -> bool:
     try:
         _import_scann()
     except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
-        _log.warning("ScaNN cannot be used here (%s): %s", error, extras.install(extras.TRAIN))
+        _log.warning("ScaNN cannot be used here (%s): %s", error, libraries.install(libraries.TRAIN))
         return False
     return True
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
@@ -310,7 +310,7 @@ STAGES.register(
     Stage(
         evaluate,
         check_config=(check,),
-        check=(extras.check_training, lambda run: ranked_lists.check_beginnings(run.config.runs.files)),
+        check=(libraries.check_training, lambda run: ranked_lists.check_beginnings(run.config.runs.files)),
         fields=("evaluate", "runs", "fuse"),
         reads=lambda config: (
             Read("sets", required=True, same=True),

@@ -33,14 +33,14 @@ def export(run: Run) -> dict[str, Any]:
     """
     trainer, fields = run.holder("train"), run.config.export
     config, step = trainer.config, record_of(run, "train")["details"]["step"]
-    vocabulary, found = run.load_vocabulary(), {}
+    vocabulary, prompts = run.load_vocabulary(), {}
     # On every host, as checkpoints are read.
     if publisher := recipe_of(config).published_by:
         write_model = TRAINED[publisher].open(run, "", "config.base").write
         kind = {"classes": config.model.classes} if recipe_of(config).reranks else {}
     else:
         trained = TrainedTowers.of(run)
-        config, found = trained.config, trained.prompts
+        config, prompts = trained.config, trained.prompts
         write_model = functools.partial(
             _write_towers,
             trained,
@@ -60,7 +60,7 @@ def export(run: Run) -> dict[str, Any]:
         card = model_card.model_card(
             config,
             vocabulary,
-            found,
+            prompts,
             title=run.folder.resolve().name,
             license=fields.license,
             trained_on=dict(trained_on),

@@ -53,12 +53,12 @@ def hand_over(run: Run) -> dict[str, Any]:
     for target in targets:
         target.check(documents)
     queries = _queries(run, collection, fields.dtype)
-    check = list(check_lines(*_asked(run, collection, _CHECKED), documents))
+    check = list(check_lines(*_check_queries(run, collection, _CHECKED), documents))
     metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
     for target in targets:
-        counts[target.name] = found = folder.write(out, target, documents, queries, check, run.folder)
-        what = ", ".join(f"{count:,} {name}" for name, count in found.items())
+        counts[target.name] = size = folder.write(out, target, documents, queries, check, run.folder)
+        what = ", ".join(f"{count:,} {name}" for name, count in size.items())
         _log.info("handover: %s, for %s, in %s/%s: %s", collection.name, target.title, out, target.name, what)
     return {"collection": collection.name} | counts
 
@@ -148,7 +148,7 @@ def _queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
     return _vectors(run, "query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()), dtype, prompt)
 
 
-def _asked(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
+def _check_queries(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
     """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E].
 
     Raises:

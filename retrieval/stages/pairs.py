@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, sources, teacher_scores
@@ -200,7 +200,7 @@ STAGES.register(
         write_pairs,
         check_config=(check_lone,),
         check=(
-            extras.check_training,
+            libraries.check_training,
             check_inputs,
             Run.check_vocabulary,
             guide.check,

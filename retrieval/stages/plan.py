@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
@@ -143,7 +143,7 @@ def devices_of(topology: str) -> Sequence[sharding.Device]:
     if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
         raise UserError(
             f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
-            f"{extras.install('plan')} (or pip install libtpu==0.0.52)"
+            f"{libraries.install('plan')} (or pip install libtpu==0.0.52)"
         )
     for variable, value in _NO_TPU_HERE.items():
         os.environ.setdefault(variable, value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import extras
+from retrieval import libraries
 from retrieval.config.fields import (
     of_fields,
     values_of,
@@ -99,7 +99,7 @@ def _check_settings(corpus: str, prepare: ConfigDict) -> None:
                 f"{prepare.longest_passage}: lower the first or raise the second"
             )
     if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
-        raise extras.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
+        raise libraries.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
     for option in prepare.beam_options:
         if not option.startswith("--"):
             raise UserError(
@@ -124,7 +124,7 @@ STAGES.register(
     Stage(
         prepare_corpus,
         check_config=(check_settings,),
-        check=(extras.check_training, check_inputs),
+        check=(libraries.check_training, check_inputs),
         fields=(
             "corpus",
             "vocab",

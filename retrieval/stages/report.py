@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.config import fields, tree
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
@@ -190,7 +190,7 @@ STAGES.register(
     "report",
     Stage(
         write_report,
-        check=(extras.check_training,),
+        check=(libraries.check_training,),
         reads=(
             Read("evaluate", required=True),
             Read("rerank", optional=True),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import of_fields
@@ -43,7 +43,7 @@ def check_packages(config: ConfigDict) -> None:
         import starlette  # noqa: F401 (a run without a server does without it)
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise extras.missing("--stage=serve", str(error.name), "serve") from error
+        raise libraries.missing("--stage=serve", str(error.name), "serve") from error
 
 
 def check_hits(k: int, depth: int) -> None:
@@ -185,9 +185,9 @@ def check_mcp(config: ConfigDict) -> None:
     try:
         from retrieval.serving import mcp_server
     except ImportError as error:
-        raise extras.missing("--stage=mcp", str(error.name), "mcp") from error
+        raise libraries.missing("--stage=mcp", str(error.name), "mcp") from error
     if not mcp_server.is_installed():
-        raise extras.missing("--stage=mcp", f"mcp {mcp_server.VERSION}", "mcp")
+        raise libraries.missing("--stage=mcp", f"mcp {mcp_server.VERSION}", "mcp")
 
 
 def mcp(run: Run) -> None:

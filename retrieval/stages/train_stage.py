@@ -4,7 +4,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -158,7 +158,7 @@ STAGES.register(
             check_validation,
         ),
         check=(
-            extras.check_training,
+            libraries.check_training,
             Run.check_vocabulary,
             check_data,
             check_model,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.errors import UserError, first_line, unknown_name
 
 _PREFIX = "tfds:"
@@ -45,7 +45,7 @@ def check_source(source: str, name: str) -> None:
     _parse(source, name)
     for package in ("tensorflow_datasets", "importlib_resources"):
         if not importlib.util.find_spec(package):
-            raise extras.missing(source, package, "tfds")
+            raise libraries.missing(source, package, "tfds")
 
 
 def examples(source: str, name: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import extras
+from retrieval import libraries
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
@@ -118,4 +118,4 @@ def _named(source: str) -> Iterator[None]:
 
 
 def _package() -> Any:
-    return extras.package("config.sets.ir", "ir_datasets", "ir")
+    return libraries.package("config.sets.ir", "ir_datasets", "ir")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import extras
+from retrieval import libraries
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker
@@ -104,7 +104,7 @@ def _spacy_model() -> Any:
     try:
         return importlib.import_module("spacy").load(_SPACY, exclude=["lemmatizer", "attribute_ruler"])
     except ImportError as error:
-        raise extras.missing("config.generate.answers=spacy", "spacy", "spacy") from error
+        raise libraries.missing("config.generate.answers=spacy", "spacy", "spacy") from error
     except OSError as error:
         raise UserError(
             f"config.generate.answers=spacy: its model {_SPACY} is not installed ({first_line(error)}): "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
+from retrieval import files, libraries
 from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line, hub_hint, unknown_name
@@ -243,7 +243,7 @@ def check_published(folder: Path) -> int:
         )
     for name in _PACKAGES:
         if not importlib.util.find_spec(name):  # to import them takes seconds
-            raise extras.missing("config.generate.model", name, "generate")
+            raise libraries.missing("config.generate.model", name, "generate")
     positions = config.get("max_position_embeddings")
     return positions if isinstance(positions, int) else sys.maxsize
 
