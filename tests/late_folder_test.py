@@ -86,6 +86,18 @@ def test_settings_of_others_are_kept(folder):
     assert model.queries(["red fox"]).counts.sum() == 5
 
 
+def test_an_unknown_word_of_a_skip_list_is_the_unknown_token(folder, caplog):
+    """As PyLate looks it up."""
+    caplog.set_level("INFO")
+    assert LateFolder.open(settings(folder, skiplist_words=["the", "zz", "yy"])).fields["model.late.skip"] == (
+        "the",
+        "[UNK]",
+    )
+    assert "2 words of its skip list are no tokens: [UNK] is skipped" in caplog.text
+    (document,) = read(make_config("colbert"), folder).documents([Candidate("", "", "the fox \u2603")])
+    assert len(document) == 4  # [CLS], [unused1], fox and [SEP]
+
+
 def test_a_folder_of_stanford_is_the_same_model(folder, tmp_path):
     (place := tmp_path / "stanford").mkdir()
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):

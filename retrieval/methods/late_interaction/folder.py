@@ -14,6 +14,7 @@ Stanford's (`HF_ColBERT`) are read, not written: one `model.safetensors` with th
 `artifact.metadata` beside it.
 """
 
+import logging
 import re
 import string
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers import prefixes, tokenizer_files, vocabularies
+from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.model import LateInteraction
@@ -35,6 +36,8 @@ from retrieval.models.module_folder import SETTINGS
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES
+
+_log = logging.getLogger(__name__)
 
 NATIVE = "MultiVectorEncoder"
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
@@ -115,7 +118,6 @@ class LateFolder(NamedTuple):
             projections, settings = _pylate(path)
         else:
             projections, settings = (path,), _stanford(path)
-        skip = tuple(settings["skiplist_words"])
         expands, attends = settings["do_query_expansion"], settings["attend_to_expansion_tokens"]
         size = encoder.sizes["hidden_size"]
         for place in projections:
@@ -123,7 +125,7 @@ class LateFolder(NamedTuple):
         model = module_fields.encoder_fields(encoder) | {
             "embed_dim": size,
             "late.expansion": (SEEN if attends else UNSEEN) if expands else NONE,
-            "late.skip": (PUNCTUATION,) if set(skip) == set(string.punctuation) else skip,
+            "late.skip": _skipped(path, settings["skiplist_words"], vocabulary),
             "late.mean": settings.get("mean", False),
         }
         data: dict[str, Any] = {"titles": prefixes.JOINED}
@@ -278,6 +280,17 @@ def _checked(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def _skipped(path: Path, skip: list[str], vocabulary: Vocabulary) -> tuple[str, ...]:
+    """The tokens of a skip list; as in PyLate, a word that is none of the vocabulary stands for the unknown token."""
+    tokens = set(vocabulary.tokens)
+    known = [word for word in skip if word in tokens]
+    unknown = [vocabulary.tokens[vocabulary.unk_id]] if len(known) < len(skip) and vocabulary.unk_id >= 0 else []
+    if unknown:
+        _log.info("%s: %d words of its skip list are no tokens: %s is skipped", path, len(skip) - len(known), *unknown)
+    is_punctuation = known and set(known) == tokens & set(string.punctuation)
+    return (*((PUNCTUATION,) if is_punctuation else known), *unknown)
+
+
 def _check_prefix(path: Path, prefix: str, vocabulary: Vocabulary) -> None:
     """Checks that a prefix is one token behind the first one: so PyLate has it."""
     if not _is_one_token(prefix, vocabulary):
@@ -343,10 +356,10 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
         {"model_type": _MODEL, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": _SCORE}
         | settings
         | {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
-        | {"skiplist_words": words(late.skip)},
+        | {"skiplist_words": [word for word in words(late.skip) if word in set(vocabulary.tokens)]},
     )
     types = sizes.type_vocab_size if sizes.architecture.token_types else 0
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=longest, types=types)
+    vocabulary.export(folder, length=longest, types=types)
     _add_tokens(folder / "tokenizer.json", {data.query_prefix, data.document_prefix} - {""})
 
 
