@@ -62,7 +62,7 @@ def computed(form, mask, rate, dtype=jnp.float32):
     """The same by a form of attention, in float32."""
 
     def loss(given):
-        seen = form(*(x.astype(dtype) for x in given), mask, rate, jax.random.key(3)).astype(jnp.float32)
+        seen = form(tuple(x.astype(dtype) for x in given), mask, rate, jax.random.key(3)).astype(jnp.float32)
         return (seen * READOUT).sum(), seen
 
     (_, seen), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(arguments(mask))
@@ -96,7 +96,7 @@ def test_the_forms_are_the_same_on_any_mesh():
 
         def loss(given):
             forms = (attention.stored, EXACT["cpu"], ROUNDED)
-            return sum(jnp.sin(form(*given, mask, 0.25, jax.random.key(0))).mean() for form in forms)
+            return sum(jnp.sin(form(given, mask, 0.25, jax.random.key(0))).mean() for form in forms)
 
         return jax.grad(loss)(tuple(given))
 
@@ -107,7 +107,7 @@ def test_backward_reads_scores_in_the_type_of_activations():
     """In bfloat16 it would otherwise read and exponentiate them in float32."""
     given = tuple(jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY, VALUE))
     mask = same(packed())
-    _, pullback = jax.vjp(lambda q, k, v: attention.attend(q, k, v, mask, 0.25, jax.random.key(0)), *given)
+    _, pullback = jax.vjp(lambda q, k, v: attention.attend((q, k, v), mask, 0.25, jax.random.key(0)), *given)
     large = {leaf.dtype for leaf in jax.tree.leaves(pullback) if leaf.shape == (R, N, L, L) and leaf.dtype != bool}
     assert large == {jnp.dtype(jnp.bfloat16)}
 
@@ -116,7 +116,7 @@ def test_all_six_products_are_ones_that_xla_has_in_bfloat16(monkeypatch):
     """One axis for rows and heads, and a sum over the last axis of the first factor."""
     monkeypatch.setattr(products, "_has_amx", lambda: True)
     mask = same(packed())
-    program = jax.make_jaxpr(jax.grad(lambda given: ROUNDED(*given, mask, 0.25, jax.random.key(0)).sum()))(
+    program = jax.make_jaxpr(jax.grad(lambda given: ROUNDED(given, mask, 0.25, jax.random.key(0)).sum()))(
         (QUERY, KEY, VALUE)
     )
     found = list(products_of(program))

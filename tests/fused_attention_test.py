@@ -60,9 +60,9 @@ def test_kernels_give_what_plain_attention_gives(kernel, L):
     """Of packed texts, padding and empty rows; rows of 150 are filled up to 256."""
     segments = packed(L)
     mask, shape = (segments[:, :, None] == segments[:, None])[:, None], (3, 2, 64, L)
-    expected = value_and_gradients(lambda q, k, v: attention.plain(q, k, v, mask, 0.0, None), shape)
+    expected = value_and_gradients(lambda q, k, v: attention.plain((q, k, v), mask, 0.0, None), shape)
     sees = fused_attention.Segments(jnp.asarray(segments), kernel)
-    found = value_and_gradients(lambda q, k, v: fused_attention.attend(q, k, v, sees), shape)
+    found = value_and_gradients(lambda q, k, v: fused_attention.attend((q, k, v), sees), shape)
     for wanted, one in zip(expected, found, strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-4)
 
@@ -89,12 +89,12 @@ def test_kernels_see_what_a_mask_lets_tokens_see(kernel, N, K, D, L, causal, rea
         mask &= abs(place - place[:, None]) <= reach
 
     def plain(q, k, v):
-        return attention.plain(q, *(jnp.repeat(x, N // K, axis=1) for x in (k, v)), mask[:, None], 0.0, None)
+        return attention.plain((q, *(jnp.repeat(x, N // K, axis=1) for x in (k, v))), mask[:, None], 0.0, None)
 
     sees = fused_attention.Segments(jnp.asarray(segments), kernel, causal, reach)
     for dtype, atol in (jnp.float32, 1e-4), (jnp.bfloat16, 2e-2):
         expected = value_and_gradients(plain, (3, N, D, L), shared=N // K)
-        found = value_and_gradients(lambda *given: fused_attention.attend(*given, sees), (3, N, D, L), dtype, N // K)
+        found = value_and_gradients(lambda *given: fused_attention.attend(given, sees), (3, N, D, L), dtype, N // K)
         for wanted, one in zip(expected, found, strict=True):
             np.testing.assert_allclose(one / abs(wanted).max(), wanted / abs(wanted).max(), rtol=0, atol=atol)
 
@@ -105,7 +105,7 @@ def test_devices_attend_to_their_own_rows():
 
     def gradients(_, batch):
         sees = fused_attention.Segments(batch[3], WITHOUT_CUDNN)
-        return jax.grad(lambda q, k, v: jnp.sin(fused_attention.attend(q, k, v, sees)).mean(), (0, 1, 2))(*batch[:3])
+        return jax.grad(lambda q, k, v: jnp.sin(fused_attention.attend((q, k, v), sees)).mean(), (0, 1, 2))(*batch[:3])
 
     assert_same_on_any_mesh(gradients, {}, (*RANDOM.normal(size=(3, *shape)).astype(np.float32), segments))
 
@@ -133,7 +133,7 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
 
     monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
     found = hidden_states(auto)
-    assert calls[0][0].shape == (3, 2, 64, 128)
+    assert calls[0][0][0].shape == (3, 2, 64, 128)
     calls.clear()
     assert np.abs(found - plain).max() < 0.2 and np.abs(found - plain).mean() < 0.01
     for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 32}, {"attention": "plain"}):
@@ -154,7 +154,7 @@ def test_a_family_has_the_same_hidden_states_by_a_kernel(monkeypatch, family):
     plain, seen = hidden_states(config), []
 
     def kernel(*given, causal, reach):
-        seen.append((given[1].shape[1], causal, reach))
+        seen.append((given[0][1].shape[1], causal, reach))
         return WITHOUT_CUDNN(*given, causal=causal, reach=reach)
 
     monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
@@ -212,7 +212,7 @@ def test_the_work_of_a_kernel_is_that_of_its_products_on_a_device():
     segments = jax.ShapeDtypeStruct((8, L), jnp.int32, sharding=rows)
 
     def attend(query, key, value, segments):
-        return fused_attention.attend(query, key, value, fused_attention.Segments(segments, fused_attention.splash))
+        return fused_attention.attend((query, key, value), fused_attention.Segments(segments, fused_attention.splash))
 
     with jax.set_mesh(mesh):
         counted = work.flops(jax.jit(attend).trace(head, head, head, segments).jaxpr)

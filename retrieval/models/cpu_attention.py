@@ -13,71 +13,43 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.models.attention import Heads, made_once, powers
 from retrieval.models.dropout import left, row_keys
 from retrieval.models.products import rounded
 from retrieval.runtime.arrays import reshape_rows
 
 
-def attend(
-    query_RNDL: jax.Array,
-    key_RNDM: jax.Array,
-    value_RNDM: jax.Array,
-    mask_R1LM: jax.Array,
-    rate: float,
-    dropout_key: jax.Array | None,
-    factor: str,
-) -> jax.Array:
+def attend(heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Array | None, factor: str) -> jax.Array:
     """What each token sees, float32 [R, N, D, L]: as `attention.attend`.
 
     Args:
       factor: the type that the factors of products are rounded to.
     """
-    rows_R = None if dropout_key is None or rate == 0 else row_keys(query_RNDL, dropout_key)
+    rows_R = None if dropout_key is None or rate == 0 else row_keys(heads[0], dropout_key)
     kept = 1.0 if rows_R is None else 1 - rate
-    query_RNLD, key_RNMD, value_RNMD = (jnp.swapaxes(x, 2, 3) for x in (query_RNDL, key_RNDM, value_RNDM))
-    query_RNLD = query_RNLD / query_RNLD.shape[3] ** 0.5
-    given = query_RNLD, key_RNMD, value_RNMD, mask_R1LM, rows_R, kept
+    query_RNLD, key_RNMD, value_RNMD = (jnp.swapaxes(x, 2, 3) for x in heads)
+    given = (query_RNLD / query_RNLD.shape[3] ** 0.5, key_RNMD, value_RNMD), mask_R1LM, rows_R, kept
     seen_RNLD: Any = _exact(*given) if factor == "float32" else _rounded(*given, factor)
     return seen_RNLD.swapaxes(2, 3)
 
 
-def _exact(
-    query_RNLD: jax.Array,
-    key_RNMD: jax.Array,
-    value_RNMD: jax.Array,
-    mask_R1LM: jax.Array,
-    rows_R: jax.Array | None,
-    kept: float,
-) -> jax.Array:
-    power_RNLM = _powers(jnp.einsum("rnld,rnmd->rnlm", query_RNLD, key_RNMD), mask_R1LM)
+def _exact(heads: Heads, mask_R1LM: jax.Array, rows_R: jax.Array | None, kept: float) -> jax.Array:
+    query_RNLD, key_RNMD, value_RNMD = heads
+    power_RNLM = powers(jnp.einsum("rnld,rnmd->rnlm", query_RNLD, key_RNMD), mask_R1LM)
     sum_RNLD = jnp.einsum("rnlm,rnmd->rnld", left(power_RNLM, rows_R, 1 - kept), value_RNMD)
     return sum_RNLD / (power_RNLM.sum(axis=-1, keepdims=True) * kept)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _rounded(
-    query_RNLD: jax.Array,
-    key_RNMD: jax.Array,
-    value_RNMD: jax.Array,
-    mask_R1LM: jax.Array,
-    rows_R: jax.Array | None,
-    kept: float,
-    factor: str,
-) -> jax.Array:
-    return _forward(query_RNLD, key_RNMD, value_RNMD, mask_R1LM, rows_R, kept, factor)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _rounded(heads: Heads, mask_R1LM: jax.Array, rows_R: jax.Array | None, kept: float, factor: str) -> jax.Array:
+    return _forward(heads, mask_R1LM, rows_R, kept, factor)[0]
 
 
 def _forward(
-    query_RNLD: jax.Array,
-    key_RNMD: jax.Array,
-    value_RNMD: jax.Array,
-    mask_R1LM: jax.Array,
-    rows_R: jax.Array | None,
-    kept: float,
-    factor: str,
+    heads: Heads, mask_R1LM: jax.Array, rows_R: jax.Array | None, kept: float, factor: str
 ) -> tuple[jax.Array, tuple]:
-    query_RNLD, key_RNMD, value_RNMD = _made_once(tuple(rounded(x, factor) for x in (query_RNLD, key_RNMD, value_RNMD)))
-    power_RNLM = _powers(_product("pld,pmd->plm", query_RNLD, key_RNMD), mask_R1LM)
+    query_RNLD, key_RNMD, value_RNMD = made_once(tuple(rounded(x, factor) for x in heads))
+    power_RNLM = powers(_product("pld,pmd->plm", query_RNLD, key_RNMD), mask_R1LM)
     total_RNL1 = power_RNLM.sum(axis=-1, keepdims=True)
     power_RNLM = rounded(power_RNLM, factor)
     # What dropout scales up is not the weights, but what was seen, which is less.
@@ -95,22 +67,12 @@ def _backward(kept: float, factor: str, residuals: tuple, gradient_RNLD: jax.Arr
     of_score_RNLM = rounded(power_RNLM * of_power_RNLM, factor)
     of_query_RNLD = _product("plm,pmd->pld", of_score_RNLM, key_RNMD)
     of_key_RNDM = _product("pdl,plm->pdm", query_RNLD.swapaxes(2, 3), of_score_RNLM)
-    of_key_RNMD, of_value_RNMD = _made_once((of_key_RNDM.swapaxes(2, 3), of_value_RNDM.swapaxes(2, 3)))
-    return of_query_RNLD, of_key_RNMD, of_value_RNMD, None, None
+    # In this order of axes: XLA would transpose them anew in whatever reads them.
+    of_key_RNMD, of_value_RNMD = made_once((of_key_RNDM.swapaxes(2, 3), of_value_RNDM.swapaxes(2, 3)))
+    return (of_query_RNLD, of_key_RNMD, of_value_RNMD), None, None
 
 
 _rounded.defvjp(_forward, _backward)
-
-
-def _powers(score_RNLM: jax.Array, mask_R1LM: jax.Array) -> jax.Array:
-    """The softmax before it is divided; the greatest of a token is 1."""
-    score_RNLM = jnp.where(mask_R1LM, score_RNLM, -jnp.inf)
-    return jnp.exp(score_RNLM - jax.lax.stop_gradient(score_RNLM.max(axis=-1, keepdims=True)))
-
-
-def _made_once(tree: Any) -> Any:
-    """Arrays that are stored in this order of axes: XLA would transpose them anew in whatever reads them."""
-    return jax.lax.optimization_barrier(tree)
 
 
 def _product(equation: str, a_RN: jax.Array, b_RN: jax.Array) -> jax.Array:

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
+from retrieval.models.attention import Heads
 from retrieval.models.text import seen_tokens
 from retrieval.runtime.arrays import traced_device
 
-# Queries [R, N, D, L], keys and values [R, K, D, L] and segments [R, L] to what each token sees [R, N, D, L]; it also
-# takes the `causal` and `reach` of `Segments`.
+# Queries [R, N, D, L] with keys and values [R, K, D, L], and segments [R, L], to what each token sees [R, N, D, L]; it
+# also takes the `causal` and `reach` of `Segments`.
 Kernel: TypeAlias = Callable[..., jax.Array]
 
-FORMS = ("auto", "plain", "fused")
 _LANES = 128  # tokens: the kernels take rows of a multiple
 _BLOCKS = (512, 384, 256, 128)  # tokens that a kernel holds at a time: the most that divide a row
 _LOCAL_BLOCK = 256  # the most in a layer of windows, where the row has blocks to skip
@@ -75,25 +75,22 @@ def kernel_for(form: str, dtype: str, head_size: int, rate: float, has_bias: boo
     return _kernel_of(traced_device(), head_size)
 
 
-def attend(query_RNDL: jax.Array, key_RKDL: jax.Array, value_RKDL: jax.Array, segments: Segments) -> jax.Array:
-    """What each token sees of its row, [R, N, D, L]; K divides N."""
-    L = query_RNDL.shape[3]
+def attend(heads: Heads, segments: Segments) -> jax.Array:
+    """What each token sees of its row, [R, N, D, L]; keys and values are [R, K, D, L], and K divides N."""
+    L = heads[0].shape[3]
     padding = -L % _LANES
 
     def padded(x: jax.Array, value: int = 0) -> jax.Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)], constant_values=value)
 
-    query_RNDL, key_RKDL, value_RKDL = map(padded, (query_RNDL, key_RKDL, value_RKDL))
     # What fills a row up sees itself alone: no row of a softmax is empty.
     ids_RL = padded(segments.ids_RL, -1)
     kernel = functools.partial(segments.kernel, causal=segments.causal, reach=segments.reach)
-    return _on_own_rows(kernel)(query_RNDL, key_RKDL, value_RKDL, ids_RL)[..., :L]
+    return _on_own_rows(kernel)(tuple(map(padded, heads)), ids_RL)[..., :L]
 
 
 def splash(
-    query_RNDL: jax.Array,
-    key_RKDL: jax.Array,
-    value_RKDL: jax.Array,
+    heads: Heads,
     segments_RL: jax.Array,
     causal: bool = False,
     reach: int | None = None,
@@ -102,6 +99,7 @@ def splash(
     """The kernel of TPUs; `interpret` runs it on a CPU, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as tpu
 
+    query_RNDL, key_RKDL, value_RKDL = heads
     _, N, D, L = query_RNDL.shape
     is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
     block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
@@ -128,15 +126,13 @@ def splash(
         tpu.MultiHeadMask([mask] * N), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
     )
     scaled_RNDL = (query_RNDL.astype(jnp.float32) / D**0.5).astype(query_RNDL.dtype)
-    heads = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RKDL, value_RKDL))
-    seen_RNLD: Any = jax.vmap(row)(*heads, tpu.SegmentIds(segments_RL, segments_RL))
+    last = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RKDL, value_RKDL))
+    seen_RNLD: Any = jax.vmap(row)(*last, tpu.SegmentIds(segments_RL, segments_RL))
     return seen_RNLD.swapaxes(2, 3)
 
 
 def cudnn(
-    query_RNDL: jax.Array,
-    key_RKDL: jax.Array,
-    value_RKDL: jax.Array,
+    heads: Heads,
     segments_RL: jax.Array,
     causal: bool = False,
     reach: int | None = None,
@@ -144,8 +140,8 @@ def cudnn(
 ) -> jax.Array:
     """The kernel of GPUs; `implementation="xla"` says the same without it."""
     mask_R1LM = seen_tokens(segments_RL, causal, reach)[:, None]
-    heads = (x.transpose(0, 3, 1, 2) for x in (query_RNDL, key_RKDL, value_RKDL))
-    seen_RLND = jax.nn.dot_product_attention(*heads, mask=mask_R1LM, implementation=implementation)
+    by_token = (x.transpose(0, 3, 1, 2) for x in heads)
+    seen_RLND = jax.nn.dot_product_attention(*by_token, mask=mask_R1LM, implementation=implementation)
     return seen_RLND.transpose(0, 2, 3, 1)
 
 
@@ -178,9 +174,10 @@ def _on_own_rows(kernel: Kernel) -> Kernel:
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
 
-    def call(*given: jax.Array) -> jax.Array:
-        spec = jax.typeof(given[0]).sharding.spec
-        heads, rows = P(*spec[:2]), P(*spec[:1])
-        return jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)(*given)
+    def call(heads: Heads, ids_RL: jax.Array) -> jax.Array:
+        spec = jax.typeof(heads[0]).sharding.spec
+        of_heads, of_rows = P(*spec[:2]), P(*spec[:1])
+        specs = ((of_heads, of_heads, of_heads), of_rows)
+        return jax.shard_map(kernel, in_specs=specs, out_specs=of_heads, check_vma=False)(heads, ids_RL)
 
     return call
