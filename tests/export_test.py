@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 
 import retrieval
 from configs import dpr, published
-from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
-from retrieval.export import tower_folders
 from retrieval.models import export_files as folders
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import records
@@ -216,7 +215,7 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     (folder / "config.json").write_text("{}")
     (tied.folder / ".tmp-1-export").mkdir()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(tower_folders.tokenizer_files, "write_tokenizer", interrupt)
+        patch.setattr(Vocabulary, "export", interrupt)
         exported.export(tied)
     assert "config.json: damaged" in caplog.text and not folder.exists()
     assert not [path for path in tied.folder.iterdir() if path.name.startswith(".tmp")]

@@ -14,7 +14,6 @@ from support.modules import spread
 
 import configs.mine
 from retrieval import LOCK
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.transformer_config import TransformerConfig
@@ -59,7 +58,7 @@ def reranker(tmp_path_factory):
     sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
     written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
     write_cross_encoder(folder, written)
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=64, types=2)
+    vocabulary.export(folder, length=64, types=2)
     return folder
 
 

@@ -15,7 +15,6 @@ from support import judges
 from support.modules import spread
 from support.tiny import make_run
 
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
 from retrieval.methods.reranker.trained import RERANKERS
@@ -134,7 +133,7 @@ def written(model, folder):
     """The model, with its tokenizer, as sentence-transformers has it."""
     types = model.encoder.config.type_vocab_size
     write_cross_encoder(folder, model, VOCABULARY.pad_id)
-    tokenizer_files.write_tokenizer(folder, VOCABULARY, length=24, types=types, pair=VOCABULARY.pair_template)
+    VOCABULARY.export(folder, length=24, types=types, pair=VOCABULARY.pair_template)
     return sentence_transformers.CrossEncoder(str(folder), device="cpu")
 
 

@@ -9,7 +9,7 @@ from support.languages import lines
 from support.tokenizer_kinds import KINDS, write
 
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="pip install .[interop]")
@@ -40,7 +40,7 @@ def test_transformers_reads_what_is_exported(tmp_path, kind):
     write(tmp_path / "published", kind)
     vocabulary = vocabularies.load(tmp_path / "published")
     (tmp_path / "export").mkdir()
-    tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=32, types=1)
+    vocabulary.export(tmp_path / "export", length=32, types=1)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "export")
     rows = theirs(lines(), truncation=True, padding=True)  # which takes a token of padding
     for line, ids, mask in zip(lines(), rows["input_ids"], rows["attention_mask"]):

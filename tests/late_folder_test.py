@@ -94,7 +94,7 @@ def test_an_unknown_word_of_a_skip_list_is_the_unknown_token(folder, caplog):
         "[UNK]",
     )
     assert "2 words of its skip list are no tokens: [UNK] is skipped" in caplog.text
-    (document,) = read(make_config("colbert"), folder).documents([Candidate("", "", "the fox \u2603")])
+    (document,) = opened(folder).documents([Candidate("", "", "the fox \u2603")])
     assert len(document) == 4  # [CLS], [unused1], fox and [SEP]
 
 

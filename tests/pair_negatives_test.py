@@ -16,7 +16,6 @@ from retrieval import LOCK, main
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
@@ -71,7 +70,7 @@ def reranker(tmp_path_factory):
     sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
     written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
     write_cross_encoder(folder, written)
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=64, types=2)
+    vocabulary.export(folder, length=64, types=2)
     return str(folder)
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.pipelines import BERT, NAMES, PIPELINES, TEXTS, TOKENS, ids_of, pipeline, with_added
 from tokenizers import Tokenizer, processors
 
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
@@ -42,7 +42,7 @@ def test_what_is_saved_and_exported_is_the_same(tmp_path, name):
     for folder in (tmp_path / "corpus", tmp_path / "export"):
         folder.mkdir()
     vocabulary.save(tmp_path / "corpus" / vocabulary.FILE)
-    tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=16, types=2)
+    vocabulary.export(tmp_path / "export", length=16, types=2)
     for folder in (tmp_path / "corpus", tmp_path / "export"):
         again = vocabularies.load(folder)
         assert again.encode_batch(TEXTS) == expected and again.fingerprint == vocabulary.fingerprint

@@ -14,7 +14,6 @@ from support.tiny_pairs import scores as score_alone
 
 from configs import bm25, run_files
 from retrieval.data.sets import beir
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.evaluation import runs
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
@@ -110,7 +109,7 @@ def cross_encoder(vocabulary, tmp_path_factory):
     )
     model = spread(CrossEncoder(sizes, 1, rngs=nnx.Rngs(0)))
     write_cross_encoder(folder, model)
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=16, types=2)
+    vocabulary.export(folder, length=16, types=2)
     return folder, model
 
 

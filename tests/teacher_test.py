@@ -18,7 +18,6 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import tokenizer_files
 from retrieval.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
@@ -88,7 +87,7 @@ def teacher(mined, tmp_path_factory):
     sizes = dict(num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=48, dropout=0.0)
     model = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
     write_cross_encoder(folder, model)
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=48, types=2)
+    vocabulary.export(folder, length=48, types=2)
     return folder, model
 
 

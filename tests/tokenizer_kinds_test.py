@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from retrieval.data.examples import token_rows
 from retrieval.data.examples.token_rows import Specials
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 
@@ -70,7 +70,7 @@ def test_a_cut_keeps_what_stands_behind(made, kind):
 
 def test_an_export_puts_the_same_around_a_text(made, tmp_path):
     _, _, vocabulary = made
-    tokenizer_files.write_tokenizer(tmp_path, vocabulary, length=64, types=2)
+    vocabulary.export(tmp_path, length=64, types=2)
     theirs, again = Tokenizer.from_file(str(tmp_path / "tokenizer.json")), vocabularies.load(tmp_path)
     assert again.template == vocabulary.template and again.fingerprint == vocabulary.fingerprint
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())

@@ -9,7 +9,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.tokenizer_json import ROBERTA
@@ -90,7 +90,7 @@ def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
     again = vocabularies.load(tmp_path)
     assert again.fingerprint == vocabulary.fingerprint
     (tmp_path / "export").mkdir()
-    tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=16, types=1)
+    vocabulary.export(tmp_path / "export", length=16, types=1)
     theirs = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
     expected = vocabulary.encode_batch(texts())
     assert [theirs.encode(text, add_special_tokens=False).ids for text in texts()] == expected

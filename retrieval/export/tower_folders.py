@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.data.tokenizers import prompts, tokenizer_files
+from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.models import export_files as folders
@@ -94,7 +94,7 @@ class TrainedTowers:
     def _write_tokenizer(self, folder: Path, tower: Any, length: int) -> None:
         config = tower.encoder.config
         types = config.type_vocab_size if config.architecture.token_types else 0
-        tokenizer_files.write_tokenizer(folder, self.vocabulary, length=length, types=types)
+        self.vocabulary.export(folder, length=length, types=types)
 
 
 def default_prompt(config: ConfigDict, found: Mapping[str, str]) -> str:

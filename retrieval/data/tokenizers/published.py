@@ -3,16 +3,19 @@
 What the files beside a `tokenizer.json` change is what transformers 4 makes of them: it runs that file.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tokenizers import models, processors
 
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
 from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines
 from retrieval.data.tokenizers.tokenizer_json import Frame
-from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece, bert_tokenizer
 from retrieval.errors import UserError, library_errors
 
 # The files beside that of the vocabulary that say what becomes of a text.
@@ -165,7 +168,13 @@ def _pipeline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     if path.suffix == ".json":
         return tokenizer_json.read(path)
     tokens = read_lines(path)
-    return tokenizer_json.word_piece(tokens, *folds_and_lowers(path, tokens), settings)
+    ids = {token: id for id, token in enumerate(tokens)}  # of one that is there twice the last place counts
+    roles = ((role, settings.get(f"{role}_token") or f"[{role.upper()}]") for role in ("unk", "cls", "sep"))
+    names = {role: tokenizer_json.name_of(token) for role, token in roles}
+    model = models.WordPiece(ids, unk_token=names["unk"])
+    tokenizer = bert_tokenizer(model, *folds_and_lowers(path, tokens))
+    tokenizer.post_processor = processors.BertProcessing(*((names[role], ids[names[role]]) for role in ("sep", "cls")))
+    return json.loads(tokenizer.to_str())
 
 
 def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_generic: bool) -> None:

@@ -3,13 +3,12 @@
 Shapes are not checked on the way: the library does that, and `errors.library_errors` tells what is damaged.
 """
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from retrieval import files
 from retrieval.data.tokenizers.template import PairTemplate, Template
@@ -56,32 +55,6 @@ def read(path: Path) -> Config:
         raise UserError(f"vocabulary {path}: its model has no token for what it does not know; copy it again")
     config["added_tokens"] = config.get("added_tokens") or []
     return config
-
-
-def word_piece(tokens: Sequence[str], folds_accents: bool, lower_case: bool, settings: Mapping[str, Any]) -> Config:
-    """BERT's pipeline with the tokens of a `vocab.txt`. Of one that is there twice the last place counts."""
-    vocab = {token: id for id, token in enumerate(tokens)}
-    unk, cls, sep = (name_of(settings.get(f"{role}_token") or f"[{role.upper()}]") for role in ("unk", "cls", "sep"))
-    return {
-        "added_tokens": [],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": folds_accents,
-            "lowercase": lower_case,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "BertProcessing", "sep": [sep, vocab.get(sep)], "cls": [cls, vocab.get(cls)]},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": unk,
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": vocab,
-        },
-    }
 
 
 def name_of(token: Any) -> str:
@@ -189,8 +162,9 @@ def take_frame(path: Path, config: Config, settings: Mapping[str, Any], *, has_f
 
     roles = {name: role(name) for name in (*USUAL[0], "bos", "eos")}
     if processor or settings:
-        before, behind = _around(processor, ids)
-        pair = _pair(processor)
+        before, behind, pair = _around(processor)
+        if not set(ids.values()).issuperset([*before, *behind]):
+            raise ValueError("post_processor has the text twice, or ids that its model has not")
     else:  # our own, or one that nobody has said anything about
         ends = next(([cls, sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
         before, behind = [ids[name] for name in ends[:1]], [ids[name] for name in ends[1:]]
@@ -225,71 +199,44 @@ def _ids(config: Config) -> dict[str, int]:
     return ids
 
 
-def _around(processor: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """The ids that a post-processor puts before a text, and those behind it.
+def _around(processor: Any) -> tuple[list[int], list[int], PairTemplate | None]:
+    """The ids that a post-processor puts before a text, and those behind it; and what it makes of two texts.
+
+    The library tells, of two texts of one token. None where the two are turned, or have types of another kind.
 
     Raises:
-      ValueError: it does something else, too.
+      ValueError: it is of no kind that is known, or does something else, too.
     """
-    before: list[int] = []
-    behind: list[int] = []
-    parts = processor["processors"] if (processor or {}).get("type") == "Sequence" else [processor]
-    for part in filter(None, parts):
-        if part["type"] in ("BertProcessing", "RobertaProcessing"):
-            row = [[part["cls"][1]], None, [part["sep"][1]]]
-        elif part["type"] == "TemplateProcessing":
-            row = [_of_item(item, part["special_tokens"]) for item in part["single"]]
-        elif part["type"] == "ByteLevel":
-            row = [None]
-        else:
-            raise ValueError(f"post_processor of an unknown type, {part['type']}")
-        if row.count(None) != 1 or not set(ids.values()).issuperset(itertools.chain(*filter(None, row))):
-            raise ValueError("post_processor has the text twice, or ids that its model has not")
-        place = row.index(None)
-        before = [*itertools.chain(*filter(None, row[:place])), *before]
-        behind = [*behind, *itertools.chain(*filter(None, row[place:]))]
-        if len(before) + len(behind) > _MOST_AROUND:
-            raise ValueError(f"post_processor puts more than {_MOST_AROUND} tokens around a text")
-    return before, behind
-
-
-def _pair(processor: Any) -> PairTemplate | None:
-    """What a post-processor makes of two texts; None where it turns them, or gives types of another kind."""
-    parts = processor["processors"] if (processor or {}).get("type") == "Sequence" else [processor]
-    parts = [part for part in parts if part and part["type"] != "ByteLevel"]
-    if not parts:
-        return PairTemplate(of_first=0)
-    part = parts[0]
-    if len(parts) > 1:
-        return None
-    if part["type"] != "TemplateProcessing":
-        cls, sep = (part["cls"][1],), (part["sep"][1],)
-        is_bert = part["type"] == "BertProcessing"
-        return PairTemplate(cls, sep, sep, 1) if is_bert else PairTemplate(cls, sep * 2, sep)
-    before: list[int] = []
-    row, types, texts = [before], [], []
-    for item in part["pair"]:
-        ((kind, value),) = item.items()
-        if kind == "Sequence":
-            texts.append(value["id"])
-            row.append([])
-            types.append(value["type_id"])
-        else:
-            ids = part["special_tokens"][value["id"]]["ids"]
-            row[-1] += ids
-            types += [value["type_id"]] * len(ids)
-    if texts != ["A", "B"] or types != sorted(types) or types[: len(before) + 1] != [0] * (len(before) + 1):
-        return None
-    of_first = -1 if not any(types) else types.count(0) - len(before) - 1
-    second = len(before) + 1 + len(row[1])  # the place of the document's type
-    if of_first >= 0 and (types[second] != 1 or types[-1] != 1):
-        return None
-    return PairTemplate(*map(tuple, row), of_first=of_first)
-
-
-def _of_item(item: Mapping[str, Any], special_tokens: Mapping[str, Any]) -> list[int] | None:
-    """The ids of an item of a template; None for the text."""
-    ((kind, value),) = item.items()
-    if value["type_id"]:
+    model = {"type": "WordLevel", "vocab": {"a": 2**32 - 1}, "unk_token": "a"}  # an id that no other token has
+    try:
+        probe = Tokenizer.from_str(json.dumps({"added_tokens": [], "model": model, "post_processor": processor}))
+    except Exception as error:
+        raise ValueError(f"post_processor of an unknown type, {(processor or {}).get('type')}") from error
+    single, both = probe.encode("a"), probe.encode("a", "a")
+    parts = _parted(single, 1)
+    if parts is None:
+        raise ValueError("post_processor leaves the text out")
+    if any(single.type_ids):
         raise ValueError("post_processor gives the first text another token type than 0")
-    return None if kind == "Sequence" else special_tokens[value["id"]]["ids"]
+    if len(single.ids) > _MOST_AROUND:
+        raise ValueError(f"post_processor puts more than {_MOST_AROUND} tokens around a text")
+    (before, behind), pair, types = parts, _parted(both, 2), both.type_ids
+    if pair is None:
+        return before, behind, None
+    first, second = len(pair[0]), len(pair[0]) + 1 + len(pair[1])
+    if types[first] or types != sorted(types) or types[-1] != types[second] or types[-1] > 1:
+        return before, behind, None
+    return before, behind, PairTemplate(*map(tuple, pair), of_first=types.count(0) - first - 1 if types[-1] else -1)
+
+
+def _parted(encoding: Encoding, texts: int) -> list[list[int]] | None:
+    """The ids before, between and behind texts; None where these do not stand in their order, each once."""
+    parts: list[list[int]] = [[]]
+    for id, text in zip(encoding.ids, encoding.sequence_ids):
+        if text is None:
+            parts[-1].append(id)
+        elif text == len(parts) - 1:
+            parts.append([])
+        else:
+            return None
+    return parts if len(parts) == texts + 1 else None

@@ -188,6 +188,27 @@ class Vocabulary:
         config = json.loads(tokenizer.to_str()) | {"post_processor": self.template.processor(self.tokens, types, pair)}
         return Tokenizer.from_str(json.dumps(config)).to_str(pretty=True)
 
+    def export(self, folder: Path, *, length: int, types: int, pair: PairTemplate | None = None) -> None:
+        """Writes the files of a Hugging Face tokenizer, which gives the same ids, into a folder that is there.
+
+        A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two. What is too long is
+        cut as `pair` does it. Word pieces that strip accents get a `vocab.txt` too: its readers strip them.
+
+        Args:
+          length: tokens that a text is cut to where truncation is asked for.
+          types: token types of the model, 1 or 2; 0 where it takes none.
+          pair: what stands around a cross-encoder's pair.
+        """
+        settings = self.settings() | {
+            "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
+            "model_max_length": length,
+        }
+        self.save(folder / self.FILE)
+        files.write_text(folder / "tokenizer.json", self.to_json(max(1, types), pair) + "\n")
+        files.write_json(folder / "tokenizer_config.json", settings)
+        names = {name: token for name, token in settings.items() if name.endswith("_token")}
+        files.write_json(folder / "special_tokens_map.json", names)
+
     def settings(self) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
         blanks = {"add_prefix_space": True} if getattr(self._tokenizer.pre_tokenizer, "add_prefix_space", False) else {}

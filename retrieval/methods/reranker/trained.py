@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -160,7 +160,7 @@ class Reranker:
             )
         cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
         pair = vocabulary.pair_template
-        tokenizer_files.write_tokenizer(folder, vocabulary, length=self._rows.length, types=types, pair=pair)
+        vocabulary.export(folder, length=self._rows.length, types=types, pair=pair)
 
     def score_all(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from retrieval import files
-from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
@@ -182,7 +182,7 @@ def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary
     export_files.write_tensors(folder / query, {"weight": weights})
     # The library reads queries without the tokens around them.
     length = max(1, data.query_length - vocabulary.template.size())
-    tokenizer_files.write_tokenizer(folder / query, vocabulary, length=length, types=1)
+    vocabulary.export(folder / query, length=length, types=1)
     names = {query: _TABLE, document: _ENCODER, pooling: _POOLING}
     kinds = [(place, f"{_PACKAGE}.{kind}") for place, kind in names.items()]
     routes = {"query": kinds[:1], "document": kinds[1:]}
@@ -206,7 +206,7 @@ def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: 
     )
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
     types = sizes.type_vocab_size if sizes.architecture.token_types else 0
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
+    vocabulary.export(folder, length=length, types=types)
 
 
 def _write_pooling(folder: Path, model: Splade) -> None:
