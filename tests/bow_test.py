@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text
+from retrieval.models.two_tower import BowConfig, BowMlp
 
 IDS = np.array([[2, 0, 8, 3, -1, -1], [2, 9, 9, 9, 4, 0], [2, 3, -1, -1, -1, -1], [-1] * 6], np.int32)
 

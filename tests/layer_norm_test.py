@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.norms import LayerNorm
 
 SIZE, EPSILON = 768, 1e-12
 RANDOM = np.random.default_rng(0)

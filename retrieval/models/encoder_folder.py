@@ -345,8 +345,8 @@ def written_config(config: TransformerConfig) -> dict[str, Any]:
       UserError: no published family has such an encoder.
     """
     family = FAMILIES[config.architecture.family]
-    written = family.write(config) if family.write else {}
-    if not written or _explicit(TransformerConfig(**family.read(Path("config.json"), written))) != _explicit(config):
+    written = family.config(config)
+    if _explicit(TransformerConfig(**family.fields(Path("config.json"), written))) != _explicit(config):
         raise UserError(
             f"an encoder of the family {config.architecture.family} with these switches cannot be written as one: a "
             "BERT's norms follow its sublayers"

@@ -8,7 +8,7 @@ several of our matrices has the rows of one after the other.
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,13 +113,27 @@ def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], nam
     """Checks that there is a tensor of the right shape for every parameter, and no other, without their values.
 
     Args are those of `to_parameters`.
+
+    Raises:
+      UserError: a tensor is missing, left over or of another shape; the message lists which.
     """
     faults, used, tensors = [], set(), names.split(tensors)
     for _, parts, shape in _needed(like, names):
-        used.update(filter(None, parts))
         for name in filter(None, parts):
-            _fitting(tensors, name, shape, faults)
-    _raise(faults, tensors, used, source)
+            used.add(name)
+            tensor = tensors.get(name)
+            if tensor is None:
+                faults.append(f"{name} is missing")
+            elif tensor.dtype == object:
+                faults.append(f"{name} is not of numbers")
+            elif _first(name, tensor, shape).shape != shape:
+                faults.append(f"{name} is {list(tensor.shape)}, {list(shape)} is needed")
+    left = tensors.keys() - used
+    uneven = left & {name.partition(_PART)[0] for name in used if _PART in name}
+    faults = [fault for fault in faults if fault.partition(_PART)[0] not in uneven]
+    faults += [f"{name} {list(tensors[name].shape)} does not fall into equal parts" for name in sorted(uneven)]
+    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(left - uneven)]
+    _raise(faults, source)
 
 
 def to_parameters(
@@ -135,15 +149,20 @@ def to_parameters(
       source: where the tensors are from, for errors.
 
     Raises:
-      UserError: a tensor is missing, left over, of another shape or not finite; the message lists which.
+      UserError: as `check_shapes`, or a value is not finite.
     """
-    params, faults, used, tensors = {}, [], set(), names.split(tensors)
+    check_shapes(tensors, like, names, source)
+    params, faults, tensors = {}, [], names.split(tensors)
     for path, needed, shape in _needed(like, names):
-        used.update(filter(None, needed))
-        parts = [_part(tensors, name, shape, faults) if name else np.ones(shape, np.float32) for name in needed]
+        parts = [
+            _first(name, tensors[name], shape).astype(np.float32) if name else np.ones(shape, np.float32)
+            for name in needed
+        ]
+        broken = [name for name, part in zip(needed, parts) if not np.isfinite(part).all()]
+        faults += [f"{name} has values that are not finite" for name in broken]
         parts = [part.T for part in parts] if _is_transposed(path) else parts
         params[path] = np.stack(parts) if _is_stacked(path) else np.array(parts[0])
-    _raise(faults, tensors, used, source)
+    _raise(faults, source)
     return traverse_util.unflatten_dict(params, sep="/")
 
 
@@ -157,12 +176,12 @@ def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, 
         yield path, parts, tuple(shape[::-1] if _is_transposed(path) else shape)
 
 
-def _raise(faults: list[str], tensors: Mapping[str, np.ndarray], used: Collection[str], source: str) -> None:
-    left = tensors.keys() - set(used)
-    uneven = left & {name.partition(_PART)[0] for name in used if _PART in name}
-    faults = [fault for fault in faults if fault.partition(_PART)[0] not in uneven]
-    faults += [f"{name} {list(tensors[name].shape)} does not fall into equal parts" for name in sorted(uneven)]
-    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(left - uneven)]
+def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor; of a table of positions as many as are needed."""
+    return tensor[: shape[0]] if "position_embeddings" in name and tensor.ndim else tensor
+
+
+def _raise(faults: list[str], source: str) -> None:
     faults = list(dict.fromkeys(map(_of_file, faults)))
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
@@ -172,36 +191,6 @@ def _raise(faults: list[str], tensors: Mapping[str, np.ndarray], used: Collectio
 def _of_file(fault: str) -> str:
     """A fault by the name that its tensor has in the file, which may hold several of ours."""
     return re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault))
-
-
-def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
-    """A tensor as float32. Where it does not fit, it is zero, and `faults` gets what is wrong."""
-    tensor = _fitting(tensors, name, shape, faults)
-    if tensor is None:
-        return np.zeros(shape, np.float32)
-    tensor = tensor.astype(np.float32)
-    if not np.isfinite(tensor).all():
-        faults.append(f"{name} has values that are not finite")
-    return tensor
-
-
-def _fitting(
-    tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]
-) -> np.ndarray | None:
-    """A tensor of a shape; None where there is none, and `faults` gets what is wrong."""
-    tensor = tensors.get(name)
-    if tensor is None:
-        faults.append(f"{name} is missing")
-        return None
-    if "position_embeddings" in name and tensor.ndim:
-        tensor = tensor[: shape[0]]
-    if tensor.dtype == object:
-        faults.append(f"{name} is not of numbers")
-        return None
-    if tensor.shape != shape:
-        faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
-        return None
-    return tensor
 
 
 def _is_stacked(path: str) -> bool:

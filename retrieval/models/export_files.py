@@ -25,7 +25,6 @@ from safetensors.numpy import save
 from retrieval import files
 from retrieval.models import encoder_folder, encoder_tensors
 from retrieval.models.encoder_tensors import TensorNames
-from retrieval.models.layer_norm import LayerNorm
 from retrieval.models.module_folder import (
     ACTIVATIONS,
     MODEL,
@@ -35,6 +34,7 @@ from retrieval.models.module_folder import (
     TITLES,
     TRUNCATED,
 )
+from retrieval.models.norms import LayerNorm
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower

@@ -24,7 +24,6 @@ _BLOCK = 16  # tokens that are transposed at a time: with the features of a laye
 
 AUTO = "auto"
 SAME = "dtype"
-FACTORS = (SAME, "bfloat16", AUTO)
 
 
 def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
@@ -32,7 +31,7 @@ def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.
 
     Args:
       dtype: of the computation, 'float32' or 'bfloat16'.
-      products: a name in `FACTORS`.
+      products: `SAME` as `dtype`, 'bfloat16', or `AUTO`: that on CPUs with a unit for it.
     """
     factor = factor_type(dtype, products)
     if is_on_cpu():

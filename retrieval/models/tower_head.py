@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.models.gelu import gelu
-from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.norms import LayerNorm
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer import INIT
 

@@ -15,17 +15,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import cpu_attention, fused_attention, lora, rope
+from retrieval.models import cpu_attention, fused_attention, lora, positions
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
 from retrieval.models.fused_attention import Segments
 from retrieval.models.gelu import gelu, gelu_tanh
 from retrieval.models.layer_loop import gathered, stack, through_layers
-from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.norms import LayerNorm, RMSNorm
+from retrieval.models.positions import RelativeBias, Rotation
 from retrieval.models.products import columns, factor_type, times
-from retrieval.models.relative_bias import RelativeBias
-from retrieval.models.rms_norm import RMSNorm
-from retrieval.models.rope import Rotation
 from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime.arrays import are_shared, is_on_cpu
@@ -108,7 +106,7 @@ class Transformer(nnx.Module):
         if switches.positions == "rope":
             theta = (switches.local_theta if is_local else 0) or switches.rope_theta
             scaling = "" if is_local and switches.local_theta else switches.rope_scaling
-            turned = rope.rotation(text.positions_RL, rope.frequencies(config.head_size, theta, scaling))
+            turned = positions.rotation(text.positions_RL, positions.frequencies(config.head_size, theta, scaling))
         sees = self._sees(text, rate, switches.reach if is_local else None)
         return lambda layer, x, number, key: layer(x, sees, key, turned, number)
 
@@ -227,16 +225,16 @@ class Attention(nnx.Module):
         """Attention of the tokens `x` to those with these keys and values."""
         config = self.config
         query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", turned))
-        given = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
+        heads = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
         if isinstance(sees, Segments):
-            seen_RNDL = fused_attention.attend(query_RNDL, key_RKDM, value_RKDM, sees)
+            seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), sees)
         elif isinstance(sees, Biased):
-            seen_RNDL = plain(*given, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
+            seen_RNDL = plain(heads, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
         elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
             factor = factor_type(config.dtype, config.products)
-            seen_RNDL = cpu_attention.attend(*given, sees, config.attention_rate, dropout_key, factor)
+            seen_RNDL = cpu_attention.attend(heads, sees, config.attention_rate, dropout_key, factor)
         else:
-            seen_RNDL = attend(*given, sees, config.attention_rate, dropout_key)
+            seen_RNDL = attend(heads, sees, config.attention_rate, dropout_key)
         # The axes first: on a TPU a reshape before them costs copies, 1.7 % of the paper's step on a v5e.
         return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(*x_RLH.shape[:2], -1))
 
@@ -252,7 +250,7 @@ class Attention(nnx.Module):
         """Queries or keys with their norm and their angles, where the architecture has these."""
         if self.config.architecture.qk_norm:
             x_RNDL = getattr(self, name)(x_RNDL, axis=2).astype(x_RNDL.dtype)
-        return x_RNDL if turned is None else rope.rotate(x_RNDL, turned)
+        return x_RNDL if turned is None else positions.rotate(x_RNDL, turned)
 
     def _for_every_head(self, x_RKDM: jax.Array) -> jax.Array:
         """Keys or values once for each of the heads that share them, [R, N, D, M]."""

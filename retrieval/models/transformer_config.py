@@ -4,13 +4,10 @@ import dataclasses
 
 import jax
 
-from retrieval.errors import UserError, multiples, unknown_name
+from retrieval.errors import UserError, multiples
 from retrieval.models import fused_attention
 from retrieval.models.architecture import BERT, Architecture
-from retrieval.models.fused_attention import FORMS
-from retrieval.models.products import FACTORS, SAME
-
-DTYPES = ("float32", "bfloat16")
+from retrieval.models.products import SAME
 
 # What the forward pass of a layer keeps for the backward pass; the rest is computed again, and parameters that are
 # sharded over devices are gathered again.
@@ -36,8 +33,8 @@ class TransformerConfig:
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
-      products: a name in `FACTORS`, of what is multiplied with weights, and in attention on a CPU.
-      attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
+      products: as `products.times` takes it, of what is multiplied with weights, and in attention on a CPU.
+      attention: 'auto', 'plain' or 'fused'; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
         computes again, for more would keep more, and up to four elsewhere.
@@ -74,23 +71,8 @@ class TransformerConfig:
             raise UserError(f"transformer: {self.kv_heads} kv_heads do not divide num_heads {self.num_heads}")
         if self.architecture.positions == "rope" and self.head_size % 2:
             raise UserError(f"transformer: rotary positions need an even head_size, and it is {self.head_size}")
-        for name, rate in (("dropout", self.dropout), ("attention_dropout", self.attention_rate)):
-            if not 0 <= rate < 1:
-                raise UserError(f"transformer: {name} {rate} is not in [0, 1)")
-        if self.dtype not in DTYPES:
-            raise unknown_name("dtype", self.dtype, DTYPES)
-        if self.products not in FACTORS:
-            raise unknown_name("format of products", self.products, FACTORS)
-        if self.remat not in REMAT:
-            raise unknown_name("remat", self.remat, REMAT)
-        if self.attention not in FORMS:
-            raise unknown_name("form of attention", self.attention, FORMS)
         has_bias = self.architecture.relative_bias
         fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate, has_bias)
-        if self.num_layers < 1 or self.unroll < 0:
-            raise UserError(
-                f"transformer: num_layers {self.num_layers} must be at least 1, and unroll {self.unroll} at least 0"
-            )
 
     @property
     def head_size(self) -> int:

@@ -10,19 +10,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.models import tower_head
-from retrieval.models.bow import BowConfig, BowMlp
-from retrieval.models.pooling import POOLINGS
+from retrieval.models.pooling import POOLINGS, mean
 from retrieval.models.rngs import Rngs
-from retrieval.models.text import Text
+from retrieval.models.text import Text, token_vectors
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
-
-# What BERT's token types tell apart: the title (0) from the text (1) of a document, or queries (0) from documents (1).
-TOKEN_TYPES = ("texts", "sides")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +34,8 @@ class TowerConfig:
       pooling: in `POOLINGS`, what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
-      token_types: in `TOKEN_TYPES`.
+      token_types: what BERT's tell apart: 'texts', the title (0) from the text (1) of a document, or 'sides', queries
+        (0) from documents (1).
       pool_from: the first token of a query, and of a document, that the pooling takes.
       truncate_dim: how many dimensions of an embedding are kept, the first ones; 0 for all.
       learned_scale: what a loss multiplies scores by before the first step, where that is learned; 0 where it is not.
@@ -74,8 +71,6 @@ class Tower(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ):
-        if pooling not in POOLINGS:
-            raise unknown_name("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.encoder = encoder
         self.head = tuple(map(str, head_of(embed_dim, embed_norm, head)))
@@ -106,6 +101,41 @@ class Tower(nnx.Module):
         return embedding_BE
 
 
+@dataclasses.dataclass(frozen=True)
+class BowConfig:
+    """Sizes of a BoW-MLP: of its unigram embeddings (`hidden_size`) and of the tanh layer (`mlp_size`).
+
+    The paper gives only the total, 128M parameters with 512-dimensional embeddings: (30522, 4096, 640) has 127.98M.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+
+
+class BowMlp(nnx.Module):
+    """The shallow encoder that the Transformer is compared with (Chang et al. 2020, section 4.2).
+
+    The mean of unigram embeddings, a tanh layer, and a linear one.
+
+    The mean is over every token that is not padding. [CLS] and [SEP] are in it: each text has them, so they are a bias.
+    The paper's "two-layer MLP with tanh activation" is read as tanh between the layers, none on the embedding itself.
+    """
+
+    def __init__(self, config: BowConfig, embed_dim: int, *, rngs: nnx.Rngs):
+        # BERT's 0.02 starts slowly here: the mean of many words' vectors is small, and so are all scores.
+        init = nnx.initializers.normal(0.1)
+        self.token_embedding = nnx.Embed(config.vocab_size, config.hidden_size, embedding_init=init, rngs=rngs)
+        self.hidden = nnx.Linear(config.hidden_size, config.mlp_size, rngs=rngs)
+        self.output = nnx.Linear(config.mlp_size, embed_dim, rngs=rngs)
+
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]. There is no dropout: the key is accepted as every encoder accepts it."""
+        del dropout_key
+        mean_BH = mean(token_vectors(self.token_embedding.embedding[...], text.ids_RL), text)
+        return self.output(jax.nn.tanh(self.hidden(mean_BH)))
+
+
 class TwoTower(nnx.Module):
     """Queries and documents to embeddings, by two towers or, where `document_tower` is None, by one.
 
@@ -113,27 +143,14 @@ class TwoTower(nnx.Module):
     scale it has the parameter `log_scale`, which losses alone read.
     """
 
-    def __init__(
-        self,
-        query_tower: Tower | BowMlp,
-        document_tower: Tower | BowMlp | None,
-        normalize: bool,
-        token_types: str = "texts",
-        pool_from: Sequence[int] = (0, 0),
-        truncate_dim: int = 0,
-        learned_scale: float = 0.0,
-    ):
-        if token_types not in TOKEN_TYPES:
-            raise unknown_name("use of token types", token_types, TOKEN_TYPES)
-        self.normalize = normalize
-        self.token_types = token_types
-        self.pool_from = tuple(pool_from)
-        self.truncate_dim = truncate_dim
+    def __init__(self, config: TowerConfig, query_tower: Tower | BowMlp, document_tower: Tower | BowMlp | None = None):
+        self.normalize, self.token_types = config.normalize, config.token_types
+        self.pool_from, self.truncate_dim = tuple(config.pool_from), config.truncate_dim
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
-        if learned_scale:
-            self.log_scale = nnx.Param(jnp.log(jnp.float32(learned_scale)))
+        if config.learned_scale:
+            self.log_scale = nnx.Param(jnp.log(jnp.float32(config.learned_scale)))
 
     @property
     def scale(self) -> jax.Array | None:
@@ -169,18 +186,9 @@ class TwoTower(nnx.Module):
 
 
 def create(config: TowerConfig, seed: int) -> TwoTower:
-    """A new model; the same config and seed give the same parameters.
-
-    Raises:
-      UserError: an encoder, one of its sizes or a pooling that does not exist, or a size that is missing.
-    """
-    if config.encoder not in ENCODERS:
-        raise unknown_name("encoder", config.encoder, ENCODERS)
+    """A new model; the same config and seed give the same parameters."""
     rngs = Rngs(seed)
-    towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
-    second = None if config.tied else towers[1]
-    options = (config.normalize, config.token_types, config.pool_from, config.truncate_dim, config.learned_scale)
-    return TwoTower(towers[0], second, *options)
+    return TwoTower(config, *(ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)))
 
 
 def head_of(embed_dim: int, embed_norm: bool, head: Sequence[str]) -> list[Layer]:
@@ -210,27 +218,15 @@ def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
 
 
 def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
-    encoder = Transformer(_sizes(TransformerConfig, config), rngs=rngs)
+    encoder = Transformer(TransformerConfig(**config.sizes), rngs=rngs)
     return Tower(encoder, config.embed_dim, config.pooling, config.embed_norm, config.head, rngs=rngs)
 
 
 def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
-    return BowMlp(_sizes(BowConfig, config), config.embed_dim, rngs=rngs)
+    return BowMlp(BowConfig(**config.sizes), config.embed_dim, rngs=rngs)
 
 
 ENCODERS = {"transformer": _transformer, "bow_mlp": _bow_mlp}
-
-
-def _sizes(kind: type, config: TowerConfig) -> Any:
-    """An encoder's config from a plain mapping."""
-    fields = dataclasses.fields(kind)
-    for name in config.sizes:
-        if name not in (known := [field.name for field in fields]):
-            raise unknown_name(f"size of encoder '{config.encoder}'", name, known)
-    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in config.sizes]
-    if missing:
-        raise UserError(f"encoder '{config.encoder}': set its {', '.join(missing)}")
-    return kind(**config.sizes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

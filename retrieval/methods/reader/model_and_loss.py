@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.norms import LayerNorm
 from retrieval.models.pooling import first, last
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, dropout, split

@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_loop import stack, through_layers
-from retrieval.models.layer_norm import LayerNorm
+from retrieval.models.norms import LayerNorm
 from retrieval.models.text import Text, lookup, token_vectors
 from retrieval.models.transformer import INIT, Attention, Transformer, dense, layer_norm, token_logits
 from retrieval.models.transformer_config import TransformerConfig

@@ -1,20 +1,13 @@
-"""BERT (Devlin et al. 2019) and what is read as one: RoBERTa, XLM-R and DistilBERT."""
+"""BERT (Devlin et al. 2019) and what is read as one: RoBERTa, XLM-R and DistilBERT; and MPNet (Song et al. 2020).
 
-import functools
-from collections.abc import Mapping
-from pathlib import Path
+MPNet is a BERT without token types, with T5's bias of scores by distance.
+"""
+
 from typing import Any
 
-from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
-from retrieval.models.known_keys import ANY, shown
-from retrieval.models.transformer_config import TransformerConfig
-
-# BERT's names of the sizes of a `TransformerConfig`.
-_SIZES = SIZES | dict(type_vocab_size="type_vocab_size")
-_DISTILBERT_SIZES = _SIZES | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim")
-_EPSILON = "layer_norm_eps"
+from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family
+from retrieval.models.positions import BUCKETS
 
 # Modules of an encoder, of BERT's heads and of a cross-encoder.
 _MODULES = {
@@ -83,7 +76,6 @@ _DISTILBERT_NAMES = {
 
 # Keys that change what a model computes -> the values with which it computes what ours does.
 _NEEDED = {
-    "hidden_act": ("gelu",),
     "activation": ("gelu",),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -92,54 +84,61 @@ _NEEDED = {
     "pruned_heads": ({},),
     "use_bfloat16": (False,),
 }
-_ROBERTA_PAD_ID = 1
-_SKIPPED = 2  # positions: RoBERTa's count from the id of padding + 1, in fairseq's manner
+# Positions count from the id of padding + 1, in fairseq's manner.
+_PADDED: Any = dict(keys=_NEEDED | {"pad_token_id": (1,)}, skipped_positions=2)
 
 
-def _read(
-    path: Path, config: Mapping[str, Any], keys: Mapping[str, str], skipped: int = 0, **defaults: int
-) -> dict[str, Any]:
-    pad_id = config.get("pad_token_id", _ROBERTA_PAD_ID)
-    if skipped and pad_id != _ROBERTA_PAD_ID:
-        raise UserError(f"{path}: pad_token_id is {shown(pad_id)}; only {_ROBERTA_PAD_ID} fits")
-    found = sizes(path, config, keys, **defaults)
-    check_heads(path, found, keys["num_heads"])
-    found["max_length"] -= skipped
-    if found["max_length"] < 1:
-        raise UserError(f"{path}: {keys['max_length']} leaves no position for a text; copy the file again")
-    return {
-        **found,
-        "layer_norm_epsilon": epsilon(path, config, _EPSILON, 1e-12),
-        "architecture": Architecture(),
-    }
-
-
-def _write(config: TransformerConfig) -> dict[str, Any]:
-    found = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()} | {_EPSILON: config.layer_norm_epsilon}
-    dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attention_rate}
-    rest = {"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0, "dtype": "float32"}
-    return {"architectures": ["BertModel"], "model_type": "bert"} | found | dropout | rest
-
-
-def _family(
-    keys: Mapping[str, str], names: Mapping[str, str] = {}, skipped: int = 0, write: Any = None, **defaults: int
-) -> Family:
-    return Family(
-        Architecture(),
-        keys,
-        {_EPSILON: ANY} | _NEEDED,
-        functools.partial(_read, keys=keys, skipped=skipped, **defaults),
-        _MODULES,
-        write,
+def _family(names: dict[str, str], **fields: Any) -> Family:
+    own: dict[str, Any] = dict(
+        of_torch="BertModel",
+        sizes=SIZES | TYPES,
+        rates=RATES,
+        written={"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0},
+        keys=_NEEDED,
         heads=_HEADS,
         names={**_OLD_NAMES, **names},
         unused=r"^embeddings\.(position_ids|token_type_ids)$",  # buffers
-        skipped_positions=skipped,
         prefix="bert.",
     )
+    return Family(Architecture(), _MODULES, **own | fields)
 
 
-FAMILIES.register("bert", _family(_SIZES, write=_write))
-FAMILIES.register("roberta", _family(_SIZES, _ROBERTA_NAMES, _SKIPPED))
-FAMILIES.register("xlm-roberta", _family(_SIZES, _ROBERTA_NAMES, _SKIPPED))
-FAMILIES.register("distilbert", _family(_DISTILBERT_SIZES, _DISTILBERT_NAMES, type_vocab_size=1))
+FAMILIES.register("bert", _family({}))
+FAMILIES.register("roberta", _family(_ROBERTA_NAMES, **_PADDED))
+FAMILIES.register("xlm-roberta", _family(_ROBERTA_NAMES, **_PADDED))
+FAMILIES.register(
+    "distilbert",
+    _family(
+        _DISTILBERT_NAMES,
+        sizes=SIZES
+        | TYPES
+        | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim"),
+        defaults=dict(type_vocab_size=1),
+    ),
+)
+FAMILIES.register(
+    "mpnet",
+    Family(
+        Architecture(family="mpnet", token_types=False, relative_bias=True),
+        {
+            **{ours: its for ours, its in _MODULES.items() if its.startswith(("embeddings", "encoder"))},
+            "relative_bias": "encoder.relative_attention_bias",
+            "layers/attention/query": "encoder.layer.{}.attention.attn.q",
+            "layers/attention/key": "encoder.layer.{}.attention.attn.k",
+            "layers/attention/value": "encoder.layer.{}.attention.attn.v",
+            "layers/attention/output": "encoder.layer.{}.attention.attn.o",
+            "layers/attention_norm": "encoder.layer.{}.attention.LayerNorm",
+            "pooler": "classifier.dense",
+            "classifier": "classifier.out_proj",
+        },
+        of_torch="MPNetModel",
+        rates=RATES,
+        written={"hidden_act": "gelu", "relative_attention_num_buckets": BUCKETS, "pad_token_id": 1},
+        keys={"pad_token_id": (1,)},
+        heads={"lm_head.": "lm", "classifier.dense.": "pooler", "classifier.": "classifier"},
+        names={r"^mpnet\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"},  # as transformers 5.3 saves them
+        unused=r"^(embeddings\.position_ids$|pooler\.)",
+        skipped_positions=2,
+        prefix="mpnet.",
+    ),
+)

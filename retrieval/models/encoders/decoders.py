@@ -1,20 +1,23 @@
-"""The decoders that embedders are made of: Qwen3, Qwen2, Llama and Mistral.
+"""The decoders that embedders are made of: Qwen3, Qwen2, Llama, Mistral, and the text model of Gemma 3.
 
 They have RMSNorm before the sublayers, rotary positions, causal attention whose keys are shared by groups of heads, and
-a gated SiLU. Qwen3 has a norm of each head's queries and keys.
+a gated MLP. Qwen3 has a norm of each head's queries and keys. So has Gemma 3 (2025), with norms behind the sublayers
+too, and one layer in six that sees the whole text. EmbeddingGemma's attention is not causal.
 """
 
 import functools
+import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from retrieval.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, SIZES, Family, check_heads, epsilon, sizes
-from retrieval.models.known_keys import ANY, whole
+from retrieval.models.encoders.family import FAMILIES, Family, Settings
+from retrieval.models.encoders.rotary import LAYERS, Angles
+from retrieval.models.known_keys import ANY
 from retrieval.models.transformer_config import TransformerConfig
+
+_log = logging.getLogger(__name__)
 
 MODULES = {
     "token_embedding": "embed_tokens",
@@ -32,19 +35,6 @@ MODULES = {
     "final_norm": "norm",
     "classifier": "score",
 }
-HEADS = {"lm_head.": "lm", "score.": "classifier"}
-# Buffers, and what causal language models put before the names of their encoder.
-NAMES, UNUSED = {r"^model\.": ""}, r"rotary_emb\.inv_freq$"
-_KEYS = {
-    **dict.fromkeys(["num_key_value_heads", "head_dim", "rms_norm_eps", "sliding_window"], ANY),
-    **rotary.KEYS,
-    "use_sliding_window": (False,),
-    "max_window_layers": ANY,  # of those that a false `use_sliding_window` turns off
-    "hidden_act": ("silu",),
-    "mlp_bias": (False,),
-    "is_causal": (True, False),
-}
-
 LLAMA = Architecture(
     family="llama",
     norm="rms",
@@ -58,97 +48,129 @@ LLAMA = Architecture(
     gated=True,
     biases=(),
 )
-QWEN2 = LLAMA.replaced(family="qwen2", biases=("query", "key", "value"))
-QWEN3 = LLAMA.replaced(family="qwen3", qk_norm=True, rope_theta=1_000_000.0)
-MISTRAL = LLAMA.replaced(family="mistral")
+GEMMA3 = LLAMA.replaced(
+    family="gemma3_text",
+    norm="rms_plus_one",
+    norms="around",
+    activation="gelu_tanh",
+    qk_norm=True,
+    embedding_scale=True,
+    rope_theta=1_000_000.0,
+    local_theta=10_000.0,
+    reach=4095,
+    global_every=6,
+)
+_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
+_BOTH_WAYS = "use_bidirectional_attention"
+_WINDOW, _SCALE = "sliding_window", "query_pre_attn_scalar"
 
 
-def heads(path: Path, config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, int]:
-    """The switches `kv_heads` and `head_size`.
-
-    Raises:
-      UserError: the heads of keys do not divide those of queries.
-    """
-    shared = whole(path, config, "num_key_value_heads", default=found["num_heads"])
-    if found["num_heads"] % shared:
-        raise UserError(f"{path}: num_key_value_heads is {shared}, which does not divide {found['num_heads']}")
-    if "head_dim" not in config:
-        check_heads(path, found, SIZES["num_heads"])
-    size = whole(path, config, "head_dim", default=found["hidden_size"] // found["num_heads"])
-    if size % 2:
-        raise UserError(f"{path}: head_dim is {size}, and rotary positions need an even number")
-    return {"kv_heads": shared, "head_size": size}
+def _read(settings: Settings, found: Mapping[str, int], has_window: bool) -> dict[str, Any]:
+    # Without its causal mask it is what LLM2Vec makes of a decoder (BehnamGhader et al. 2024).
+    causal, is_local = settings.get("is_causal", True), has_window and _WINDOW in settings
+    if rotary.layer_kinds(settings, found["num_layers"], (not is_local, False))["global_every"] != (not is_local):
+        raise settings.error(f"{LAYERS} has local layers, and this family has them in all layers or in none")
+    # A causal window counts the token itself; without the causal mask tokens at its very distance are seen too.
+    window = {"reach": settings.whole(_WINDOW, least=2) - causal} if is_local else {}
+    return {"causal": causal, **window}
 
 
-def written_heads(config: TransformerConfig) -> dict[str, Any]:
-    """The sizes of a config, as `heads` reads them."""
-    found = {theirs: getattr(config, ours) for ours, theirs in SIZES.items()}
-    return {**found, "num_key_value_heads": config.kv_heads, "head_dim": config.head_size}
+def _write(config: TransformerConfig, has_window: bool) -> dict[str, Any]:
+    reach, causal = config.architecture.reach, config.architecture.causal
+    window = {_WINDOW: reach + causal if reach else None} if has_window else {}
+    return window | ({} if causal else {"is_causal": False})
 
 
-def _read(path: Path, config: Mapping[str, Any], usual: Architecture, theta: float) -> dict[str, Any]:
-    found = sizes(path, config, SIZES)
-    switches: dict[str, Any] = heads(path, config, found) | rotary.theta(path, config, theta)
-    window = config.get("sliding_window") if usual.family == "mistral" else None
-    kinds = rotary.layer_kinds(path, config, found["num_layers"], (0 if window else 1, False))
-    if kinds["global_every"] != (0 if window else 1):
-        raise UserError(f"{path}: layer_types has local layers, and this family has them in all layers or in none")
-    if window:
-        # A causal window counts the token itself; without the causal mask tokens at its very distance are seen too.
-        switches["reach"] = whole(path, config, "sliding_window", least=2) - config.get("is_causal", True)
+def _read_gemma(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+    window, causal = settings.whole(_WINDOW, 4096, least=2), not settings.get(_BOTH_WAYS, False)
+    if not causal and window % 2:
+        _log.warning(
+            "%s: sliding_window is %d. An odd one may have been halved by a version of transformers that saved it: "
+            "EmbeddingGemma's is 512",
+            settings.path,
+            window,
+        )
+    patterns = [settings.whole(key) for key in _PATTERNS if key in settings]
+    every = rotary.agreed(settings, " and ".join(_PATTERNS), patterns, 6)
     return {
-        **found,
-        "type_vocab_size": 1,
-        "layer_norm_epsilon": epsilon(path, config, "rms_norm_eps", 1e-6),
-        # Without its causal mask it is what LLM2Vec makes of a decoder (BehnamGhader et al. 2024).
-        "architecture": usual.replaced(**switches, causal=config.get("is_causal", True)),
+        "score_size": settings.whole(_SCALE, 256),
+        "causal": causal,
+        "reach": window - 1 if causal else window // 2,
+        **rotary.layer_kinds(settings, found["num_layers"], (every, False)),
     }
 
 
-def _write(config: TransformerConfig, name: str) -> dict[str, Any]:
+def _write_gemma(config: TransformerConfig) -> dict[str, Any]:
     switches = config.architecture
     return {
-        "architectures": [f"{name.capitalize()}Model"],
-        "model_type": name,
-        **written_heads(config),
-        "rms_norm_eps": config.layer_norm_epsilon,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attention_dropout": config.attention_rate,
-        **(
-            {"sliding_window": switches.reach + switches.causal if switches.reach else None}
-            if name == "mistral"
-            else {}
-        ),
-        **({"use_sliding_window": False} if name.startswith("qwen") else {}),
-        **({} if switches.causal else {"is_causal": False}),
-        "rope_theta": switches.rope_theta,
-        **rotary.written_scaling(switches.rope_scaling),
-        "rope_parameters": rotary.written_theta(switches.rope_theta, switches.rope_scaling),
-        "tie_word_embeddings": True,
-        "dtype": "float32",
+        _SCALE: switches.score_size or config.head_size,
+        _BOTH_WAYS: not switches.causal,
+        # What was read: libraries halve it when they load it.
+        _WINDOW: switches.reach + 1 if switches.causal else 2 * switches.reach,
+        **rotary.written_kinds(config.num_layers, switches.locality()),
     }
 
 
-def _register(name: str, usual: Architecture, theta: float, biases: tuple[bool, ...] = (False,)) -> None:
-    FAMILIES.register(
-        name,
-        Family(
-            usual,
-            SIZES,
-            {**_KEYS, "attention_bias": biases},
-            functools.partial(_read, usual=usual, theta=theta),
-            MODULES,
-            functools.partial(_write, name=name),
-            heads=HEADS,
-            names=NAMES,
-            unused=UNUSED,
-            prefix="model.",
-        ),
+_SHARED: Any = dict(
+    head_sizes=dict(kv_heads="num_key_value_heads", head_size="head_dim"),
+    epsilon=("rms_norm_eps", 1e-6),
+    rates=dict(attention_rate="attention_dropout"),
+    heads={"lm_head.": "lm", "score.": "classifier"},
+    # Buffers, and what causal language models put before the names of their encoder.
+    names={r"^model\.": ""},
+    unused=r"rotary_emb\.inv_freq$",
+    prefix="model.",
+)
+
+
+def _register(usual: Architecture, of_torch: str, has_window: bool = False, ignored: str = "", **written: Any) -> None:
+    keys = {"use_sliding_window": (False,), "mlp_bias": (False,), "is_causal": (True, False), LAYERS: ANY}
+    family = Family(
+        usual,
+        MODULES,
+        of_torch,
+        written={"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True, **written},
+        keys={**keys, **({_WINDOW: ANY} if has_window else {})},
+        ignored=f"{ignored} max_window_layers" + f" {_WINDOW}" * (not has_window),  # without a `use_sliding_window`
+        angles=Angles({"rope_theta": 10_000.0}),  # of configs that do not say
+        read=functools.partial(_read, has_window=has_window),
+        write=functools.partial(_write, has_window=has_window),
+        **_SHARED,
     )
+    FAMILIES.register(usual.family, family)
 
 
-_register("qwen3", QWEN3, 10_000.0)  # of configs that do not say
-_register("qwen2", QWEN2, 10_000.0, (False, True))  # which has its biases whatever the key says
-_register("llama", LLAMA, 10_000.0)
-_register("mistral", MISTRAL, 10_000.0)
+_register(LLAMA, "LlamaModel")
+_register(LLAMA.replaced(family="mistral"), "MistralModel", has_window=True)
+_register(
+    LLAMA.replaced(family="qwen2", biases=("query", "key", "value")),
+    "Qwen2Model",
+    ignored="attention_bias",  # it has them whatever the key says
+    use_sliding_window=False,
+)
+_register(LLAMA.replaced(family="qwen3", qk_norm=True, rope_theta=1_000_000.0), "Qwen3Model", use_sliding_window=False)
+FAMILIES.register(
+    "gemma3_text",
+    Family(
+        GEMMA3,
+        {
+            **MODULES,
+            "layers/attention_out_norm": "layers.{}.post_attention_layernorm",
+            "layers/mlp_norm": "layers.{}.pre_feedforward_layernorm",
+            "layers/mlp_out_norm": "layers.{}.post_feedforward_layernorm",
+        },
+        "Gemma3TextModel",
+        defaults=dict(head_size=256),
+        written={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
+        keys={
+            **dict.fromkeys([*_PATTERNS, _SCALE, _WINDOW, LAYERS], ANY),
+            _BOTH_WAYS: (True, False),
+            "attn_logit_softcapping": (),  # null, or it is refused
+        },
+        ignored="final_logit_softcapping",  # of logits, which embedders have not
+        angles=Angles({"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}),
+        read=_read_gemma,
+        write=_write_gemma,
+        **_SHARED,
+    ),
+)

@@ -30,10 +30,13 @@ SIZES = dict(
     mlp_size="intermediate_size",
     max_length="max_position_embeddings",
 )
+TYPES = dict(type_vocab_size="type_vocab_size")
+# The same of dropout, as BERT calls it.
+RATES = dict(dropout="hidden_dropout_prob", attention_rate="attention_probs_dropout_prob")
 
 # Keys of configs that change no hidden state: notes, dropout and other settings of training, what a library returns,
 # and how one generates text, which older versions wrote into every config.
-_HARMLESS = """
+HARMLESS = """
     _name_or_path name_or_path architectures transformers_version dtype torch_dtype language name
     initializer_range initializer_factor initializer_cutoff_factor
     hidden_dropout_prob attention_probs_dropout_prob classifier_dropout dropout
@@ -58,21 +61,76 @@ _HARMLESS = """
 
 
 @dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a config, whose keys are known.
+
+    Attributes:
+      spellings: keys -> what this config calls them, where it has other names.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def key(self, name: str) -> str:
+        """What the config calls a key."""
+        return self.spellings.get(name, name)
+
+    def __contains__(self, name: str) -> bool:
+        return self.key(name) in self.values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a key."""
+        return self.values.get(self.key(name), default)
+
+    def whole(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number, as `known_keys.whole` checks it."""
+        return known_keys.whole(self.path, self.values, self.key(name), MOST, default, least)
+
+    def positive(self, name: str, default: float | None = None, below: float = 1e300) -> float:
+        """A number above 0, and below a bound.
+
+        Raises:
+          UserError: it is none.
+        """
+        value = self.get(name, default)
+        if type(value) not in (int, float) or not 0 < value < below:
+            raise self.error(f"{self.key(name)} is {shown(value)}; a number above 0 and below {below:g} is needed")
+        return float(value)
+
+    def error(self, text: str) -> UserError:
+        """An error that names the file."""
+        return UserError(f"{self.path}: {text}")
+
+
+def _nothing(*_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """A kind of published encoder.
 
     Attributes:
       architecture: its switches; where its configs set some, those of its usual one.
+      modules: our modules -> its own; {} is the number of a layer. Where one holds several of ours, in equal parts of
+        its rows, they are 'NAME#0', 'NAME#1', ...
+      of_torch: the class of transformers that a written config names.
       sizes: our names of sizes -> keys of its configs.
-      keys: the other keys -> the values that are understood, or `ANY`.
-      read: gives the fields of a `TransformerConfig` by a config whose keys are known, with its path for errors.
-      modules: our modules -> its own; {} is the number of a layer.
-      write: gives a `config.json` by the config of an encoder; None: it is written as the family that its
-        architecture names.
-        Where one holds several of ours, in equal parts of its rows, they are 'NAME#0', 'NAME#1', ...
-      gated_modules: those that have other names where the MLP is gated.
-      heads: prefixes of tensors behind the encoder -> what they are of: 'mlm', 'next_sentence', 'pooler', 'classifier',
-        'late' or 'lm'.
+      head_sizes: of these `kv_heads` and `head_size`, which configs may leave out.
+      defaults: of sizes that a config may leave out.
+      epsilon: the key of the epsilon of norms, and its default.
+      rates: our names of dropout -> keys, which are written and change nothing that is read.
+      written: settings with one value, which is the one that is understood and written.
+      keys: the other keys -> the values that are understood, or `ANY`; they count more than `written`.
+      ignored: keys that change no hidden state, beside those that no family's do.
+      spellings: keys -> other names of them, of which a config has all or none; '' where it has no such key then.
+      angles: how its configs tell rotary positions; None: it has none.
+      read: gives switches by the settings of a config and its sizes.
+      write: gives the other settings of a config.
+      gated_modules: modules that have other names where the MLP is gated.
+      heads: prefixes of tensors behind the encoder -> what they are of: 'mlm', 'next_sentence', 'pooler',
+        'classifier', 'late' or 'lm'.
       names: other names of tensors (regular expressions) -> those of `modules`, each looked for in turn.
       unused: tensors (a regular expression) that have no place in any model of ours.
       skipped_positions: rows of its table of positions before that of a text's first token.
@@ -80,11 +138,20 @@ class Family:
     """
 
     architecture: Architecture
-    sizes: Mapping[str, str]
-    keys: Mapping[str, Any]
-    read: Callable[[Path, Mapping[str, Any]], dict[str, Any]]
     modules: Mapping[str, str]
-    write: Callable[[TransformerConfig], dict[str, Any]] | None = None
+    of_torch: str = ""
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=SIZES.copy)
+    head_sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    epsilon: tuple[str, float] = ("layer_norm_eps", 1e-12)
+    rates: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ignored: str = ""
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    angles: Any = None
+    read: Callable[[Settings, Mapping[str, int]], dict[str, Any]] = _nothing
+    write: Callable[[TransformerConfig], dict[str, Any]] = _nothing
     gated_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -103,6 +170,85 @@ class Family:
         for theirs, ours in self.names.items():
             tensor = re.sub(theirs, ours, tensor)
         return tensor
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The keys of its configs -> the values that are understood."""
+        of_angles = self.angles.keys if self.angles else ()
+        read = [*self.sizes.values(), *self.head_sizes.values(), self.epsilon[0], *of_angles]
+        read += filter(None, self.spellings.values())
+        return {
+            **{key: (value,) for key, value in self.written.items()},
+            **dict.fromkeys([*HARMLESS, *self.ignored.split(), *self.rates.values(), *read], ANY),
+            **self.keys,
+        }
+
+    def fields(self, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a `TransformerConfig` by a config whose keys are known.
+
+        Raises:
+          UserError: one of them is missing, or of no use.
+        """
+        settings = Settings(path, config, self._spelled(path, config))
+        found = {
+            ours: settings.whole(key, self.defaults.get(ours), least=0 if ours in TYPES else 1)
+            for ours, key in self.sizes.items()
+        }
+        switches = self._heads(settings, found)
+        if self.skipped_positions and found["max_length"] <= self.skipped_positions:
+            raise settings.error(f"{self.sizes['max_length']} leaves no position for a text; copy the file again")
+        types = found.pop("type_vocab_size", 1)
+        switches |= {"token_types": False} if types == 0 else {}
+        switches |= self.angles.read(settings) if self.angles else {}
+        return {
+            **found,
+            "max_length": found.get("max_length", MOST) - self.skipped_positions,  # T5's bias ends nowhere
+            "type_vocab_size": max(types, 1),
+            "layer_norm_epsilon": settings.positive(*self.epsilon, below=1),
+            "architecture": self.architecture.replaced(**switches | self.read(settings, found)),
+        }
+
+    def config(self, config: TransformerConfig) -> dict[str, Any]:
+        """The `config.json` of an encoder."""
+        sizes = {theirs: getattr(config, ours) for ours, theirs in {**self.sizes, **self.head_sizes}.items()}
+        if self.skipped_positions:
+            sizes[self.sizes["max_length"]] += self.skipped_positions
+        if "type_vocab_size" in self.sizes and not config.architecture.token_types:
+            sizes[self.sizes["type_vocab_size"]] = 0
+        return {
+            **({"architectures": [self.of_torch]} if self.of_torch else {}),
+            "model_type": config.architecture.family,
+            **sizes,
+            self.epsilon[0]: config.layer_norm_epsilon,
+            **{theirs: getattr(config, ours) for ours, theirs in self.rates.items()},
+            **self.written,
+            **(self.angles.write(config.architecture) if self.angles else {}),
+            **self.write(config),
+            "dtype": "float32",
+        }
+
+    def _spelled(self, path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """The other names of keys, where the config has these."""
+        own = [key for key in self.spellings.values() if key in config]
+        if own and (both := [key for key in self.spellings if key in config]):
+            raise UserError(
+                f"{path}: {both[0]} stands beside {own[0]}, and which names count is not known: copy it again"
+            )
+        return self.spellings if own else {}
+
+    def _heads(self, settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+        """The switches of the heads: their number divides the hidden size, unless they have a size of their own."""
+        heads, hidden = found["num_heads"], found["hidden_size"]
+        usual = {"kv_heads": heads, "head_size": hidden // heads, **self.defaults}
+        switches = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
+        size = self.head_sizes.get("head_size", "")
+        if size not in settings and "head_size" not in self.defaults and hidden % heads:
+            raise settings.error(f"{settings.key(self.sizes['num_heads'])} is {heads}, which does not divide {hidden}")
+        if heads % (shared := switches.get("kv_heads", heads)):
+            raise settings.error(f"{self.head_sizes['kv_heads']} is {shared}, which does not divide {heads}")
+        if self.angles and (odd := switches.get("head_size", hidden // heads)) % 2:
+            raise settings.error(f"{size or 'the size of heads'} is {odd}, and rotary positions need an even number")
+        return switches
 
 
 FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders")
@@ -132,8 +278,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str) or name not in FAMILIES:
         raise UserError(f"{path}: model_type is {shown(name)}; one of {', '.join(FAMILIES)} is needed")
     family = FAMILIES[name]
-    config = known_keys.read(path, dict.fromkeys(_HARMLESS, ANY) | {"model_type": (name,)} | _known(family))
-    return name, family.read(path, config)
+    return name, family.fields(path, known_keys.read(path, {"model_type": (name,), **family.known}))
 
 
 def _usual_family(path: Path, record: Mapping[str, Any]) -> str | None:
@@ -146,54 +291,3 @@ def _usual_family(path: Path, record: Mapping[str, Any]) -> str | None:
         return max(known, key=len, default=None if name.endswith("model") else "bert")
     # RoBERTa's configs have these values, and count positions otherwise.
     return None if record.get("pad_token_id", 0) or record.get("type_vocab_size") == 1 else "bert"
-
-
-def _known(family: Family) -> dict[str, Any]:
-    return dict.fromkeys(family.sizes.values(), ANY) | dict(family.keys)
-
-
-def sizes(path: Path, config: Mapping[str, Any], keys: Mapping[str, str], **defaults: int) -> dict[str, int]:
-    """Whole numbers of a config, by our names of them.
-
-    Args:
-      keys: our names -> those of the config.
-      defaults: of keys that a config may leave out.
-
-    Raises:
-      UserError: one is missing, or no whole number of at least 1.
-    """
-    return {ours: known_keys.whole(path, config, key, MOST, defaults.get(key)) for ours, key in keys.items()}
-
-
-def epsilon(path: Path, config: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """The epsilon of norms.
-
-    Raises:
-      UserError: it is no number between 0 and 1.
-    """
-    value = config.get(key, default)
-    if type(value) is not float or not 0 < value < 1:  # which NaN is not, either
-        raise UserError(f"{path}: {key} is {shown(value)}; a number between 0 and 1 is needed")
-    return value
-
-
-def positive(path: Path, config: Mapping[str, Any], key: str, default: float) -> float:
-    """A number above 0.
-
-    Raises:
-      UserError: it is none.
-    """
-    value = config.get(key, default)
-    if type(value) not in (int, float) or not 0 < value < float("inf"):
-        raise UserError(f"{path}: {key} is {shown(value)}; a number above 0 is needed")
-    return float(value)
-
-
-def check_heads(path: Path, found: Mapping[str, int], key: str) -> None:
-    """Checks that the heads divide the hidden size.
-
-    Raises:
-      UserError: they do not.
-    """
-    if found["hidden_size"] % found["num_heads"]:
-        raise UserError(f"{path}: {key} is {found['num_heads']}, which does not divide {found['hidden_size']}")

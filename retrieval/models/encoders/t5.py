@@ -1,96 +1,50 @@
 """The encoder of T5 (Raffel et al. 2020), of which GTR and sentence-T5 are made; 1.1 and mT5 have a gated MLP."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, MOST, Family, epsilon, sizes
-from retrieval.models.known_keys import ANY
-from retrieval.models.relative_bias import BUCKETS
+from retrieval.models.encoders.family import FAMILIES, Family, Settings
+from retrieval.models.positions import BUCKETS
 from retrieval.models.transformer_config import TransformerConfig
 
-_SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_layers",
-    hidden_size="d_model",
-    num_heads="num_heads",
-    mlp_size="d_ff",
-    head_size="d_kv",
-)
 # `feed_forward_proj` -> `is_gated_act` and, in our words, `dense_act_fn`, which count more where they are there.
 _MLPS = {"relu": (False, "relu"), "gated-gelu": (True, "gelu_tanh"), "gated-silu": (True, "silu")}
 _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu_tanh", "gelu": "gelu", "silu": "silu"}
-_EPSILON = "layer_norm_epsilon"
 _ATTENTION, _MLP = "encoder.block.{}.layer.0", "encoder.block.{}.layer.1"
 
-ARCHITECTURE = Architecture(
-    family="t5",
-    norm="rms",
-    norms="before",
-    embedding_norm=False,
-    final_norm=True,
-    positions="none",
-    token_types=False,
-    relative_bias=True,
-    activation="relu",
-    biases=(),
-    score_size=1,
-)
 
-
-def _read(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    found = sizes(path, config, _SIZES)
-    gated, activation = _MLPS[config.get("feed_forward_proj", "relu")]
-    gated = config.get("is_gated_act", gated)
-    activation = _ACTIVATIONS[config["dense_act_fn"]] if "dense_act_fn" in config else activation
-    switches = {"head_size": found.pop("head_size"), "gated": gated, "activation": activation}
-    return {
-        **found,
-        "max_length": MOST,  # its bias by distance ends nowhere
-        "type_vocab_size": 1,
-        "layer_norm_epsilon": epsilon(path, config, _EPSILON, 1e-6),
-        "architecture": ARCHITECTURE.replaced(**switches),
-    }
+def _read(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+    gated, activation = _MLPS[settings.get("feed_forward_proj", "relu")]
+    if "dense_act_fn" in settings:
+        activation = _ACTIVATIONS[settings.get("dense_act_fn")]
+    return {"gated": settings.get("is_gated_act", gated), "activation": activation}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     mlp = config.architecture.gated, config.architecture.activation
     return {
-        "architectures": ["T5EncoderModel"],
-        "model_type": "t5",
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
         "num_decoder_layers": config.num_layers,
-        _EPSILON: config.layer_norm_epsilon,
-        "feed_forward_proj": next(name for name, other in _MLPS.items() if other == mlp),
-        "relative_attention_num_buckets": BUCKETS,
-        "relative_attention_max_distance": 128,
-        "dropout_rate": config.dropout,
-        "is_encoder_decoder": True,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "dtype": "float32",
+        "feed_forward_proj": next((name for name, other in _MLPS.items() if other == mlp), "relu"),
     }
 
 
 FAMILIES.register(
     "t5",
     Family(
-        ARCHITECTURE,
-        _SIZES,
-        {
-            **dict.fromkeys([_EPSILON, "n_positions"], ANY),
-            "feed_forward_proj": tuple(_MLPS),
-            "dense_act_fn": tuple(_ACTIVATIONS),
-            "is_gated_act": (True, False),
-            "relative_attention_num_buckets": (BUCKETS,),
-            "relative_attention_max_distance": (128,),
-            "is_encoder_decoder": (True, False),
-            "is_decoder": (False,),
-            "add_cross_attention": (False,),
-            "scale_decoder_outputs": (True, False),
-        },
-        _read,
+        Architecture(
+            family="t5",
+            norm="rms",
+            norms="before",
+            embedding_norm=False,
+            final_norm=True,
+            positions="none",
+            token_types=False,
+            relative_bias=True,
+            activation="relu",
+            biases=(),
+            score_size=1,
+        ),
         {
             "token_embedding": "shared",
             "relative_bias": _ATTENTION.format(0) + ".SelfAttention.relative_attention_bias",
@@ -104,7 +58,35 @@ FAMILIES.register(
             "layers/mlp_out": f"{_MLP}.DenseReluDense.wo",
             "final_norm": "encoder.final_layer_norm",
         },
-        _write,
+        "T5EncoderModel",
+        sizes=dict(
+            vocab_size="vocab_size",
+            num_layers="num_layers",
+            hidden_size="d_model",
+            num_heads="num_heads",
+            mlp_size="d_ff",
+        ),
+        head_sizes=dict(head_size="d_kv"),
+        defaults=dict(head_size=64),
+        epsilon=("layer_norm_epsilon", 1e-6),
+        rates=dict(dropout="dropout_rate"),
+        written={
+            "relative_attention_num_buckets": BUCKETS,
+            "relative_attention_max_distance": 128,
+            "is_encoder_decoder": True,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+        },
+        keys={
+            "feed_forward_proj": tuple(_MLPS),
+            "dense_act_fn": tuple(_ACTIVATIONS),
+            "is_gated_act": (True, False),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+        },
+        ignored="n_positions scale_decoder_outputs is_encoder_decoder",
+        read=_read,
+        write=_write,
         gated_modules={
             "layers/mlp_gate": f"{_MLP}.DenseReluDense.wi_0",
             "layers/mlp_in": f"{_MLP}.DenseReluDense.wi_1",

@@ -1,4 +1,4 @@
-"""LayerNorm (Ba et al. 2016) that passes over a row once, forward and backward.
+"""LayerNorm (Ba et al. 2016) that passes over a row once, forward and backward; and RMSNorm.
 
 The usual way takes the mean of a row, then the mean of the squared distances to it. Those are two passes, and JAX's
 gradient keeps what lies between them in float32. Here both sums are taken at once, of the distances to a value near
@@ -24,6 +24,24 @@ class LayerNorm(nnx.LayerNorm):
         scale_H = self.scale[...].astype(jnp.float32)
         bias_H = jnp.zeros_like(scale_H) if self.bias is None else self.bias[...].astype(jnp.float32)
         return _normed(x, scale_H, bias_H, self.epsilon)
+
+
+class RMSNorm(nnx.Module):
+    """A row divided by the root of its mean square, times a learnt scale [H] (Zhang & Sennrich 2019).
+
+    With `plus_one` the scale is stored less 1, as in Gemma.
+    """
+
+    def __init__(self, size: int, *, epsilon: float, plus_one: bool = False):
+        self.epsilon, self.plus_one = epsilon, plus_one
+        self.scale = nnx.Param(jnp.zeros(size) if plus_one else jnp.ones(size))
+
+    def __call__(self, x: jax.Array, axis: int = -1) -> jax.Array:
+        """[..., H, ...] to float32 of the same shape; `axis` is that of H."""
+        x = x.astype(jnp.float32)
+        scale = self.scale[...].astype(jnp.float32) + self.plus_one
+        normed = x * jax.lax.rsqrt(jnp.square(x).mean(axis=axis, keepdims=True) + self.epsilon)
+        return normed * scale.reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
