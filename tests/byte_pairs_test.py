@@ -8,7 +8,6 @@ from conftest import REPOSITORY
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.errors import UserError
 from retrieval.methods.reader.task import RowLengths, question_tokens, row_of
 
@@ -32,14 +31,6 @@ def test_a_token_stands_behind_the_blank_before_its_word():
     row = row_of(vocabulary, question_tokens(vocabulary, "what", lengths), Candidate("1", "", text), lengths)
     for start, end in ((4, 8), (10, 13)):
         assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
-
-
-def test_what_is_saved_is_the_same(tmp_path):
-    vocabulary = vocabularies.load(GOLDEN)
-    vocabulary.save(tmp_path / vocabulary.FILE)
-    again = vocabularies.load(tmp_path)
-    assert isinstance(again, PublishedTokenizer) and again.tokens == vocabulary.tokens
-    assert again.encode("unaffable café") == vocabulary.encode("unaffable café")
 
 
 def changed(change):

@@ -47,9 +47,9 @@ def distilbert():
     return transformers.DistilBertModel(config)
 
 
-@pytest.mark.parametrize("length", [3, 33, 80])
+@pytest.mark.parametrize("length", [3, 80])
 @pytest.mark.parametrize(
-    "make", [bert, lambda: bert(layer_norm_eps=1e-6), lambda: bert(type_vocab_size=4), masked_bert, roberta, distilbert]
+    "make", [lambda: bert(layer_norm_eps=1e-6, type_vocab_size=4), masked_bert, roberta, distilbert]
 )
 def test_hidden_states_are_those_of_transformers(tmp_path, make, length):
     torch.manual_seed(length)

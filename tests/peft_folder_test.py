@@ -144,10 +144,6 @@ def test_what_is_not_understood_is_refused(adapter, settings, match):
         peft_folder.read(changed(adapter, **settings))
 
 
-def narrower(tensors):
-    return {name: tensor[:, :8] if "_A" in name else tensor for name, tensor in tensors.items()}
-
-
 def renamed(old, new):
     return lambda tensors: {name.replace(old, new): tensor for name, tensor in tensors.items()}
 

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from support.languages import lines
@@ -120,11 +119,6 @@ def test_every_window_begins_with_the_prompt(made):
     assert prefixes.document_rows(vocabulary, [], text, length, 2) == rows[:2]
 
 
-def test_apart_the_tokens_would_be_others(tmp_path):
-    tokenizer = write(tmp_path, "Qwen3-Embedding")
-    assert plain(tokenizer, "Query:what") != plain(tokenizer, "Query:") + plain(tokenizer, "what")
-
-
 def test_a_token_of_padding_that_ends_a_text_stays(tmp_path):
     tokenizer = write(tmp_path, "Qwen3-Embedding")
     vocabulary = vocabularies.load(tmp_path)
@@ -177,13 +171,3 @@ def test_settings_of_llama_say_what_stands_around_a_text(tmp_path, bos, eos):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(kept | flags | {"eos_token": None}))
         with pytest.raises(UserError, match=r"tokenizer_config\.json: add_eos_token is true, and eos_token names no"):
             vocabularies.load(tmp_path)
-
-
-def test_rows_are_filled_up_with_no_token(tmp_path):
-    """A text whose last token is that of padding keeps it, in arrays too."""
-    from retrieval.search.text_batches import padded
-
-    write(tmp_path, "Qwen3-Embedding")
-    vocabulary = vocabularies.load(tmp_path)
-    row = vocabulary.single(vocabulary.encode("zebras"), 16)
-    np.testing.assert_array_equal(padded([row], 1, 16) >= 0, [[*[True] * len(row), *[False] * (16 - len(row))]])

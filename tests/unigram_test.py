@@ -10,7 +10,6 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.tokenizer_json import ROBERTA
 
@@ -70,28 +69,3 @@ def test_pieces_are_those_of_the_library(pieces, folder):
     assert vocabulary.decode(vocabulary.encode(TEXTS[2])) == TEXTS[2]
     published = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert [piece for piece, _ in published] == vocabulary.tokens
-
-
-def test_a_prefix_and_a_text_are_one_text(folder):
-    vocabulary = vocabularies.load(folder)
-    prefixes = Prefixes.of({"query_prefix": "The owl: ", "document_prefix": "猫头鹰 "}, vocabulary)
-    queries = prefixes.encode_queries(vocabulary, texts())
-    documents = prefixes.encode_documents(vocabulary, [""] * len(queries), texts())
-    for text, query, (title, document) in zip(texts(), queries, documents, strict=True):
-        whole = vocabulary.single(vocabulary.encode(f"The owl: {text}"), 99)
-        assert prefixes.query_row(vocabulary, query, 99) == whole
-        whole = vocabulary.single(vocabulary.encode(f"猫头鹰 {text}"), 99)
-        assert prefixes.document_rows(vocabulary, title, document, 99) == [whole]
-
-
-def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
-    vocabulary = vocabularies.load(folder)
-    vocabulary.save(tmp_path / vocabulary.FILE)
-    again = vocabularies.load(tmp_path)
-    assert again.fingerprint == vocabulary.fingerprint
-    (tmp_path / "export").mkdir()
-    vocabulary.export(tmp_path / "export", length=16, types=1)
-    theirs = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
-    expected = vocabulary.encode_batch(texts())
-    assert [theirs.encode(text, add_special_tokens=False).ids for text in texts()] == expected
-    assert again.encode_batch(texts()) == expected

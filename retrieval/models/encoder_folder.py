@@ -75,7 +75,7 @@ class EncoderFolder:
         config_path = families.config_of(place)
         folder = cls(Path(path), place, *families.read(config_path))
         if model_folder.base_of(place):  # an adapter may have a table of more tokens than its base
-            table = folder._shapes.get(f"{folder.names.module('token_embedding')}.weight")
+            table = folder._shapes.get(folder._weight("token_embedding"))
             if table is not None and len(table) > folder.sizes["vocab_size"]:
                 folder = dataclasses.replace(folder, sizes={**folder.sizes, "vocab_size": len(table)})
         folder._check_shapes(config_path)
@@ -101,10 +101,11 @@ class EncoderFolder:
         Raises:
           UserError: they are no whole numbers.
         """
-        path = families.config_of(self.place)
-        sizes = files.read_json(path).get("matryoshka_dimensions") or []
+        sizes = self._config.get("matryoshka_dimensions") or []
         if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
-            raise UserError(f"{path}: matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed")
+            raise UserError(
+                f"{self.files[0]}: matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
+            )
         return tuple(sorted(set(sizes)))
 
     @property
@@ -114,10 +115,11 @@ class EncoderFolder:
 
     def check_head(self) -> None:
         """Checks that the activation of a head that a family has a key for is ours, as every other setting is."""
-        path = families.config_of(self.place)
-        activation = files.read_json(path).get(_HEAD_ACTIVATION)
+        activation = self._config.get(_HEAD_ACTIVATION)
         if self.family == "modernbert" and activation not in (None, "gelu"):
-            raise UserError(f"{path}: {_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here")
+            raise UserError(
+                f"{self.files[0]}: {_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here"
+            )
 
     @property
     def names(self) -> TensorNames:
@@ -154,14 +156,13 @@ class EncoderFolder:
 
     def has(self, module: str) -> bool:
         """Whether the weights of one of our modules behind the encoder are there, such as 'pooler' or 'classifier'."""
-        name = FAMILIES[self.family].modules.get(module)
-        return name is not None and f"{name}.weight" in self._shapes
+        return module in FAMILIES[self.family].modules and self._weight(module) in self._shapes
 
     @property
     def classes(self) -> int:
         """The classes of a cross-encoder's classifier; 0 where the folder has none."""
-        weight = self._shapes[f"{self.names.module('classifier')}.weight"] if self.has("classifier") else None
-        return len(weight) if weight is not None and weight.ndim else 0
+        weight = self._shapes[self._weight("classifier")] if self.has("classifier") else np.zeros(())
+        return len(weight) if weight.ndim else 0
 
     def classifier(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that the folder has of what a cross-encoder has on its encoder.
@@ -192,8 +193,8 @@ class EncoderFolder:
         Raises:
           UserError: the weights cannot be read.
         """
-        table = self._tensors[f"{self.names.module('token_embedding')}.weight"]
-        is_tied = files.read_json(self.files[0]).get("tie_word_embeddings") is True
+        table = self._tensors[self._weight("token_embedding")]
+        is_tied = self._config.get("tie_word_embeddings") is True
         return np.asarray(table if is_tied else self._tensors.get("lm_head.weight", table), np.float32)
 
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -213,7 +214,7 @@ class EncoderFolder:
             return None
         self.check_head()
         head, root = self._of_heads(self._tensors, "mlm"), self.names.module("")
-        table = self._tensors.get(f"{self.names.module('token_embedding')}.weight")
+        table = self._tensors.get(self._weight("token_embedding"))
         for name in (f"{root}.decoder.weight", f"{root}.weight"):
             output = head.pop(name, None)
             if output is not None and (table is None or not np.array_equal(output, table)):
@@ -252,6 +253,14 @@ class EncoderFolder:
             return next((of for prefix, of in prefixes.items() if name.startswith(prefix)), "")
 
         return {name: tensor for name, tensor in tensors.items() if head(name) in heads}
+
+    def _weight(self, module: str) -> str:
+        """The tensor of one of our modules."""
+        return f"{self.names.module(module)}.weight"
+
+    @functools.cached_property
+    def _config(self) -> dict[str, Any]:
+        return files.read_json(self.files[0])
 
     @functools.cached_property
     def _tensors(self) -> dict[str, np.ndarray]:

@@ -181,8 +181,8 @@ def _check_words(folder: EncoderFolder, task: str) -> None:
         _log.warning("%s: says nothing of how pairs are judged: it is asked as Qwen3-Reranker is", folder.path)
     elif others:
         raise UserError(
-            f"{next(iter(others))}: a pair is put to it in other words than to Qwen3-Reranker, which are not rendered "
-            "here; take a cross-encoder for sequence classification"
+            f"{next(iter(others))}: a pair is put to it in other words than to Qwen3-Reranker, or by a template that "
+            "branches, and templates are not run here; take a cross-encoder for sequence classification"
         )
     elif is_alone and not templates:
         raise UserError(f"{folder.path}: a language model that does not say how it judges a pair; take a cross-encoder")
