@@ -146,10 +146,7 @@ def to_parameters(
     Args:
       tensors: under the names that `Family.name` gives them.
       like: the parameters that are needed, or their shapes.
-      source: where the tensors are from, for errors.
-
-    Raises:
-      UserError: as `check_shapes`, or a value is not finite.
+      source: where the tensors are from, for errors, as those of `check_shapes`; values have to be finite, too.
     """
     check_shapes(tensors, like, names, source)
     params, faults, tensors = {}, [], names.split(tensors)

@@ -41,10 +41,10 @@ def rotation(positions_RL: jax.Array, frequencies_D: np.ndarray) -> Rotation:
     return Rotation(jnp.cos(angle_R1DL), jnp.sin(angle_R1DL))
 
 
-def rotate(x_RNDL: jax.Array, turned: Rotation) -> jax.Array:
+def rotate(x_RNDL: jax.Array, rotation: Rotation) -> jax.Array:
     """Queries or keys [R, N, D, L], turned in float32, in their own type."""
     first, second = jnp.split(x_RNDL.astype(jnp.float32), 2, axis=2)
-    cos, sin = turned
+    cos, sin = rotation
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=2).astype(x_RNDL.dtype)
 
 

@@ -102,13 +102,13 @@ class Transformer(nnx.Module):
     def _call(self, text: Text, rate: float, is_local: bool) -> Callable:
         """What the layers do that are local, or those that are not; `rate` is of dropout on attention."""
         config, switches = self.config, self.config.architecture
-        turned = None
+        rotation = None
         if switches.positions == "rope":
             theta = (switches.local_theta if is_local else 0) or switches.rope_theta
             scaling = "" if is_local and switches.local_theta else switches.rope_scaling
-            turned = positions.rotation(text.positions_RL, positions.frequencies(config.head_size, theta, scaling))
+            rotation = positions.rotation(text.positions_RL, positions.frequencies(config.head_size, theta, scaling))
         sees = self._sees(text, rate, switches.reach if is_local else None)
-        return lambda layer, x, number, key: layer(x, sees, key, turned, number)
+        return lambda layer, x, number, key: layer(x, sees, key, rotation, number)
 
     def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
         config, switches = self.config, self.config.architecture
@@ -141,20 +141,20 @@ class Layer(nnx.Module):
         x_RLH: jax.Array,
         sees: Sees,
         dropout_key: jax.Array | None,
-        turned: Rotation | None = None,
+        rotation: Rotation | None = None,
         number: jax.Array | int = 1,
     ) -> jax.Array:
         """Hidden states to hidden states, [R, L, H].
 
         Args:
-          turned: the angles of positions, where they are rotary.
+          rotation: the angles of positions, where they are rotary.
           number: of the layer, from 0 on.
         """
         switches = self.config.architecture
         probability_key, *keys = split(dropout_key, 3)
 
         def attention(x_RLH: jax.Array) -> jax.Array:
-            return self.attention(x_RLH, sees, probability_key, turned)
+            return self.attention(x_RLH, sees, probability_key, rotation)
 
         def attention_norm(x_RLH: jax.Array) -> jax.Array:
             normed = self.attention_norm(x_RLH)
@@ -205,13 +205,13 @@ class Attention(nnx.Module):
             self.key_norm = norm(config, config.head_size, rngs)
 
     def __call__(
-        self, x_RLH: jax.Array, sees: Sees, dropout_key: jax.Array | None, turned: Rotation | None = None
+        self, x_RLH: jax.Array, sees: Sees, dropout_key: jax.Array | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        return self.attend(x_RLH, *self.keys_and_values(x_RLH, turned), sees, dropout_key, turned)
+        return self.attend(x_RLH, *self.keys_and_values(x_RLH, rotation), sees, dropout_key, rotation)
 
-    def keys_and_values(self, x_RMH: jax.Array, turned: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
+    def keys_and_values(self, x_RMH: jax.Array, rotation: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
         """What tokens offer to those that attend to them, both [R, K, D, M] of K heads, each of which N / K share."""
-        return self._placed(self._heads(self.key, x_RMH), "key_norm", turned), self._heads(self.value, x_RMH)
+        return self._placed(self._heads(self.key, x_RMH), "key_norm", rotation), self._heads(self.value, x_RMH)
 
     def attend(
         self,
@@ -220,11 +220,11 @@ class Attention(nnx.Module):
         value_RKDM: jax.Array,
         sees: Sees,
         dropout_key: jax.Array | None,
-        turned: Rotation | None = None,
+        rotation: Rotation | None = None,
     ) -> jax.Array:
         """Attention of the tokens `x` to those with these keys and values."""
         config = self.config
-        query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", turned))
+        query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", rotation))
         heads = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
         if isinstance(sees, Segments):
             seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), sees)
@@ -246,11 +246,11 @@ class Attention(nnx.Module):
         y_RHL = layer.columns(x_RLH)
         return y_RHL.reshape(y_RHL.shape[0], -1, size, y_RHL.shape[2])
 
-    def _placed(self, x_RNDL: jax.Array, name: str, turned: Rotation | None) -> jax.Array:
+    def _placed(self, x_RNDL: jax.Array, name: str, rotation: Rotation | None) -> jax.Array:
         """Queries or keys with their norm and their angles, where the architecture has these."""
         if self.config.architecture.qk_norm:
             x_RNDL = getattr(self, name)(x_RNDL, axis=2).astype(x_RNDL.dtype)
-        return x_RNDL if turned is None else positions.rotate(x_RNDL, turned)
+        return x_RNDL if rotation is None else positions.rotate(x_RNDL, rotation)
 
     def _for_every_head(self, x_RKDM: jax.Array) -> jax.Array:
         """Keys or values once for each of the heads that share them, [R, N, D, M]."""

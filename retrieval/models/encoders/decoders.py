@@ -65,10 +65,10 @@ _BOTH_WAYS = "use_bidirectional_attention"
 _WINDOW, _SCALE = "sliding_window", "query_pre_attn_scalar"
 
 
-def _read(settings: Settings, found: Mapping[str, int], has_window: bool) -> dict[str, Any]:
+def _read(settings: Settings, sizes: Mapping[str, int], has_window: bool) -> dict[str, Any]:
     # Without its causal mask it is what LLM2Vec makes of a decoder (BehnamGhader et al. 2024).
     causal, is_local = settings.get("is_causal", True), has_window and _WINDOW in settings
-    if rotary.layer_kinds(settings, found["num_layers"], (not is_local, False))["global_every"] != (not is_local):
+    if rotary.layer_kinds(settings, sizes["num_layers"], (not is_local, False))["global_every"] != (not is_local):
         raise settings.error(f"{LAYERS} has local layers, and this family has them in all layers or in none")
     # A causal window counts the token itself; without the causal mask tokens at its very distance are seen too.
     window = {"reach": settings.whole(_WINDOW, least=2) - causal} if is_local else {}
@@ -81,7 +81,7 @@ def _write(config: TransformerConfig, has_window: bool) -> dict[str, Any]:
     return window | ({} if causal else {"is_causal": False})
 
 
-def _read_gemma(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     window, causal = settings.whole(_WINDOW, 4096, least=2), not settings.get(_BOTH_WAYS, False)
     if not causal and window % 2:
         _log.warning(
@@ -96,7 +96,7 @@ def _read_gemma(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
         "score_size": settings.whole(_SCALE, 256),
         "causal": causal,
         "reach": window - 1 if causal else window // 2,
-        **rotary.layer_kinds(settings, found["num_layers"], (every, False)),
+        **rotary.layer_kinds(settings, sizes["num_layers"], (every, False)),
     }
 
 

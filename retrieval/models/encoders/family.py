@@ -95,7 +95,8 @@ class Settings:
         """
         value = self.get(name, default)
         if type(value) not in (int, float) or not 0 < value < below:
-            raise self.error(f"{self.key(name)} is {shown(value)}; a number above 0 and below {below:g} is needed")
+            bound = f" and below {below:g}" if below < 1e300 else ""
+            raise self.error(f"{self.key(name)} is {shown(value)}; a number above 0{bound} is needed")
         return float(value)
 
     def error(self, text: str) -> UserError:
@@ -190,22 +191,22 @@ class Family:
           UserError: one of them is missing, or of no use.
         """
         settings = Settings(path, config, self._spelled(path, config))
-        found = {
+        sizes = {
             ours: settings.whole(key, self.defaults.get(ours), least=0 if ours in TYPES else 1)
             for ours, key in self.sizes.items()
         }
-        switches = self._heads(settings, found)
-        if self.skipped_positions and found["max_length"] <= self.skipped_positions:
+        switches = self._heads(settings, sizes)
+        if self.skipped_positions and sizes["max_length"] <= self.skipped_positions:
             raise settings.error(f"{self.sizes['max_length']} leaves no position for a text; copy the file again")
-        types = found.pop("type_vocab_size", 1)
+        types = sizes.pop("type_vocab_size", 1)
         switches |= {"token_types": False} if types == 0 else {}
         switches |= self.angles.read(settings) if self.angles else {}
         return {
-            **found,
-            "max_length": found.get("max_length", MOST) - self.skipped_positions,  # T5's bias ends nowhere
+            **sizes,
+            "max_length": sizes.get("max_length", MOST) - self.skipped_positions,  # T5's bias ends nowhere
             "type_vocab_size": max(types, 1),
             "layer_norm_epsilon": settings.positive(*self.epsilon, below=1),
-            "architecture": self.architecture.replaced(**switches | self.read(settings, found)),
+            "architecture": self.architecture.replaced(**switches | self.read(settings, sizes)),
         }
 
     def config(self, config: TransformerConfig) -> dict[str, Any]:
@@ -236,9 +237,9 @@ class Family:
             )
         return self.spellings if own else {}
 
-    def _heads(self, settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+    def _heads(self, settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The switches of the heads: their number divides the hidden size, unless they have a size of their own."""
-        heads, hidden = found["num_heads"], found["hidden_size"]
+        heads, hidden = sizes["num_heads"], sizes["hidden_size"]
         usual = {"kv_heads": heads, "head_size": hidden // heads, **self.defaults}
         switches = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
         size = self.head_sizes.get("head_size", "")
@@ -255,11 +256,7 @@ FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders")
 
 
 def config_of(folder: Path) -> Path:
-    """The config of a folder of weights, or of what an adapter stands on.
-
-    Raises:
-      UserError: there is none.
-    """
+    """The config of a folder of weights, or of what an adapter stands on; one has to be there."""
     place = model_folder.base_of(folder) or folder
     for name in CONFIGS:
         if (place / name).is_file():

@@ -22,11 +22,11 @@ _EVERY, _WINDOW = "global_attn_every_n_layers", "local_attention"
 _IDS = dict(bos_token_id=50281, cls_token_id=50281, eos_token_id=50282, sep_token_id=50282, pad_token_id=50283)
 
 
-def _read_modern(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+def _read_modern(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     window = settings.whole(_WINDOW, 128, least=2)
     if window % 2:
         raise settings.error(f"{_WINDOW} is {window}, and an even number of tokens is needed")
-    kinds = rotary.layer_kinds(settings, found["num_layers"], (settings.whole(_EVERY, 3), True))
+    kinds = rotary.layer_kinds(settings, sizes["num_layers"], (settings.whole(_EVERY, 3), True))
     return {"reach": window // 2, **kinds}
 
 
@@ -205,13 +205,13 @@ _GTE = {
 }
 
 
-def _read_new(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+def _read_new(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     """The hub's: of a factor f, angles of the base times f, all divided by f to the power of 2 / head size."""
     scaling = settings.get("rope_scaling", {})
     if scaling and (not isinstance(scaling, dict) or set(scaling) != {"type", "factor"} or scaling["type"] != "ntk"):
         raise settings.error(f"rope_scaling is {shown(scaling)}; only a type of ntk with its factor is built here")
     factor = Settings(settings.path, scaling).positive("factor", 1.0)
-    divisor = factor ** (2 * found["num_heads"] / found["hidden_size"])
+    divisor = factor ** (2 * sizes["num_heads"] / sizes["hidden_size"])
     return {
         "rope_theta": settings.positive("rope_theta", 10_000.0) * factor,
         "rope_scaling": f"linear:{rotary.exact(divisor)}" if factor != 1 else "",

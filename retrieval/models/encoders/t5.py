@@ -14,7 +14,7 @@ _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu_tanh", "gelu": "gelu", "silu":
 _ATTENTION, _MLP = "encoder.block.{}.layer.0", "encoder.block.{}.layer.1"
 
 
-def _read(settings: Settings, found: Mapping[str, int]) -> dict[str, Any]:
+def _read(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     gated, activation = _MLPS[settings.get("feed_forward_proj", "relu")]
     if "dense_act_fn" in settings:
         activation = _ACTIVATIONS[settings.get("dense_act_fn")]
