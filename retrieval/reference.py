@@ -148,22 +148,31 @@ def losses_page() -> str:
     """Every loss."""
     from retrieval.training.loss_kind import LOSSES
 
+    losses = {name: (LOSSES[name], inspect.cleandoc(LOSSES[name].__doc__ or "")) for name in sorted(LOSSES)}
     rows = (
         (
-            f"`{name}`",
-            loss.help,
+            f"[`{name}`](#{name})",
+            text.partition("\n\n")[0],
             loss.compares,
             ", ".join(["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher),
-            ", ".join(f"`{option}`" for option in loss.options),
+            ", ".join(f"`{option}`" for option in loss.options()),
         )
-        for name, loss in sorted(LOSSES.items())
+        for name, (loss, text) in losses.items()
     )
     return _page(
         "Losses",
         "`config.train.loss` names one. Two towers may have any but those of classes, which need a reranker. "
         "An option of another loss must have its default, and so must a field that only other recipes read.",
         _table(("loss", "what it is", "compares", "needs", "options"), rows),
+        "",
+        "\n\n".join(f"## {name}\n\n{_with_attributes(text)}" for name, (_, text) in losses.items()),
     )
+
+
+def _with_attributes(docstring: str) -> str:
+    """A docstring of a class as Markdown: its attributes as a list."""
+    text, _, attributes = docstring.partition("\nAttributes:\n")
+    return f"{text}\n{re.sub(r'(?m)^(?=[^ ])', '- ', textwrap.dedent(attributes))}".strip()
 
 
 def commands_page() -> str:

@@ -101,7 +101,7 @@ def test_value_and_gradient_equal_loops_on_one_device_and_eight(setting):
     def total(params, batch):
         scores = {key: batch[key] for key in ("start", "end", "pairs")}
         scores["retriever"] = inner_products(batch["question"] + params["shift"], batch["embedding"])
-        loss_B, metrics = LOSSES[name].function(scores, batch, **options)
+        loss_B, metrics = LOSSES[name](**options)(scores, batch)
         return loss_B.sum(), (loss_B, metrics["early"])
 
     rows, zero = BATCH | PARAMS, {"shift": np.zeros(E, np.float32)}

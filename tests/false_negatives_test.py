@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_loss_same_on_any_mesh
+from support.losses import in_batch_softmax
 from support.modules import assert_finite_differences
 from support.tiny import make_config
 
-from retrieval.errors import UserError
-from retrieval.recipes.recipe import check_recipe, recipe_of
-from retrieval.training.loss_kind import LOSSES
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
+from retrieval.recipes.recipe import recipe_of
 
 B, K, E = 8, 2, 5
 
@@ -87,7 +85,7 @@ def streaming(query, document, ids, known, kind, margin, mean, sizes):
         None,
         temperature=0.5,
         symmetric=True,
-        positive_ids_BP=known,
+        known=known,
         other_positives="mean" if mean else "mask",
         matryoshka=sizes,
         false_negatives=kind,
@@ -127,14 +125,9 @@ def test_the_config_names_them():
     query, document, ids, _ = make_batch()
     fields = {"train.false_negatives": "relative", "train.false_margin": -0.2, "train.log_q": False}
     config = make_config("ict", **fields)
-    loss = LOSSES["in_batch_softmax"].bind(recipe_of(config).loss_options())
+    loss = recipe_of(config).named_loss
     found, metrics = jax.jit(loss)(query, document, {"document_id": ids})
     options = dict(false_negatives="relative", false_margin=-0.2, temperature=config.train.temperature)
     expected, counts = in_batch_softmax(query, document, ids, None, **options)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_array_equal(metrics["masked_margin"], counts["masked_margin"])
-
-
-def test_a_margin_of_nothing_is_refused():
-    with pytest.raises(UserError, match=r"train\.false_margin=0\.2 is the margin of config\.train\.false_negatives"):
-        check_recipe(make_config("ict", **{"train.false_margin": 0.2}))

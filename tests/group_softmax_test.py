@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
+from support.losses import in_batch_softmax
 from support.tiny import make_config
 
 from retrieval.errors import UserError
 from retrieval.recipes.recipe import check_recipe
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 B, GROUPS, E = 64, 8, 4
 
@@ -35,7 +35,7 @@ def loss(weights, rows, groups, **options):
         rows["ids"],
         rows["log_q"],
         temperature=0.5,
-        positive_ids_BP=rows["known"],
+        known=rows["known"],
         groups=groups,
         block=5,
         **options,

@@ -11,14 +11,14 @@ from support.tiny import make_config
 
 from retrieval.data.examples.packing import Packing, rows_for
 from retrieval.errors import UserError
-from retrieval.methods.late_interaction.loss import maxsim_distillation, maxsim_softmax
+from retrieval.methods.late_interaction.loss import MaxSimDistillation, MaxSimSoftmax
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import token_vectors, with_marks
 from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
 from retrieval.models.text import Text, seen_tokens
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of
-from retrieval.training.objectives.distillation import kl_divergence
+from retrieval.training.objectives.distillation import KLDivergence
 
 B, K, A, L, V = 8, 2, 8, 12, 40
 RULES = Rules(fill=4, skip=(7, 11))
@@ -114,7 +114,7 @@ def test_a_token_that_is_not_retrieved_does_not_count():
 def test_distillation_of_the_worked_example():
     """T6: teacher (4, 1, 2), student (10, 8, 9)."""
     batch = {"document_id": jnp.array([[0, 1, 2]]), "teacher": jnp.array([[4.0, 1.0, 2.0]])}
-    loss, _ = kl_divergence(jnp.array([[10.0, 8.0, 9.0]]), batch)
+    loss, _ = KLDivergence()(jnp.array([[10.0, 8.0, 9.0]]), batch)
     np.testing.assert_allclose(loss, [0.081555], atol=1e-5)
 
 
@@ -125,7 +125,7 @@ def test_the_softmax_is_over_all_documents_of_the_batch(others):
     positives = np.array([[5, 9], [7, 7], [8, 8]])
     scores = np.random.default_rng(0).normal(size=(3, 6)) * 3
     batch = {"document_id": jnp.asarray(ids), "positive_ids": jnp.asarray(positives)}
-    loss, _ = maxsim_softmax(jnp.asarray(scores, jnp.float32), batch, temperature=2.0, other_positives=others)
+    loss, _ = MaxSimSoftmax(2.0, others)(jnp.asarray(scores, jnp.float32), batch)
     for b in range(3):
         known = {ids[b, 0]} if others == "negatives" else set(positives[b])
         is_positive = [id in known for id in ids.reshape(-1)]
@@ -141,7 +141,7 @@ def test_distillation_and_the_softmax_beside_it():
     ids, teacher = np.array([[5, 6], [7, 9], [8, 5]]), np.random.default_rng(1).normal(size=(3, 2))
     scores = np.random.default_rng(0).normal(size=(3, 6)) * 3
     batch = {"document_id": jnp.asarray(ids), "teacher": jnp.asarray(teacher, jnp.float32)}
-    loss, metrics = maxsim_distillation(jnp.asarray(scores, jnp.float32), batch, temperature=2.0, in_batch=0.5)
+    loss, metrics = MaxSimDistillation(2.0, in_batch=0.5)(jnp.asarray(scores, jnp.float32), batch)
     for b in range(3):
         own, wanted = (np.exp(x) / np.exp(x).sum() for x in (scores[b, 2 * b : 2 * b + 2] / 2, teacher[b]))
         others = [n for n in range(6) if n // 2 != b and ids.reshape(-1)[n] != ids[b, 0]]

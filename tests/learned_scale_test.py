@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
+from support.losses import in_batch_softmax
 from support.tiny import CHEAP, make_config
 
 from retrieval.errors import UserError
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
-from retrieval.training.objectives.in_batch_softmax import TERMS, in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import TERMS
 from retrieval.training.optimizer import decayed
 
 B, K, E = 16, 2, 6
@@ -34,7 +35,7 @@ def make_batch():
 def test_the_gradient_is_that_of_differences_on_any_mesh(options):
     def loss(temperature, batch):
         query, document, ids, known = batch
-        given = dict(temperature=temperature, positive_ids_BP=known, block=7, **options)
+        given = dict(temperature=temperature, known=known, block=7, **options)
         return in_batch_softmax(query, document, ids, None, **given)[0].mean()
 
     batch, temperature = make_batch(), 0.4

@@ -7,21 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_loss_same_on_any_mesh
+from support.losses import in_batch_softmax as uncompiled
 from support.modules import assert_finite_differences
 
 from retrieval.errors import UserError
 from retrieval.training.candidates import inner_products
 from retrieval.training.losses import free_bits, token_cross_entropy
-from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax as uncompiled
-from retrieval.training.objectives.margins import triplet
-from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
+from retrieval.training.objectives.own_negatives import MultiNegativeNLL, Triplet, TwoWayNLL
 
 # One program in place of one for each operation, which takes a multiple of the time.
 in_batch_softmax = jax.jit(
     uncompiled, static_argnames=("temperature", "symmetric", "other_positives", "groups", "block")
 )
-OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
+OWN_NEGATIVES = {"triplet": Triplet, "two_way_nll": TwoWayNLL, "multi_negative_nll": MultiNegativeNLL}
 
 
 def softmax_over_positives(query, document, ids, log_q, known, temperature, symmetric, other_positives):
@@ -91,13 +89,13 @@ def test_in_batch_softmax_is_that_of_the_loops(K, corrected, symmetric):
     np.testing.assert_array_equal(in_batch_softmax(0 * query, document, ids, log_q)[1]["recall@1"], 0)  # ties
 
 
-@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
+@pytest.mark.parametrize("other_positives", ["mask", "mean"])
 @pytest.mark.parametrize(("K", "symmetric"), [(1, True), (3, False)])
 def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
     query, document, ids, log_q = batch(B=12, K=K, documents=20)
     known = known_positives(ids, P=5)
     options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
-    loss, metrics = in_batch_softmax(query, document, ids, log_q, positive_ids_BP=known, **options)
+    loss, metrics = in_batch_softmax(query, document, ids, log_q, known=known, **options)
     expected, hits = softmax_over_positives(query, document, ids, log_q, known, **options)
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(metrics["recall@1"], hits)
@@ -105,13 +103,11 @@ def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
     assert (np.abs(loss - before) > 1e-3).sum() >= 6  # of 12 rows
 
 
-@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
+@pytest.mark.parametrize("other_positives", ["mask", "mean"])
 def test_blocks_change_nothing(other_positives):
     """24 documents in blocks that do not divide them, and in one block."""
     query, document, ids, log_q = batch(K=3)
-    options = dict(
-        temperature=0.3, symmetric=True, other_positives=other_positives, positive_ids_BP=known_positives(ids)
-    )
+    options = dict(temperature=0.3, symmetric=True, other_positives=other_positives, known=known_positives(ids))
 
     def loss(query, document, block):
         losses, metrics = in_batch_softmax(query, document, ids, log_q, block=block, **options)
@@ -140,7 +136,7 @@ def test_gradients_are_finite_differences_of_the_loops(symmetric, other_positive
     query, document, ids, log_q = batch(B=4, K=2, E=3, documents=6)
     known = known_positives(ids)
     options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
-    loss = lambda q, d: in_batch_softmax(q, d, ids, log_q, positive_ids_BP=known, **options)[0].sum()  # noqa: E731
+    loss = lambda q, d: in_batch_softmax(q, d, ids, log_q, known=known, **options)[0].sum()  # noqa: E731
     grads = jax.grad(loss, (0, 1))(query, document)
     by_loops = lambda q, d: softmax_over_positives(q, d, ids, log_q, known, **options)[0].sum()  # noqa: E731
     assert_finite_differences(grads, (query, document), by_loops, 1e-5)
@@ -155,7 +151,7 @@ def test_in_batch_softmax_is_the_same_on_any_mesh(K, symmetric, other_positives)
 
     def loss(scale, batch):
         query, document, ids, log_q, known = batch
-        options = dict(symmetric=symmetric, positive_ids_BP=known, other_positives=other_positives)
+        options = dict(symmetric=symmetric, known=known, other_positives=other_positives)
         values, metrics = in_batch_softmax(query * scale, document, ids, log_q, **options)
         return values.mean(), (values, metrics)
 
@@ -163,10 +159,9 @@ def test_in_batch_softmax_is_the_same_on_any_mesh(K, symmetric, other_positives)
     assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 5), given)
 
 
-def test_a_temperature_that_is_not_positive_is_refused():
-    query, document, ids, _ = batch()
-    with pytest.raises(UserError, match=r"temperature .*: must be greater than 0"):
-        in_batch_softmax(query, document, ids, None, temperature=math.nan)
+def test_options_are_checked_by_their_declarations():
+    with pytest.raises(UserError, match=r"config\.train\.temperature=nan: a number above 0 .* is needed"):
+        TwoWayNLL(temperature=math.nan)
 
 
 def mlm_batch():
@@ -207,7 +202,7 @@ def test_a_smoothed_label_is_spread_over_the_vocabulary():
 
 def of_own_negatives(name, query, document, ids, **options):
     """A loss of an example's own documents, of their inner products."""
-    return OWN_NEGATIVES[name](inner_products(query, document), {"document_id": ids}, **options)
+    return OWN_NEGATIVES[name](**options)(inner_products(query, document), {"document_id": ids})
 
 
 def own_negatives_by_loops(name, query, document, ids, temperature, margin=1.0):

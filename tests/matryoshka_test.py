@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.devices import assert_loss_same_on_any_mesh
+from support.losses import in_batch_softmax
 from support.modules import assert_finite_differences, products_of
 from support.tiny import make_config
 
@@ -15,7 +16,6 @@ from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 SIZES, WEIGHTS = (2, 3, 7), (0.5, 2.0, 1.0)
 
@@ -66,7 +66,7 @@ def streaming(query, document, ids, log_q, known, *, symmetric, mean, block=512)
         log_q,
         temperature=0.3,
         symmetric=symmetric,
-        positive_ids_BP=known,
+        known=known,
         other_positives="mean" if mean else "mask",
         matryoshka=SIZES,
         matryoshka_weights=WEIGHTS,
@@ -225,7 +225,7 @@ def test_other_losses_are_those_of_each_size_added_up(loss):
         config.data.negatives = 1
         recipe = recipe_of(config)
         recipe.check()
-        return recipe._of_embeddings()
+        return recipe.embedding_loss()
 
     query, document, ids, *_ = make_batch(E=8)
     batch = {"document_id": jnp.asarray(ids)}

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from retrieval.training.objectives.margins import NO_DOCUMENT, multi_label_margin
+from retrieval.training.objectives.margins import NO_DOCUMENT, MultiLabelMargin
 
 
 def batch(B=16, K=1, E=5, documents=12, most=3, seed=0):
@@ -34,8 +34,8 @@ def by_loops(query, document, ids, positive, margin=1.0):
 
 @pytest.mark.parametrize(("K", "margin"), [(1, 1.0), (2, 3.0)])
 def test_the_loss_is_that_of_the_loops(K, margin):
-    arrays = batch(K=K)
-    loss, metrics = multi_label_margin(*arrays, margin=margin)
+    arrays = query, document, ids, positive = batch(K=K)
+    loss, metrics = MultiLabelMargin(margin)(query, document, {"document_id": ids, "positive_ids": positive})
     expected, hits, shares = by_loops(*arrays, margin)
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(metrics["recall@1"], hits)
@@ -48,7 +48,7 @@ def test_no_array_of_pairs_is_held():
     query, document, ids, positive = batch(B=256, documents=200, most=8)
 
     def loss(query, document):
-        return multi_label_margin(query, document, ids, positive)[0].mean()
+        return MultiLabelMargin()(query, document, {"document_id": ids, "positive_ids": positive})[0].mean()
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, document).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 1.9e6

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.methods.quadruplets.loss import distance, quadruplet
+from retrieval.methods.quadruplets.loss import Quadruplet, distance
 
 """The quadruplet loss against loops in float64."""
 
@@ -54,7 +54,7 @@ def by_loops(query, document, batch, margin, hinges="max", hard_margin=None, bat
 @pytest.mark.parametrize("K", [2, 3])
 def test_the_loss_is_that_of_the_loops(options, K):
     arrays = batch(K=K)
-    np.testing.assert_allclose(quadruplet(*arrays, **options)[0], by_loops(*arrays, **options), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Quadruplet(**options)(*arrays)[0], by_loops(*arrays, **options), rtol=1e-5, atol=1e-6)
 
 
 def test_the_loss_is_the_same_on_eight_devices():
@@ -62,7 +62,7 @@ def test_the_loss_is_the_same_on_eight_devices():
 
     def both(params, batch):
         def total(query):
-            loss, metrics = quadruplet(query, batch["document"], batch, margin=0.3)
+            loss, metrics = Quadruplet(0.3)(query, batch["document"], batch)
             return loss.sum(), metrics
 
         return jax.value_and_grad(total, has_aux=True)(batch["query"] * params)
@@ -73,7 +73,7 @@ def test_the_loss_is_the_same_on_eight_devices():
 
 def test_metrics_are_the_means_of_distances_and_active_hinges():
     query, document, ids = batch()
-    metrics = quadruplet(query, document, ids, margin=0.3)[1]
+    metrics = Quadruplet(0.3)(query, document, ids)[1]
     q, p, n, h = query, *document.transpose(1, 0, 2)
     has_hard = ids["document_id"][:, 2] != ids["document_id"][:, 0]
     np.testing.assert_allclose(metrics["distance_hard"].mean(), distance(h, n)[has_hard].mean(), rtol=1e-5)

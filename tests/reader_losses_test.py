@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from retrieval.methods.reader.model_and_loss import dpr_reader, orqa_reader, span_likelihood
+from retrieval.methods.reader.model_and_loss import DPRReader, ORQAReader, SpanLikelihood
 from retrieval.training.loss_kind import LOSSES
 
 B, K, L, W, N = 4, 3, 7, 3, 5
@@ -78,13 +78,13 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_table_4s_settings_equal_sums_over_spans(setting):
     options = dict(zip(("shared_norm", "joint", "select"), SETTINGS[setting]))
-    loss_B, _ = jax.jit(lambda scores, batch: span_likelihood(scores, batch, **options))(SCORES, BATCH)
+    loss_B, _ = jax.jit(SpanLikelihood(**options))(SCORES, BATCH)
     np.testing.assert_allclose(loss_B, [brute_likelihood(b, **options) for b in range(B)], rtol=1e-5, atol=1e-6)
     assert loss_B[3] == 0 and (loss_B[:3] > 0).all()
 
 
 def test_dprs_reader_selects_the_positive_and_reads_it_alone():
-    loss_B, _ = dpr_reader(SCORES, BATCH)
+    loss_B, _ = DPRReader()(SCORES, BATCH)
     for b in range(B):
         holding = sorted({k for k, _, _ in matched(b)})
         if not holding:
@@ -99,7 +99,7 @@ def test_dprs_reader_selects_the_positive_and_reads_it_alone():
 
 
 def test_orqas_reader_is_a_softmax_over_all_spans():
-    loss_B, _ = jax.jit(orqa_reader)(SCORES, BATCH)
+    loss_B, _ = jax.jit(ORQAReader())(SCORES, BATCH)
     for b in range(B):
         score = {}
         for k, i, w in itertools.product(range(K), range(L), range(W)):
@@ -112,8 +112,8 @@ def test_orqas_reader_is_a_softmax_over_all_spans():
 
 @pytest.mark.parametrize("name", ["span_likelihood", "dpr_reader", "orqa_reader"])
 def test_gradients_are_finite_and_none_without_a_span(name):
-    function = LOSSES[name].function
-    gradients = jax.jit(jax.grad(lambda scores: function(scores, BATCH)[0].sum()))(SCORES)
+    loss = LOSSES[name]()
+    gradients = jax.jit(jax.grad(lambda scores: loss(scores, BATCH)[0].sum()))(SCORES)
     assert all(np.isfinite(value).all() for value in jax.tree.leaves(gradients))
     assert all(not np.asarray(value[3]).any() for value in gradients.values())
     read = gradients["pairs" if name == "orqa_reader" else "start"]
@@ -121,7 +121,7 @@ def test_gradients_are_finite_and_none_without_a_span(name):
 
 
 def test_metrics_tell_answered_questions_and_their_spans():
-    _, metrics = span_likelihood(SCORES, BATCH)
+    _, metrics = SpanLikelihood()(SCORES, BATCH)
     np.testing.assert_array_equal(metrics["answered"], [1, 1, 1, 0])
     np.testing.assert_array_equal(metrics["spans"], [3, 1, 2, 0])
     best = [max(probabilities("start", b, True).items(), key=lambda item: item[1])[0] for b in range(B)]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.methods.reranker.loss import binary_cross_entropy, class_cross_entropy
-from retrieval.training.objectives.distillation import kl_divergence, margin_mse
-from retrieval.training.objectives.own_negatives import multi_negative_nll
+from retrieval.methods.reranker.loss import BinaryCrossEntropy, ClassCrossEntropy
+from retrieval.training.objectives.distillation import KLDivergence, MarginMSE
+from retrieval.training.objectives.own_negatives import MultiNegativeNLL
 
 
 def fields(teacher, ids):
@@ -19,11 +19,11 @@ def fields(teacher, ids):
 
 
 LOSSES = {
-    "binary": lambda score, teacher, ids: binary_cross_entropy(score, fields(teacher, ids)),
-    "class": lambda score, teacher, ids: class_cross_entropy(jnp.stack([-score, score], axis=2), fields(teacher, ids)),
-    "listwise": lambda score, teacher, ids: multi_negative_nll(score, fields(teacher, ids)),
-    "margin_mse": lambda score, teacher, ids: margin_mse(score, fields(teacher, ids)),
-    "kl": lambda score, teacher, ids: kl_divergence(score, fields(teacher, ids), softening=2.0),
+    "binary": lambda score, teacher, ids: BinaryCrossEntropy()(score, fields(teacher, ids)),
+    "class": lambda score, teacher, ids: ClassCrossEntropy()(jnp.stack([-score, score], axis=2), fields(teacher, ids)),
+    "listwise": lambda score, teacher, ids: MultiNegativeNLL()(score, fields(teacher, ids)),
+    "margin_mse": lambda score, teacher, ids: MarginMSE()(score, fields(teacher, ids)),
+    "kl": lambda score, teacher, ids: KLDivergence(softening=2.0)(score, fields(teacher, ids)),
 }
 
 
@@ -99,26 +99,26 @@ def test_a_student_that_agrees_with_its_teacher_learns_nothing(name):
 
 def test_a_temperature_divides_the_students_scores_alone():
     score, teacher, ids = batch()
-    for name, loss in (("margin_mse", margin_mse), ("kl", lambda *args, **o: kl_divergence(*args, softening=2.0, **o))):
-        found, _ = loss(score, fields(teacher, ids), temperature=0.5)
+    for name, loss in (("margin_mse", MarginMSE(0.5)), ("kl", KLDivergence(0.5, softening=2.0))):
+        found, _ = loss(score, fields(teacher, ids))
         np.testing.assert_allclose(found, LOSSES[name](score / 0.5, teacher, ids)[0], rtol=1e-5)
 
 
 def test_a_temperature_of_the_teachers_own():
     score, teacher, ids = batch()
-    for loss in (margin_mse, kl_divergence):
-        found, _ = loss(score, fields(teacher, ids), teacher_temperature=0.25)
-        np.testing.assert_allclose(found, loss(score, fields(teacher / 0.25, ids))[0], rtol=1e-4)
+    for loss in (MarginMSE, KLDivergence):
+        found, _ = loss(teacher_temperature=0.25)(score, fields(teacher, ids))
+        np.testing.assert_allclose(found, loss()(score, fields(teacher / 0.25, ids))[0], rtol=1e-4)
 
 
 def test_scores_of_the_student_from_0_to_1():
     """PyLate's, of the candidates that count: here the last is a copy of the positive."""
     given = fields(np.array([[4, 1, 2, 99]], np.float32), np.array([[7, 8, 9, 7]], np.int32))
     score = np.array([[10, 8, 9, -50]], np.float32)
-    assert kl_divergence(score, given, min_max=True)[0][0] == pytest.approx(0.255111, abs=1e-5)
-    assert kl_divergence(score, given)[0][0] == pytest.approx(0.081555, abs=1e-5)
+    assert KLDivergence(min_max=True)(score, given)[0][0] == pytest.approx(0.255111, abs=1e-5)
+    assert KLDivergence()(score, given)[0][0] == pytest.approx(0.081555, abs=1e-5)
     student, taught = log_softmax([2, 0, 1]), log_softmax([4, 1, 2])  # at a temperature of a half
     expected = sum(math.exp(b) * (b - a) for a, b in zip(student, taught))
-    assert kl_divergence(score, given, min_max=True, temperature=0.5)[0][0] == pytest.approx(expected, abs=1e-5)
-    alike = kl_divergence(np.ones((1, 4), np.float32), given, min_max=True)[0]
+    assert KLDivergence(0.5, min_max=True)(score, given)[0][0] == pytest.approx(expected, abs=1e-5)
+    alike = KLDivergence(min_max=True)(np.ones((1, 4), np.float32), given)[0]
     assert np.isfinite(alike).all() and alike[0] > 0

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_loss_same_on_any_mesh
+from support.losses import in_batch_softmax
 from support.tiny import make_config
 
 from retrieval.errors import UserError
 from retrieval.recipes.recipe import check_recipe, recipe_of
-from retrieval.training.loss_kind import LOSSES
-from retrieval.training.objectives.in_batch_softmax import TERMS, in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import TERMS
 
 B, K, E, H = 8, 3, 6, 4
 NONE = dict(
@@ -133,13 +133,13 @@ def streaming(query, document, ids, known, guide, *, block, options):
         None,
         temperature=0.5,
         symmetric=options["symmetric"],
-        positive_ids_BP=known,
+        known=known,
         other_positives="mean" if options["mean"] else "mask",
         groups=options["groups"],
         matryoshka=options["sizes"],
         false_negatives=options["rule"],
         false_margin=options["margin"],
-        guide_BTH=guide if options["guided"] else None,
+        guide=guide if options["guided"] else None,
         guide_rule=options["guided"] or "absolute",
         guide_margin=options["guided_margin"],
         terms=options["terms"],
@@ -207,7 +207,7 @@ def one_query(scores, **options):
     query, document = np.array([[1.0, 0.0]]), np.stack([scores, np.sqrt(1 - scores**2)], axis=1)[None]
     ids = np.arange(len(scores), dtype=np.int32)[None]
     guide = np.concatenate([query[None], document], axis=1) if "guide_rule" in options else None
-    return in_batch_softmax(query, document, ids, None, temperature=0.05, guide_BTH=guide, **options)
+    return in_batch_softmax(query, document, ids, None, temperature=0.05, guide=guide, **options)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_query_is_no_negative_of_itself_whatever_its_guide_says():
     """Its positive has the guide's highest score, so no margin would leave it out; one query alone has no negative."""
     query, ids = np.array([[0.6, 0.8]]), np.zeros((1, 1), np.int32)
     guide = np.ones((1, 2, 1))
-    (loss,), metrics = in_batch_softmax(query, query[:, None], ids, None, guide_BTH=guide, terms=TERMS)
+    (loss,), metrics = in_batch_softmax(query, query[:, None], ids, None, guide=guide, terms=TERMS)
     assert loss == 0 and metrics["masked_guide"] == 0
 
 
@@ -291,7 +291,7 @@ FIELDS = {
 def test_the_config_names_them():
     query, document, ids, _, guide = make_batch()
     config = make_config("ict", **FIELDS)
-    loss = LOSSES["in_batch_softmax"].bind(recipe_of(config).loss_options())
+    loss = recipe_of(config).named_loss
     found, _ = jax.jit(loss)(query, document, {"document_id": ids, "guide": guide})
     options = NONE | dict(guided="relative", guided_margin=0.2, terms=("query_query",), hardness=2.0)
     _, (expected, _) = streaming(query, document, ids, ids[:, :1], guide, block=512, options=Static(options))
@@ -301,11 +301,6 @@ def test_the_config_names_them():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train.guide_margin": 0.2},
-            r"guide_margin=0\.2 is of the mask of config\.train\.guide, which names no model",
-        ),
-        ({"train.hardness_of": "hard"}, r"hardness_of=hard says whose weights .*hardness sets, which is 0"),
         ({"train.hardness": 5.0, "train.hardness_of": "hard"}, r"hard negatives, and config\.data\.negatives=0"),
         ({"train.terms": TERMS, "train.log_q": False, "train.symmetric": True}, "set one of them back"),
         ({"train.terms": TERMS}, r"set config\.train\.log_q=False"),

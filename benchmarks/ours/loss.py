@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks import worker
 from benchmarks.measure import timed
 from retrieval.training.loss_kind import Metrics
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 
 
 def plain(
     query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
 ) -> tuple[jax.Array, Metrics]:
-    """What `in_batch_softmax` computes with no correction and one document a query, as a textbook has it."""
+    """What `InBatchSoftmax` computes with no correction and one document a query, as a textbook has it."""
     score_BB = query_BE @ document_BKE[:, 0].T
     ids_B = document_ids_BK[:, 0]
     positive_BB = jnp.eye(len(ids_B), dtype=bool)
@@ -30,7 +30,8 @@ def blocks(
     query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
 ) -> tuple[jax.Array, Metrics]:
     """The project's loss."""
-    return in_batch_softmax(query_BE, document_BKE, document_ids_BK, None, temperature=temperature)
+    loss = InBatchSoftmax(temperature=temperature, log_q=False)
+    return loss(query_BE, document_BKE, {"document_id": document_ids_BK})
 
 
 LOSSES = {"plain": plain, "blocks": blocks}

@@ -2,7 +2,6 @@
 
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.labelled.pair_shards import GUIDE
-from retrieval.errors import UserError
 from retrieval.recipes import guide
 from retrieval.recipes.recipe import Recipe, guide_of, has_teacher
 
@@ -12,16 +11,6 @@ class PairRecipe(Recipe):
 
     kind = PAIRS
     options = ("data.negatives",)
-
-    def check(self) -> None:
-        """As `Recipe.check`; also that there are negatives to weigh."""
-        super().check()
-        train = self.config.train
-        if train.hardness and train.hardness_of == "hard" and not self.config.data.negatives:
-            raise UserError(
-                "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has "
-                "none: set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
-            )
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As `Recipe.lengths`."""

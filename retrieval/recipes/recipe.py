@@ -15,6 +15,7 @@ from retrieval.config.tree import declared
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
+from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
@@ -26,7 +27,7 @@ from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss, Options
+from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss
 
 
 class Recipe(abc.ABC):
@@ -135,7 +136,7 @@ class Recipe(abc.ABC):
                 "config.model.encoder=transformer"
             )
         if self.gives:
-            loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
+            loss_kind.check(config, self.label, self.gives)
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.
@@ -162,11 +163,12 @@ class Recipe(abc.ABC):
     @property
     def loss(self) -> Loss | None:
         """The loss that `train.loss` names; None where the recipe has a loss of its own."""
-        return LOSSES.find(self.config.train.loss, "config.train.loss") if self.gives else None
+        return self.named_loss if self.gives else None
 
-    def loss_options(self) -> Options:
-        """The options of all losses, by their dotted names."""
-        return values_of(self.config, loss_kind.option_names())
+    @property
+    def named_loss(self) -> Loss:
+        """The loss that `train.loss` names, with its options."""
+        return LOSSES.find(self.config.train.loss, "config.train.loss").of(self.config)
 
     def takes_encoder(self, other: Recipe) -> bool:
         """Whether a model starts from the encoder alone of one of another recipe; otherwise all sizes must fit."""
@@ -255,19 +257,26 @@ def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
     """
     own = _own_fields(type(recipe))
     # Configs of one size share a temperature, whatever they train.
-    read = own | {option for loss in losses.values() for option in loss.options} | (set() if losses else {TEMPERATURE})
+    read = (
+        own | {option for loss in losses.values() for option in loss.options()} | (set() if losses else {TEMPERATURE})
+    )
     others = {field for other in RECIPES.values() for field in _own_fields(other)} - read
     for field, value in values_of(recipe.config, sorted(others)).items():
         if value != (default := declared()[field].default):
             raise UserError(f"config.{field}={value}: {recipe.label} does not read it: set config.{field}={default}")
     why = f"the loss is {' or '.join(losses)}" if losses else f"{recipe.label} has a loss of its own"
-    loss_kind.check_unread(recipe.loss_options(), read, why)
+    loss_kind.check_unread(recipe.config, read, why)
 
 
 def _own_fields(recipe: type[Recipe]) -> set[str]:
-    """Its options, and the fields that it reads because of its sides or because a config names its loss."""
-    of_loss = {"train.loss"} if recipe.gives else set()
-    return {*recipe.options, *(f"data.pack.{side}" for side in recipe.kind.sides.values())} | of_loss
+    """Its options, and the fields that it reads because of its sides, its towers or a loss that a config names."""
+    by_trait = {
+        "train.loss": bool(recipe.gives),
+        "data.prompts": recipe.has_towers,
+        **dict.fromkeys((*(f"data.{name}" for name in prefixes.NAMES), "data.titles"), recipe.has_prefixes),
+    }
+    packed = (f"data.pack.{side}" for side in recipe.kind.sides.values())
+    return {*recipe.options, *packed, *(field for field, is_read in by_trait.items() if is_read)}
 
 
 def has_teacher(recipe: Recipe) -> bool:
@@ -277,7 +286,7 @@ def has_teacher(recipe: Recipe) -> bool:
 
 def guide_of(recipe: Recipe) -> str:
     """The guide whose embeddings examples have; '' for none."""
-    return recipe.loss.guide(recipe.loss_options()) if recipe.loss else ""
+    return recipe.loss.guided_by if recipe.loss else ""
 
 
 def check_chunks(recipe: Recipe, devices: int) -> None:

@@ -87,12 +87,6 @@ def check(config: ConfigDict) -> None:
     """
     given = sources.read(config.pairs.sources)
     if not given:
-        for field, value in ((_ALPHA, config.data.source_alpha), (_MIXED, config.data.mixed_sources)):
-            if value != (default := declared()[field].default):
-                raise UserError(
-                    f"config.{field}={value} is about config.{sources.FIELD}, which is empty: name a file of sources "
-                    f"there, or set config.{field}={default}"
-                )
         return
     if others := [task for task, rate in config.data.rates.items() if rate and task != _TASK]:
         raise UserError(
@@ -118,7 +112,7 @@ def check(config: ConfigDict) -> None:
 
 def _check_own(source: sources.Source, own: ConfigDict, config: ConfigDict) -> None:
     loss, temperature = recipe_of(own).loss, sources.LOSS_KEYS["temperature"]
-    if temperature in source.fields and not (loss and temperature in loss.options):
+    if temperature in source.fields and not (loss and temperature in loss.options()):
         raise UserError(f"config.train.loss={own.train.loss} has no temperature: leave that out")
     if loss and loss.needs_teacher and sources.LOSS_KEYS["loss"] not in source.fields:
         raise UserError(
@@ -144,7 +138,7 @@ def _check_mixed(configs: dict[str, ConfigDict]) -> None:
                     f"config.{_MIXED}=True puts sources into one batch, and config.{field} is {values[0]} in '{first}' "
                     f"and {values[1]} in '{name}': give both the same, or set config.{_MIXED}=False"
                 )
-    if one.train.log_q and "train.log_q" in getattr(recipe_of(one).loss, "options", ()):
+    if getattr(recipe_of(one).loss, "log_q", False):
         raise UserError(
             f"config.{_MIXED}=True: how often all sources together draw a document is not counted: set "
             "config.train.log_q=False"

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config.tree import declared
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, divisors
+from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
@@ -24,12 +24,11 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training import matryoshka
-from retrieval.training.candidates import inner_products
+from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Loss
 
-_LOG_Q = "train.log_q"
 _SCALE = "model.learned_scale"
 
 
@@ -54,15 +53,14 @@ class TwoTowerRecipe(PairRecipe):
         _check_pooled(self.config)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
-        if self.loss and self.loss.of_cosines and not self.config.model.normalize:
+        if self.named_loss.of_cosines and not self.config.model.normalize:
             raise UserError(
                 f"config.train.loss={self.config.train.loss} compares cosines, and search ranks by inner products: set "
                 "config.model.normalize=True, which makes the two the same"
             )
         _check_matryoshka(self.config.train, self.config.model)
-        _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
-        _check_scale(self.config.model.learned_scale, self.config.train, self.loss)
-        if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
+        _check_scale(self.config.model.learned_scale, self.config.train, self.named_loss)
+        if getattr(self.named_loss, "log_q", False):
             _check_counted(self.config.data.rates)
 
     def takes_encoder(self, other: Recipe) -> bool:
@@ -90,12 +88,12 @@ class TwoTowerRecipe(PairRecipe):
     @property
     def collapse(self) -> Sign | None:
         """As `Recipe.collapse`: where a loss tells distances, these must not all become 0."""
-        return DISTANCES if self.loss and self.loss.of_cosines else None
+        return DISTANCES if self.named_loss.of_cosines else None
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the embeddings of a batch."""
-        loss, chunk_size = self._of_embeddings(), self.config.train.chunk_size
-        of_cosines = self.loss is not None and self.loss.of_cosines
+        loss, chunk_size = self.embedding_loss(), self.config.train.chunk_size
+        of_cosines = self.named_loss.of_cosines
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
@@ -113,18 +111,12 @@ class TwoTowerRecipe(PairRecipe):
 
         return of_batch
 
-    def _of_embeddings(self) -> Callable:
-        """The loss with its options, as a function of queries, documents and the batch that they are from."""
-        loss, train = LOSSES[self.config.train.loss], self.config.train
-        function = of_embeddings = loss.bind(self.loss_options())
-        if loss.compares != EMBEDDINGS:
-
-            def of_embeddings(query_BE: jax.Array, document_BKE: jax.Array, batch: Mapping[str, jax.Array]) -> Any:
-                return function(inner_products(query_BE, document_BKE), batch)
-
-        if train.matryoshka and matryoshka.SIZES not in loss.options:
-            return matryoshka.of_sizes(of_embeddings, tuple(train.matryoshka), tuple(train.matryoshka_weights))
-        return of_embeddings
+    def embedding_loss(self) -> Callable:
+        """The loss as a function of queries, documents and the batch that they are from."""
+        loss, train = of_embeddings(self.named_loss), self.config.train
+        if train.matryoshka and matryoshka.SIZES not in self.named_loss.options():
+            return matryoshka.of_sizes(loss, tuple(train.matryoshka), tuple(train.matryoshka_weights))
+        return loss
 
 
 def _alike(batch: Mapping[str, jax.Array]) -> bool:
@@ -159,20 +151,8 @@ def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
     matryoshka.check_weights(tuple(train.matryoshka), tuple(train.matryoshka_weights))
 
 
-def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
-    if batch_size % groups:
-        raise UserError(
-            f"config.train.groups={groups} does not divide config.train.batch_size={batch_size}: take "
-            f"{divisors(groups, batch_size)}"
-        )
-    if groups == batch_size > 1 and not negatives:
-        raise UserError(
-            f"config.train.groups={groups}: negatives are the other examples of a group, which has one: take fewer"
-        )
-
-
-def _check_scale(scale: float, train: ConfigDict, loss: Loss | None) -> None:
-    if scale and not (loss and loss.learns_scale):
+def _check_scale(scale: float, train: ConfigDict, loss: Loss) -> None:
+    if scale and not loss.learns_scale:
         able = " or ".join(name for name in sorted(LOSSES) if LOSSES[name].learns_scale)
         raise UserError(
             f"config.model.learned_scale={scale:g}: config.train.loss={train.loss} learns no scale: set it to 0, or "
@@ -189,8 +169,8 @@ def _check_counted(rates: ConfigDict) -> None:
     """Checks that log Q of the tasks that are drawn is known: counts of negatives do not tell simple from hard ones."""
     if rates.quadruplets:
         raise UserError(
-            f"config.{_LOG_Q}=True corrects for how often a document is drawn, and config.data.rates.quadruplets="
-            f"{rates.quadruplets:g} does not know that of its negatives: set config.{_LOG_Q}=False, or draw 'pairs'"
+            f"config.train.log_q=True corrects for how often a document is drawn, and config.data.rates.quadruplets="
+            f"{rates.quadruplets:g} does not know that of its negatives: set config.train.log_q=False, or draw 'pairs'"
         )
 
 

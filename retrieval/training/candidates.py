@@ -4,11 +4,13 @@ Letters of shapes: B queries of the global batch, K candidates of each (the posi
 of the positive, by id, count in no loss.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from retrieval.errors import UserError
-from retrieval.training.loss_kind import Metrics
+from retrieval.training.loss_kind import EMBEDDINGS, Batch, Loss, Metrics
 
 
 def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
@@ -22,14 +24,19 @@ def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
     )
 
 
+def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[jax.Array, Metrics]]:
+    """A loss of embeddings as it is, and one of scores as that of the inner products of an example's own documents."""
+    if loss.compares == EMBEDDINGS:
+        return loss
+    return lambda query_BE, document_BKE, batch: loss(inner_products(query_BE, document_BKE), batch)
+
+
 def divided(score_BK: jax.Array, temperature: float) -> jax.Array:
     """Scores in float32, divided by a temperature.
 
     Raises:
-      UserError: the temperature is not positive, or there is no candidate but the positive.
+      UserError: there is no candidate but the positive.
     """
-    if not temperature > 0:
-        raise UserError(f"temperature {temperature}: must be greater than 0")
     if score_BK.shape[1] < 2:
         raise UserError(f"a loss of hard negatives, but an example has {score_BK.shape[1]} document: the positive")
     return score_BK.astype(jnp.float32) / temperature

@@ -36,7 +36,7 @@ from retrieval.recipes.recipe import RECIPES, abstract_model
 from retrieval.recipes.validation import METRICS, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import LOSSES, SCORES
+from retrieval.training.loss_kind import SCORES
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class LateRecipe(PairRecipe):
             raise UserError(
                 "config.model.embed_dim=0 is no size of a token's vector: set one, such as config.model.embed_dim=128"
             )
-        is_of_batch = LOSSES[self.config.train.loss].compares == BATCH_SCORES
+        is_of_batch = self.named_loss.compares == BATCH_SCORES
         if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
 
@@ -141,8 +141,8 @@ class LateRecipe(PairRecipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the scores of a batch."""
-        of_batch_scores = LOSSES[self.config.train.loss].compares == BATCH_SCORES
-        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
+        loss = self.named_loss
+        of_batch_scores = loss.compares == BATCH_SCORES
         chunk_size, late, retrieved = self.config.train.chunk_size, self.config.model.late, self.config.train.retrieved
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:

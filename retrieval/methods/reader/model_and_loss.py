@@ -32,7 +32,7 @@ from retrieval.models.transformer import INIT, Transformer, dropout, split
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower
 from retrieval.runtime.arrays import reshape_rows
-from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
+from retrieval.training.loss_kind import LOSSES, Batch, Loss, Metrics
 
 # What a reader's loss compares.
 SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"
@@ -141,55 +141,80 @@ class SpanReader(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class ReaderLoss(Loss):
-    """A loss of readers.
+    """A loss of readers."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether it trains the head that scores paragraphs."""
+        return False
+
+    @property
+    def answer_weight(self) -> float:
+        """The share of a span's score beside that of its paragraph, where none is given."""
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanLikelihood(ReaderLoss):
+    """All matched spans of a question's paragraphs.
+
+        loss = -log sum over matched spans of P_start(first) * P_end(last)
+
+    ProQA's reader (Xiong et al. 2020, equations 2 to 4; settings of Table 4), the marginal likelihood of Clark &
+    Gardner (2018). The one to take where answers are texts, and nobody has marked where they stand.
 
     Attributes:
-      selects: from its options, whether it trains the head that scores paragraphs.
-      answer_weight: from its options, the share of a span's score beside that of its paragraph, where none is given.
-    """
-
-    selects: Callable[[Options], bool] = lambda options: False
-    answer_weight: Callable[[Options], float] = lambda options: 1.0
-
-
-def span_likelihood(
-    scores: Mapping[str, jax.Array],
-    batch: Batch,
-    *,
-    shared_norm: bool = True,
-    joint: bool = False,
-    select: bool = False,
-    early: bool = False,
-    temperature: float = 1.0,
-) -> tuple[jax.Array, Metrics]:
-    """-log of the probability of all matched spans (Xiong et al. 2020, equations 2 to 4; settings of Table 4).
-
-    P(span) = P_start(first) * P_end(last).
-
-    Args:
-      shared_norm: whether both softmaxes run over all positions of all paragraphs (Clark & Gardner 2018), or over each
-        paragraph alone.
+      shared_norm: whether both softmaxes run over all positions of all paragraphs, or over each paragraph alone.
       joint: whether each span's probability is multiplied by that of its paragraph: the softmax of the retriever's
         scores over all N candidates.
       select: whether -log of the mass that `select` puts on paragraphs with a matched span is added.
       early: whether the question tower is trained too, as `early_loss` has it. `joint` takes its scores then.
       temperature: the retriever's scores are divided by it.
-
-    Returns:
-      The loss [B], and what `_found` and `early_loss` say.
     """
-    start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], shared_norm) for name in ("start", "end"))
-    spans_BS3, is_span_BS = batch["spans"], batch["spans"][:, :, 0] >= 0
-    log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
-    if joint:
-        retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, temperature))
-        log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
-    loss_B = _negative_log_sum(log_BS, is_span_BS)
-    if select:
-        chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
-        loss_B += _negative_log_sum(chosen_BK, _holds(spans_BS3, chosen_BK.shape[1]))
-    early_B, more = early_loss(scores, batch, temperature) if early else (0.0, {})
-    return loss_B + early_B, _found(start_BKL, spans_BS3) | more
+
+    compares = SPANS
+
+    shared_norm: bool = True
+    joint: bool = False
+    select: bool = False
+    early: bool = False
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Also that one thing alone weighs paragraphs."""
+        super().__post_init__()
+        if self.joint and self.select:
+            raise UserError(
+                "config.train.joint=True weighs paragraphs by the retriever, and config.train.select=True by a head of "
+                "the reader: set one of them to False"
+            )
+
+    @property
+    def selects(self) -> bool:
+        """As `ReaderLoss.selects`."""
+        return self.select
+
+    @property
+    def answer_weight(self) -> float:
+        """As `ReaderLoss.answer_weight`."""
+        return _weight_of_sum(self.temperature) if self.joint else 0.5 if self.select else 1.0
+
+    def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of a reader's scores by name: the loss [B], and what `_found` and `early_loss` say."""
+        start_BKL, end_BKL = (
+            _log_softmax(scores[name], batch["inside"], self.shared_norm) for name in ("start", "end")
+        )
+        spans_BS3, is_span_BS = batch["spans"], batch["spans"][:, :, 0] >= 0
+        log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
+        if self.joint:
+            retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, self.temperature))
+            log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
+        loss_B = _negative_log_sum(log_BS, is_span_BS)
+        if self.select:
+            chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
+            loss_B += _negative_log_sum(chosen_BK, _holds(spans_BS3, chosen_BK.shape[1]))
+        early_B, more = early_loss(scores, batch, self.temperature) if self.early else (0.0, {})
+        return loss_B + early_B, _found(start_BKL, spans_BS3) | more
 
 
 def early_loss(scores: Mapping[str, jax.Array], batch: Batch, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
@@ -209,50 +234,79 @@ def early_loss(scores: Mapping[str, jax.Array], batch: Batch, temperature: float
     return loss_B, {"early": loss_B, "retriever@1": is_right_B.astype(jnp.float32)}
 
 
-def dpr_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
-    """-log of selecting the positive paragraph, and of its matched spans (Karpukhin et al. 2020, section 6.1).
+@dataclasses.dataclass(frozen=True)
+class DPRReader(ReaderLoss):
+    """The positive paragraph and its spans.
+
+        loss = -log P_select(positive) - log sum over its matched spans of P_start(first) * P_end(last)
+
+    DPR's reader (Karpukhin et al. 2020, section 6.1). Take it where paragraphs have to be ranked as well as read.
 
     The positive is the first paragraph with a matched span. Others that have one are no negatives. Start and end are
     normalised over the positive alone. Of a question without a matched span nothing is trained.
-
-    Returns:
-      The loss [B], and what `_found` says.
     """
-    spans_BS3 = batch["spans"]
-    start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], False) for name in ("start", "end"))
-    K = start_BKL.shape[1]
-    holds_BK = _holds(spans_BS3, K)
-    is_positive_BK = jnp.arange(K) == holds_BK.argmax(axis=1)[:, None]
-    compared_BK = jnp.where(holds_BK & ~is_positive_BK, _NEVER, _of_paragraphs(scores["select"], batch["inside"]))
-    loss_B = _negative_log_sum(jax.nn.log_softmax(compared_BK), is_positive_BK & holds_BK)
-    is_own_BS = spans_BS3[:, :, 0] == jnp.where(holds_BK.any(axis=1), holds_BK.argmax(axis=1), -2)[:, None]
-    log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
-    return loss_B + _negative_log_sum(log_BS, is_own_BS), _found(start_BKL, spans_BS3)
+
+    compares = SPANS
+
+    @property
+    def selects(self) -> bool:
+        """As `ReaderLoss.selects`."""
+        return True
+
+    @property
+    def answer_weight(self) -> float:
+        """As `ReaderLoss.answer_weight`: the head chooses the paragraph, and of equal spans the best comes first."""
+        return 0.0
+
+    def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of a reader's scores by name: the loss [B], and what `_found` says."""
+        spans_BS3 = batch["spans"]
+        start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], False) for name in ("start", "end"))
+        K = start_BKL.shape[1]
+        holds_BK = _holds(spans_BS3, K)
+        is_positive_BK = jnp.arange(K) == holds_BK.argmax(axis=1)[:, None]
+        compared_BK = jnp.where(holds_BK & ~is_positive_BK, _NEVER, _of_paragraphs(scores["select"], batch["inside"]))
+        loss_B = _negative_log_sum(jax.nn.log_softmax(compared_BK), is_positive_BK & holds_BK)
+        is_own_BS = spans_BS3[:, :, 0] == jnp.where(holds_BK.any(axis=1), holds_BK.argmax(axis=1), -2)[:, None]
+        log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
+        return loss_B + _negative_log_sum(log_BS, is_own_BS), _found(start_BKL, spans_BS3)
 
 
-def orqa_reader(
-    scores: Mapping[str, jax.Array], batch: Batch, *, early: bool = False, temperature: float = 1.0
-) -> tuple[jax.Array, Metrics]:
-    """-log of the matched spans among all spans of all paragraphs (Lee et al. 2019, sections 3 and 6).
+@dataclasses.dataclass(frozen=True)
+class ORQAReader(ReaderLoss):
+    """All spans with their retrieval scores.
 
-    A span's score is the reader's plus its paragraph's of the retriever. Spans longer than W tokens are none.
+        loss = -log sum over matched spans of softmax(reader's score + retriever's score of the paragraph / temperature)
 
-    Args:
-      early, temperature: as `span_likelihood` has them.
+    ORQA's reader (Lee et al. 2019, sections 3 and 6), over all spans of all paragraphs of a question. Take it for
+    answers of a few words: spans longer than W tokens are none.
 
-    Returns:
-      The loss [B], and what `_found` and `early_loss` say.
+    Attributes:
+      early, temperature: as of `SpanLikelihood`.
     """
-    spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
-    W = pairs_BKLW.shape[3]
-    total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, temperature), batch)[:, :, None, None]
-    log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
-    longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
-    is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
-    places_BS3 = jnp.stack([spans_BS3[:, :, 0], spans_BS3[:, :, 1], jnp.minimum(longer_BS, W - 1)], axis=2)
-    loss_B = _negative_log_sum(_at(log_BKLW, places_BS3), is_span_BS)
-    early_B, more = early_loss(scores, batch, temperature) if early else (0.0, {})
-    return loss_B + early_B, _found(log_BKLW.max(axis=3), spans_BS3) | more
+
+    compares = SPAN_PAIRS
+
+    early: bool = False
+    temperature: float = 1.0
+
+    @property
+    def answer_weight(self) -> float:
+        """As `ReaderLoss.answer_weight`."""
+        return _weight_of_sum(self.temperature)
+
+    def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of a reader's scores by name: the loss [B], and what `_found` and `early_loss` say."""
+        spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
+        W = pairs_BKLW.shape[3]
+        total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, self.temperature), batch)[:, :, None, None]
+        log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
+        longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
+        is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
+        places_BS3 = jnp.stack([spans_BS3[:, :, 0], spans_BS3[:, :, 1], jnp.minimum(longer_BS, W - 1)], axis=2)
+        loss_B = _negative_log_sum(_at(log_BKLW, places_BS3), is_span_BS)
+        early_B, more = early_loss(scores, batch, self.temperature) if self.early else (0.0, {})
+        return loss_B + early_B, _found(log_BKLW.max(axis=3), spans_BS3) | more
 
 
 def inside_pairs(inside_L: jax.Array, widths: int) -> jax.Array:
@@ -336,53 +390,11 @@ def _found(start_BKL: jax.Array, spans_BS3: jax.Array) -> Metrics:
     }
 
 
-def _check(options: Options) -> None:
-    if options["train.joint"] and options["train.select"]:
-        raise UserError(
-            "config.train.joint=True weighs paragraphs by the retriever, and config.train.select=True by a head of the "
-            "reader: set one of them to False"
-        )
-
-
-def _weight(options: Options) -> float:
-    return _weight_of_sum(options) if options["train.joint"] else 0.5 if options["train.select"] else 1.0
-
-
-def _weight_of_sum(options: Options) -> float:
+def _weight_of_sum(temperature: float) -> float:
     """In proportion to the sum that was trained: the reader's score + the retriever's / temperature."""
-    return options[TEMPERATURE] / (1 + options[TEMPERATURE])
+    return temperature / (1 + temperature)
 
 
-LOSSES.register(
-    "span_likelihood",
-    ReaderLoss(
-        span_likelihood,
-        SPANS,
-        "all matched spans of a question's paragraphs (ProQA)",
-        options=("train.shared_norm", "train.joint", "train.select", "train.early", TEMPERATURE),
-        selects=lambda options: options["train.select"],
-        answer_weight=_weight,
-        check=_check,
-    ),
-)
-LOSSES.register(
-    "dpr_reader",
-    ReaderLoss(
-        dpr_reader,
-        SPANS,
-        "the positive paragraph and its spans (DPR)",
-        options=(),
-        selects=lambda options: True,
-        answer_weight=lambda options: 0.0,  # the head chooses the paragraph, and of equal spans the best comes first
-    ),
-)
-LOSSES.register(
-    "orqa_reader",
-    ReaderLoss(
-        orqa_reader,
-        SPAN_PAIRS,
-        "all spans with their retrieval scores (ORQA)",
-        options=("train.early", TEMPERATURE),
-        answer_weight=_weight_of_sum,
-    ),
-)
+LOSSES.register("span_likelihood", SpanLikelihood)
+LOSSES.register("dpr_reader", DPRReader)
+LOSSES.register("orqa_reader", ORQAReader)

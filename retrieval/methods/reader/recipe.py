@@ -64,7 +64,7 @@ class ReaderRecipe(Recipe):
     @property
     def retrieves(self) -> bool:
         """Whether the question tower of the retriever is trained too."""
-        return self.config.train.early and bool(self.loss and "train.early" in self.loss.options)
+        return self.config.train.early and bool(self.loss and "train.early" in self.loss.options())
 
     @property
     def row_lengths(self) -> RowLengths:
@@ -77,7 +77,7 @@ class ReaderRecipe(Recipe):
         config, loss = self.config, self.reader_loss
         widths = ANSWER_TOKENS if loss.compares == SPAN_PAIRS else 0
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
-        selects = loss.selects(self.loss_options())
+        selects = loss.selects
         retriever = _untrained_tower(config, vocab_size) if self.retrieves else None
         return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=Rngs(config.seed))
 
@@ -166,7 +166,7 @@ class ReaderRecipe(Recipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""
-        loss = self.reader_loss.bind(self.loss_options())
+        loss = self.reader_loss
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             B, K = batch["paragraph"].shape

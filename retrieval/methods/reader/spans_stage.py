@@ -22,6 +22,7 @@ from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.recipes.examples import check_shards
 from retrieval.recipes.towers import query_tokens
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
@@ -283,11 +284,17 @@ def inputs(questions: str) -> Sequence[Path]:
     return source_paths.existing([Path(path) for path in source_paths.split(questions)])
 
 
+def check_reader(writer: Run, reader: Run) -> None:
+    """Checks that the lanes of a run that trains on the questions divide their shards."""
+    check_shards(reader.config.data.lanes, writer.config.split.shards, "labelled spans, config.split.shards")
+
+
 STAGES.register(
     "spans",
     Stage(
         write_spans,
         check=(check, Run.check_vocabulary),
+        check_reader=check_reader,
         fields=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
         reads=of_fields(read, "spans.system", "spans.early"),
         files=lambda run: [*inputs(run.config.spans.questions), *run.vocabulary_inputs()],

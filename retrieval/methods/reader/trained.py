@@ -108,7 +108,7 @@ class SpanFinder:
         assert isinstance(recipe, ReaderRecipe), "`check` has looked at it"
         self.config, self.vocabulary, self.model = config, vocabulary, model
         self.lengths, self.selects, self.mesh = recipe.row_lengths, hasattr(model, "select"), local_mesh(config)
-        self.own_weight = recipe.reader_loss.answer_weight(recipe.loss_options())
+        self.own_weight = recipe.reader_loss.answer_weight
         on_mesh = OnMesh(config, model, vocabulary.sep_id, self.mesh)
         find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, _KEPT))
         self._find = find(parameters_of(model))

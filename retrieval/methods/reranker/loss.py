@@ -4,6 +4,8 @@ Letters of shapes: B examples of the global batch, K documents of each (the posi
 classes of a document (not relevant, relevant). Copies of the positive, by id, do not count as negatives.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -11,42 +13,48 @@ from retrieval.training.candidates import compared, divided, mean
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES, Batch, Loss, Metrics
 
 
-def binary_cross_entropy(score_BK: jax.Array, batch: Batch, *, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
-    """-log sigmoid(score) of the positive, -log sigmoid(-score) of a negative; the mean over documents.
+@dataclasses.dataclass(frozen=True)
+class BinaryCrossEntropy(Loss):
+    """Each document alone: relevant or not, by one score.
 
-    Returns:
-      The loss [B], and what `compared` says of the scores.
+        loss = mean of -log sigmoid(s_p / temperature) and, of each negative n, -log sigmoid(-s_n / temperature)
+
+    The pointwise loss of cross-encoders, sentence-transformers' BinaryCrossEntropyLoss. Take it where scores are read
+    as probabilities; for the order alone `multi_negative_nll` is mostly better.
     """
-    ids_BK, score_BK = batch["document_id"], divided(score_BK, temperature)
-    sign_K = jnp.where(jnp.arange(score_BK.shape[1]) == 0, -1.0, 1.0)
-    return mean(jax.nn.softplus(sign_K * score_BK), ids_BK), compared(score_BK, ids_BK)
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the scores of an example's documents, the positive's first."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        sign_K = jnp.where(jnp.arange(score_BK.shape[1]) == 0, -1.0, 1.0)
+        return mean(jax.nn.softplus(sign_K * score_BK), ids_BK), compared(score_BK, ids_BK)
 
 
-def class_cross_entropy(logit_BKC: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-    """-log softmax of a document's class, 1 of the positive and 0 of a negative (Nogueira & Cho 2019).
+@dataclasses.dataclass(frozen=True)
+class ClassCrossEntropy(Loss):
+    """Each document alone: relevant or not, by two logits.
 
-    A document's score is log p(relevant). The loss is the mean over documents.
+        loss = mean over the example's documents of -log softmax(logits)[1 of the positive, 0 of a negative]
 
-    Returns:
-      As `binary_cross_entropy`.
+    monoBERT's loss (Nogueira & Cho 2019), sentence-transformers' CrossEntropyLoss. Take it for a reranker that starts
+    from a classifier of two classes. A document's score is log p(relevant).
     """
-    ids_BK, log_BKC = batch["document_id"], jax.nn.log_softmax(logit_BKC.astype(jnp.float32))
-    is_positive_K = jnp.arange(log_BKC.shape[1]) == 0
-    loss_BK = -jnp.where(is_positive_K, log_BKC[:, :, 1], log_BKC[:, :, 0])
-    return mean(loss_BK, ids_BK), compared(log_BKC[:, :, 1], ids_BK)
+
+    compares = CLASSES
+    needs_negatives = True
+
+    def __call__(self, logit_BKC: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the logits of an example's documents, the positive's first."""
+        ids_BK, log_BKC = batch["document_id"], jax.nn.log_softmax(logit_BKC.astype(jnp.float32))
+        is_positive_K = jnp.arange(log_BKC.shape[1]) == 0
+        loss_BK = -jnp.where(is_positive_K, log_BKC[:, :, 1], log_BKC[:, :, 0])
+        return mean(loss_BK, ids_BK), compared(log_BKC[:, :, 1], ids_BK)
 
 
-LOSSES.register(
-    "binary_cross_entropy",
-    Loss(binary_cross_entropy, SCORES, "each document alone: relevant or not, by one score", needs_negatives=True),
-)
-LOSSES.register(
-    "class_cross_entropy",
-    Loss(
-        class_cross_entropy,
-        CLASSES,
-        "each document alone: relevant or not, by two logits (monoBERT)",
-        options=(),
-        needs_negatives=True,
-    ),
-)
+LOSSES.register("binary_cross_entropy", BinaryCrossEntropy)
+LOSSES.register("class_cross_entropy", ClassCrossEntropy)

@@ -36,7 +36,7 @@ from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
+from retrieval.training.loss_kind import CLASSES, SCORES
 
 _ROWS = ("document_id", "document")  # a row is as long as a document alone would be
 
@@ -131,7 +131,7 @@ class RerankerRecipe(PairRecipe):
                 f"query too, and config.data.query_length={config.data.query_length} leaves no room for a document: "
                 "raise the first or lower the second"
             )
-        if config.model.classes == 1 and LOSSES[config.train.loss].compares == CLASSES:
+        if config.model.classes == 1 and self.named_loss.compares == CLASSES:
             raise UserError(
                 f"config.model.classes=1 is one score, and config.train.loss={config.train.loss} takes two classes: "
                 "set config.model.classes=2"
@@ -180,9 +180,8 @@ class RerankerRecipe(PairRecipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the logits or the scores of a batch."""
-        of_classes = LOSSES[self.config.train.loss].compares == CLASSES
-        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
-        chunk_size = self.config.train.chunk_size
+        loss, chunk_size = self.named_loss, self.config.train.chunk_size
+        of_classes = loss.compares == CLASSES
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             B, K = batch["document_id"].shape

@@ -28,9 +28,9 @@ from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, build_model, check_sees_all
 from retrieval.runtime.arrays import on_every_device, reshape_rows
-from retrieval.training.candidates import inner_products
+from retrieval.training.candidates import of_embeddings
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
+from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
 _FIELDS = ("queries", "query_weight", "document_weight", "rise")
 
@@ -84,7 +84,11 @@ class SpladeRecipe(PairRecipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss and, in the steps of `train.sparse.rise` ever stronger, what keeps vectors sparse."""
-        loss, chunk_size, fields = self._of_vectors(), self.config.train.chunk_size, self.config.train.sparse
+        loss, chunk_size, fields = (
+            of_embeddings(self.named_loss),
+            self.config.train.chunk_size,
+            self.config.train.sparse,
+        )
         by_idf = self.config.model.sparse_queries == BY_IDF
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
@@ -104,14 +108,6 @@ class SpladeRecipe(PairRecipe):
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
-
-    def _of_vectors(self) -> Callable:
-        """The loss with its options, as a function of queries, documents and the batch that they are from."""
-        loss = LOSSES[self.config.train.loss]
-        function = loss.bind(self.loss_options())
-        if loss.compares == EMBEDDINGS:
-            return function
-        return lambda query_BV, document_BKV, batch: function(inner_products(query_BV, document_BKV), batch)
 
 
 def flops(weight_BV: jax.Array) -> jax.Array:

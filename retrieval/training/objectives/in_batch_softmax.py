@@ -4,77 +4,49 @@ Letters of shapes: B examples of the global batch, K documents of each (the posi
 embedding size, P known positives of a query, H size of a guide's embeddings.
 """
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from retrieval.config.tree import declared
-from retrieval.errors import UserError, divisors, unknown_name
+from retrieval.errors import UserError, divisors
 from retrieval.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import Hardness, Term, cross_entropy
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics, Options
-from retrieval.training.matryoshka import SIZES, WEIGHTS, check_sizes, check_weights
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
+from retrieval.training.matryoshka import check_sizes, check_weights
 
-# What the loss makes of a query's other positives in the batch: no negatives, or positives beside its own.
-OTHER_POSITIVES = ("mask", "mean")
-# The config can also leave them what they are to a loss that does not know of them.
-PUSHED = "negatives"
-_OTHERS = "train.other_positives"
-_RULE, _MARGIN = "train.false_negatives", "train.false_margin"
-_GUIDE, _GUIDE_RULE, _GUIDE_MARGIN = "train.guide", "train.guide_rule", "train.guide_margin"
-_HARDNESS, _HARDNESS_OF = "train.hardness", "train.hardness_of"
-_TERMS, _SYMMETRIC, _LOG_Q = "train.terms", "train.symmetric", "train.log_q"
+PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
 
 # What the softmax of a query may hold besides the scores of documents for it.
 TERMS = ("query_query", "document_document", "document_query")
 
 
-def in_batch_softmax(
-    query_BE: jax.Array,
-    document_BKE: jax.Array,
-    document_ids_BK: jax.Array,
-    log_q_BK: jax.Array | None,
-    *,
-    temperature: float | jax.Array = 1.0,
-    symmetric: bool = False,
-    positive_ids_BP: jax.Array | None = None,
-    other_positives: str = "mask",
-    groups: int = 1,
-    matryoshka: tuple[int, ...] = (),
-    matryoshka_weights: tuple[float, ...] = (),
-    false_negatives: str = "",
-    false_margin: float = 0.1,
-    guide_BTH: jax.Array | None = None,
-    guide_rule: str = "absolute",
-    guide_margin: float = 0.0,
-    terms: Sequence[str] = (),
-    hardness: float = 0.0,
-    hardness_of: str = "all",
-    block: int = 512,
-) -> tuple[jax.Array, Metrics]:
-    """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
+@dataclasses.dataclass(frozen=True)
+class InBatchSoftmax(Loss):
+    """Softmax of the positive among all documents of the batch.
 
-    The logit of a document is score / temperature - log Q(document), the positive's too (Bengio & Senecal 2008; for
-    in-batch candidates Yi et al. 2019): Q is the chance of being drawn, so a document is not pushed away for being
-    drawn often. No positive of a query is its negative, by id, in whatever row and column it is: neither a copy of its
-    own one, nor another that is known.
+        loss = -log(exp(l_p) / (exp(l_p) + sum over negatives n of exp(l_n)))
+        l_d  = inner product of query and document d / temperature - log Q(d)
 
-    Args:
-      temperature: a number, or an array of one that is learned.
-      document_BKE: the positive is `document_BKE[:, 0]`.
-      document_ids_BK: equal for copies of a document, in whatever column.
-      log_q_BK: log Q, up to a constant; None for no correction.
-      symmetric: whether to average with the softmax of each positive over the batch's queries. There the other queries
-        that it is a positive of are no negatives, and nothing is corrected.
-      positive_ids_BP: ids of all positives of a query that are known, its own among them; None for its own alone.
-        An id may be there more than once, to fill a row up.
+    The contrastive loss of most embedders: InfoNCE, sampled softmax, NT-Xent; sentence-transformers'
+    MultipleNegativesRankingLoss, whose scale 20 is the temperature 0.05, and with `symmetric` its symmetric form. With
+    a guide it is GISTEmbedLoss (Solatorio 2024), and with train.chunk_size the cached form of either (GradCache). The
+    first to try for pairs of a query and its positive: every other document of the batch is a negative, and hard
+    negatives join them. Larger batches are better; cosines need a temperature of 0.01 to 0.05.
+
+    Q is the probability that a batch draws a document, so one is not pushed away for being drawn often (Bengio &
+    Senecal 2008; Yi et al. 2019; Chang et al. 2020, section 2). No positive of a query is its negative, by id, in
+    whatever row and column it is: neither a copy of its own one, nor another that is known.
+
+    Attributes:
+      symmetric: averages with the softmax of each positive over the batch's queries. There the other queries that it is
+        a positive of are no negatives, and nothing is corrected.
       other_positives: 'mask' leaves them out; with 'mean' the loss of a query is the mean over its positives in the
-        batch, of each among itself and the negatives.
+        batch, of each among itself and the negatives; 'negatives' knows a query's own one alone.
       groups: the batch is cut into so many parts of examples that follow one another, and an example is compared with
         the documents of its part alone. The mean loss and its gradient are those of as many batches in an accumulated
         update (ProQA, Xiong et al. 2020, section 4.1: 8 of 80).
@@ -85,9 +57,9 @@ def in_batch_softmax(
         'absolute' or, with a margin in units of the size of the positive's score, 'relative'; '' for none. Each size
         of `matryoshka` has its own, and so has each direction.
       false_margin: may be negative, and then leaves out what is close to the positive too.
-      guide_BTH: embeddings of the query and its documents, T = 1 + K, by another model that stays as it is. A negative
-        whose score there is greater than the own positive's + `guide_margin`, 'absolute' or 'relative' as `guide_rule`
-        says, is left out (Solatorio 2024, GISTEmbed). All sizes and both directions have these scores.
+      guide: another model that stays as it is. A negative whose score there is greater than the own positive's +
+        `guide_margin`, 'absolute' or 'relative' as `guide_rule` says, is left out. All sizes and both directions have
+        these scores.
       terms: of `TERMS`, negatives that a query's softmax has besides: `query_query` its scores with the other queries,
         `document_document` those of its positive with the documents of other examples, and `document_query` those of
         its positive with the other queries (Li et al. 2023, GTE). Every mask is theirs too: a query is left out whose
@@ -95,70 +67,157 @@ def in_batch_softmax(
       hardness: the weight of a query's negative is exp(hardness x its score), without a gradient through that (Lan et
         al. 2025, LLaVE: 9); `hardness_of` says of which documents: 'all', or its own hard negatives ('hard',
         EmbeddingGemma: 5). Other terms and the other direction have none.
-      block: documents that are compared at a time; it changes memory and time, not the result.
-
-    Returns:
-      The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of every
-      negative, false ones too, else 0; a tie is a miss. Also how many candidates of a query's softmax are left out [B],
-      each for the first reason that holds: 'masked_ids', another known positive, where these are masked;
-      'masked_margin' with `false_negatives`, of all dimensions; and 'masked_guide' with a guide.
-
-    Raises:
-      UserError: the temperature or the block is not positive, `other_positives` or a term is unknown, the groups do
-        not divide the batch, or the sizes do not ascend to that of the embeddings.
     """
-    if not isinstance(temperature, jax.Array) and not temperature > 0:
-        raise UserError(f"temperature {temperature}: must be greater than 0")
-    if other_positives not in OTHER_POSITIVES:
-        raise unknown_name("other_positives", other_positives, OTHER_POSITIVES)
-    if block < 1:
-        raise UserError(f"loss block {block}: must be at least 1")
-    B, K, E = document_BKE.shape
-    if B % groups:
-        raise UserError(
-            f"config.train.groups={groups} do not divide a batch of {B} examples: take {divisors(groups, B)}"
-        )
-    if not are_terms(terms):
-        raise UserError(f"terms {terms}: some of {', '.join(TERMS)} are needed")
-    check_sizes(matryoshka, E)
-    query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
-    ids_B1 = document_ids_BK[:, :1]
-    known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
-    options = (temperature, block, other_positives == "mean", groups, matryoshka, matryoshka_weights)
-    bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
-    guide_BH, guide_BKH = (None, None) if guide_BTH is None else (guide_BTH[:, 0], guide_BTH[:, 1:])
-    queries = _Texts.of(query_BE, matryoshka, guide_BH)
-    of_guide = None if guide_BKH is None else guide_BKH.reshape(B * K, -1)
-    documents = _Texts.of(document_BKE.reshape(B * K, E), matryoshka, of_guide)
-    positives = _Texts.of(document_BKE[:, 0], matryoshka, None if guide_BKH is None else guide_BKH[:, 0])
-    limits_BG = _limits(query_BE, document_BKE[:, 0], matryoshka, false_negatives, false_margin)
-    of_guide_BG = None if guide_BTH is None else _limits(guide_BTH[:, 0], guide_BTH[:, 1], (), guide_rule, guide_margin)
-    limits = limits_BG, None if of_guide_BG is None else of_guide_BG[:, 0]
-    numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
-    no_bias_B = jnp.zeros_like(ids_B1[:, 0], jnp.float32)
-    rivals = on_every_device(documents.candidates(bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]))
-    compared = [Term(queries.anchors(number_of_K, known_BP, *limits), rivals)]
-    if symmetric or terms:
-        asked = on_every_device(queries.candidates(no_bias_B, known_BP))
-        backward = Term(positives.anchors(numbers_B, ids_B1, *limits), asked)
-    if "query_query" in terms:
-        of_positives = asked._replace(ids_NQ=on_every_device(ids_B1))
-        compared.append(Term(queries.anchors(numbers_B, known_BP, *limits), of_positives))
-    if "document_document" in terms:
-        plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
-        compared.append(Term(positives.anchors(number_of_K, known_BP, *limits), plain, own=K))
-    if "document_query" in terms:
-        compared.append(backward)
-    weights = Hardness(hardness, K if hardness_of == "hard" else 0) if hardness else None
-    found = cross_entropy(compared, *options, hardness=weights)
-    loss_B = found.loss_B
-    if symmetric:
-        loss_B = (loss_B + cross_entropy([backward], *options).loss_B) / 2
-    metrics = {"recall@1": (found.positive_B > found.rival_B).astype(jnp.float32)}
-    counts = {"ids": found.known_B} if other_positives == "mask" else {}
-    counts |= {"margin": found.false_B} if false_negatives else {}
-    counts |= {"guide": found.guided_B} if guide_BTH is not None else {}
-    return loss_B, metrics | {f"masked_{reason}": count_B for reason, count_B in counts.items()}
+
+    compares = EMBEDDINGS
+    learns_scale = True
+    neutral = {"train.other_positives": (PUSHED,), "train.log_q": (False,)}
+    block: ClassVar[int] = 512  # documents that are compared at a time: it changes memory and time, not the result
+
+    temperature: float = 1.0
+    symmetric: bool = False
+    other_positives: str = "mask"
+    log_q: bool = True
+    groups: int = 1
+    matryoshka: tuple[int, ...] = ()
+    matryoshka_weights: tuple[float, ...] = ()
+    false_negatives: str = ""
+    false_margin: float = 0.1
+    guide: str = ""
+    guide_rule: str = "absolute"
+    guide_margin: float = 0.0
+    terms: tuple[str, ...] = ()
+    hardness: float = 0.0
+    hardness_of: str = "all"
+
+    def __post_init__(self) -> None:
+        """Also that options fit each other."""
+        super().__post_init__()
+        check_weights(self.matryoshka, self.matryoshka_weights)
+        if self.terms and self.symmetric:
+            raise UserError(
+                f"config.train.terms={self.terms} puts more scores into one softmax, and config.train.symmetric=True "
+                "takes the mean of two: set one of them back"
+            )
+        if self.terms and self.log_q:
+            raise UserError(
+                f"config.train.terms={self.terms} compares scores of documents, which config.train.log_q=True "
+                "corrects, with others, which nothing corrects: set config.train.log_q=False"
+            )
+
+    @property
+    def takes_positives(self) -> bool:
+        """As `Loss.takes_positives`."""
+        return self.other_positives != PUSHED
+
+    @property
+    def counts_copies(self) -> str:
+        """As `Loss.counts_copies`."""
+        return "train.other_positives" if self.other_positives == "mean" else ""
+
+    @property
+    def guided_by(self) -> str:
+        """As `Loss.guided_by`."""
+        return self.guide
+
+    def check_batch(self, batch_size: int, negatives: int) -> None:
+        """Also that groups fit a batch, and that there are negatives to weigh."""
+        if batch_size % self.groups:
+            raise UserError(
+                f"config.train.groups={self.groups} does not divide config.train.batch_size={batch_size}: take "
+                f"{divisors(self.groups, batch_size)}"
+            )
+        if self.groups == batch_size > 1 and not negatives:
+            raise UserError(
+                f"config.train.groups={self.groups}: negatives are the other examples of a group, which has one: take "
+                "fewer"
+            )
+        if self.hardness and self.hardness_of == "hard" and not negatives:
+            raise UserError(
+                "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has "
+                "none: set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
+            )
+
+    def __call__(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the embeddings of a batch; the positive is `document_BKE[:, 0]`.
+
+        Args:
+          batch: its `document_id` [B, K] is equal for copies of a document, in whatever column; `log_q` [B, K] is log Q
+            up to a constant; `positive_ids` [B, P], if there are any, are all positives of a query that are known, its
+            own among them, of which one may be there more than once, to fill a row up; `guide` [B, 1 + K, H] has the
+            guide's embeddings of the query and its documents; `scale` [], if it is there, is in place of 1 /
+            temperature.
+
+        Returns:
+          The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of
+          every negative, false ones too, else 0; a tie is a miss. Also how many candidates of a query's softmax are
+          left out [B], each for the first reason that holds: 'masked_ids', another known positive, where these are
+          masked; 'masked_margin' with `false_negatives`, of all dimensions; and 'masked_guide' with a guide.
+        """
+        check_sizes(self.matryoshka, document_BKE.shape[2])
+        query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
+        forward, backward = self._terms(query_BE, document_BKE, batch)
+        temperature = 1 / batch["scale"] if "scale" in batch else self.temperature
+        mean, sizes = self.other_positives == "mean", self.matryoshka
+        options = (temperature, self.block, mean, self.groups, sizes, self.matryoshka_weights)
+        weighed = document_BKE.shape[1] if self.hardness_of == "hard" else 0
+        softmax = cross_entropy(forward, *options, hardness=Hardness(self.hardness, weighed) if self.hardness else None)
+        loss_B = softmax.loss_B
+        if self.symmetric:
+            loss_B = (loss_B + cross_entropy(backward, *options).loss_B) / 2
+        metrics = {"recall@1": (softmax.positive_B > softmax.rival_B).astype(jnp.float32)}
+        metrics |= {} if mean else {"masked_ids": softmax.known_B}
+        metrics |= {"masked_margin": softmax.false_B} if self.false_negatives else {}
+        return loss_B, metrics | ({"masked_guide": softmax.guided_B} if self.guide else {})
+
+    def _terms(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[list[Term], list[Term]]:
+        """What the softmax of a query compares; and that of a document, where something asks for it."""
+        (B, K), ids_BK = document_BKE.shape[:2], batch["document_id"]
+        ids_B1 = ids_BK[:, :1]
+        known_BP = batch.get("positive_ids", ids_B1)
+        bias_BK = -jnp.asarray(batch["log_q"], jnp.float32) if self.log_q else jnp.zeros_like(ids_BK, jnp.float32)
+        queries, documents, positives = self._texts(query_BE, document_BKE, batch)
+        limits = self._limits(query_BE, document_BKE, batch)
+        numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
+        rivals = on_every_device(documents.candidates(bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None]))
+        forward, backward = [Term(queries.anchors(number_of_K, known_BP, *limits), rivals)], []
+        if not (self.symmetric or self.terms):
+            return forward, backward
+        no_bias_B = jnp.zeros_like(ids_B1[:, 0], jnp.float32)
+        others = on_every_device(queries.candidates(no_bias_B, known_BP))
+        backward.append(Term(positives.anchors(numbers_B, ids_B1, *limits), others))
+        if "query_query" in self.terms:
+            of_positives = others._replace(ids_NQ=on_every_device(ids_B1))
+            forward.append(Term(queries.anchors(numbers_B, known_BP, *limits), of_positives))
+        if "document_document" in self.terms:
+            plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
+            forward.append(Term(positives.anchors(number_of_K, known_BP, *limits), plain, own=K))
+        if "document_query" in self.terms:
+            forward += backward
+        return forward, backward
+
+    def _texts(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> list["_Texts"]:
+        """The queries, all documents and the positives."""
+        sides = [query_BE, document_BKE.reshape(-1, document_BKE.shape[2]), document_BKE[:, 0]]
+        guides = [None, None, None]
+        if self.guide:
+            guide_BTH = batch["guide"]
+            guides = [guide_BTH[:, 0], guide_BTH[:, 1:].reshape(len(sides[1]), -1), guide_BTH[:, 1]]
+        sizes = self.matryoshka
+        return [_Texts(x, inverse_lengths(x, sizes) if sizes else None, guide) for x, guide in zip(sides, guides)]
+
+    def _limits(
+        self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch
+    ) -> tuple[jax.Array | None, jax.Array | None]:
+        """The greatest scores of negatives that are taken for true ones, for each size [B, G]; and the guide's, [B]."""
+        limit_BG = limit_B = None
+        if self.false_negatives:
+            sides, margin = (query_BE, document_BKE[:, 0]), self.false_margin
+            limit_BG = _limit(*sides, self.matryoshka, self.false_negatives, margin)
+        if self.guide:
+            guide_BTH = batch["guide"]
+            limit_B = _limit(guide_BTH[:, 0], guide_BTH[:, 1], (), self.guide_rule, self.guide_margin)[:, 0]
+        return limit_BG, limit_B
 
 
 class _Texts(NamedTuple):
@@ -167,11 +226,6 @@ class _Texts(NamedTuple):
     embedding_XE: jax.Array
     scale_XG: jax.Array | None
     guide_XH: jax.Array | None
-
-    @staticmethod
-    def of(embedding_XE: jax.Array, sizes: tuple[int, ...], guide_XH: jax.Array | None) -> "_Texts":
-        """With the factors of these sizes."""
-        return _Texts(embedding_XE, inverse_lengths(embedding_XE, sizes) if sizes else None, guide_XH)
 
     def anchors(
         self, own_X: jax.Array, ids_XP: jax.Array, limit_XG: jax.Array | None, guide_limit_X: jax.Array | None
@@ -184,12 +238,8 @@ class _Texts(NamedTuple):
         return Candidates(self.embedding_XE, bias_X, ids_XQ, self.scale_XG, self.guide_XH)
 
 
-def _limits(
-    query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float
-) -> jax.Array | None:
-    """The greatest scores of negatives that are taken for true ones, for each size [B, G]; without a gradient."""
-    if not kind:
-        return None
+def _limit(query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float) -> jax.Array:
+    """The score of the own positive + margin, for each size [B, G]; without a gradient."""
     product_BE = jnp.cumsum(jax.lax.stop_gradient(query_BE * positive_BE), axis=1)
     score_BG = product_BE[:, np.array(sizes or query_BE.shape[1:]) - 1]
     if sizes:
@@ -203,115 +253,9 @@ def are_terms(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(term in TERMS for term in value)
 
 
-def _check_options(options: Options) -> None:
-    check_weights(tuple(options[SIZES]), tuple(options[WEIGHTS]))
-    if options[_MARGIN] != declared()[_MARGIN].default and not options[_RULE]:
-        raise UserError(
-            f"config.{_MARGIN}={options[_MARGIN]} is the margin of config.{_RULE}, which is off: set that to absolute "
-            "or relative"
-        )
-    for field in (_GUIDE_RULE, _GUIDE_MARGIN):
-        if options[field] != declared()[field].default and not options[_GUIDE]:
-            raise UserError(
-                f"config.{field}={options[field]} is of the mask of config.{_GUIDE}, which names no model: name one, "
-                "such as hf:sentence-transformers/all-MiniLM-L6-v2"
-            )
-    if options[_HARDNESS_OF] != declared()[_HARDNESS_OF].default and not options[_HARDNESS]:
-        raise UserError(
-            f"config.{_HARDNESS_OF}={options[_HARDNESS_OF]} says whose weights config.{_HARDNESS} sets, which is 0: "
-            "set that to more, such as 5"
-        )
-    if terms := tuple(options[_TERMS]):
-        if options[_SYMMETRIC]:
-            raise UserError(
-                f"config.{_TERMS}={terms} puts more scores into one softmax, and config.{_SYMMETRIC}=True takes the "
-                "mean of two: set one of them back"
-            )
-        if options[_LOG_Q]:
-            raise UserError(
-                f"config.{_TERMS}={terms} compares scores of documents, which config.{_LOG_Q}=True corrects, with "
-                f"others, which nothing corrects: set config.{_LOG_Q}=False"
-            )
-
-
 def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
     """The place of each example's first document among the B * K of the batch."""
     return jnp.zeros_like(ids_B) + jnp.arange(0, len(ids_B) * K, K, dtype=ids_B.dtype)
 
 
-def of_batch(
-    query_BE: jax.Array,
-    document_BKE: jax.Array,
-    batch: Batch,
-    *,
-    temperature: float,
-    symmetric: bool,
-    other_positives: str,
-    log_q: bool,
-    groups: int,
-    matryoshka: tuple[int, ...],
-    matryoshka_weights: tuple[float, ...],
-    false_negatives: str,
-    false_margin: float,
-    guide: str,
-    guide_rule: str,
-    guide_margin: float,
-    terms: tuple[str, ...],
-    hardness: float,
-    hardness_of: str,
-) -> tuple[jax.Array, Metrics]:
-    """`in_batch_softmax` of a batch, with the fields of the config."""
-    return in_batch_softmax(
-        query_BE,
-        document_BKE,
-        batch["document_id"],
-        batch["log_q"] if log_q else None,
-        temperature=1 / batch["scale"] if "scale" in batch else temperature,
-        symmetric=symmetric,
-        positive_ids_BP=batch.get("positive_ids"),
-        other_positives="mask" if other_positives == PUSHED else other_positives,
-        groups=groups,
-        matryoshka=tuple(matryoshka),
-        matryoshka_weights=tuple(matryoshka_weights),
-        false_negatives=false_negatives,
-        false_margin=false_margin,
-        guide_BTH=batch["guide"] if guide else None,
-        guide_rule=guide_rule,
-        guide_margin=guide_margin,
-        terms=terms,
-        hardness=hardness,
-        hardness_of=hardness_of,
-    )
-
-
-LOSSES.register(
-    "in_batch_softmax",
-    Loss(
-        of_batch,
-        EMBEDDINGS,
-        "softmax of the positive among all documents of the batch",
-        options=(
-            TEMPERATURE,
-            _SYMMETRIC,
-            _OTHERS,
-            _LOG_Q,
-            "train.groups",
-            SIZES,
-            WEIGHTS,
-            _RULE,
-            _MARGIN,
-            _GUIDE,
-            _GUIDE_RULE,
-            _GUIDE_MARGIN,
-            _TERMS,
-            _HARDNESS,
-            _HARDNESS_OF,
-        ),
-        takes_positives=lambda options: options[_OTHERS] != PUSHED,
-        counts_copies=lambda options: _OTHERS if options[_OTHERS] == "mean" else "",
-        guide=lambda options: options[_GUIDE],
-        learns_scale=True,
-        neutral={_OTHERS: (PUSHED,), _LOG_Q: (False,)},
-        check=_check_options,
-    ),
-)
+LOSSES.register("in_batch_softmax", InBatchSoftmax)

@@ -4,6 +4,8 @@ Letters of shapes: B examples of the global batch, K documents of each (the posi
 the positive, by id, do not count as negatives. Where no negative counts, the loss is 0.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -11,39 +13,73 @@ from retrieval.training.candidates import compared, counts, divided, mean_of_neg
 from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics
 
 
-def two_way_nll(score_BK: jax.Array, batch: Batch, *, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
-    """-log softmax of the positive against one negative (Xiong et al. 2021, ANCE), the mean over the hard negatives of
-    an example: with one that was drawn at random, that one.
+@dataclasses.dataclass(frozen=True)
+class TwoWayNLL(Loss):
+    """The positive against each hard negative alone.
 
-    Args and Raises: as of `multi_negative_nll`.
+        loss = mean over negatives n of log(1 + exp((s_n - s_p) / temperature))
+
+    ANCE's loss (Xiong et al. 2021), also called pairwise logistic loss or RankNet. Take it with few negatives of which
+    each should count alike, such as those that ANCE mines anew.
     """
-    ids_BK, score_BK = batch["document_id"], divided(score_BK, temperature)
-    loss_BN = jax.nn.softplus(score_BK[:, 1:] - score_BK[:, :1])
-    return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the scores of an example's documents, the positive's first."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        loss_BN = jax.nn.softplus(score_BK[:, 1:] - score_BK[:, :1])
+        return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
 
 
-def multi_negative_nll(score_BK: jax.Array, batch: Batch, *, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
-    """-log softmax of the positive among the documents of its own example: the listwise loss of rerankers.
+@dataclasses.dataclass(frozen=True)
+class MultiNegativeNLL(Loss):
+    """Softmax of the positive among its own example's documents.
 
-    Args:
-      score_BK: the positive's is `score_BK[:, 0]`.
-      batch: its `document_id` [B, K] is equal for copies of a document.
+        loss = -log(exp(s_p / temperature) / sum over the example's documents d of exp(s_d / temperature))
 
-    Returns:
-      The loss [B], and what `compared` says of the scores.
-
-    Raises:
-      UserError: the temperature is not positive, or there are no hard negatives.
+    The listwise loss of rerankers: ListNet with one relevant document, localised contrastive estimation (Gao et al.
+    2021). Take it for a reranker with hard negatives; for towers the in-batch softmax has more negatives for nothing.
     """
-    ids_BK, score_BK = batch["document_id"], divided(score_BK, temperature)
-    counted_BK = jnp.where(counts(ids_BK), score_BK, -jnp.inf)
-    return jax.nn.logsumexp(counted_BK, axis=1) - score_BK[:, 0], compared(score_BK, ids_BK)
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the scores of an example's documents, the positive's first."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        counted_BK = jnp.where(counts(ids_BK), score_BK, -jnp.inf)
+        return jax.nn.logsumexp(counted_BK, axis=1) - score_BK[:, 0], compared(score_BK, ids_BK)
 
 
-LOSSES.register(
-    "two_way_nll", Loss(two_way_nll, SCORES, "the positive against each hard negative alone", needs_negatives=True)
-)
-LOSSES.register(
-    "multi_negative_nll",
-    Loss(multi_negative_nll, SCORES, "softmax of the positive among its own example's documents", needs_negatives=True),
-)
+@dataclasses.dataclass(frozen=True)
+class Triplet(Loss):
+    """A margin between the positive and each hard negative.
+
+        loss = mean over negatives n of max(0, margin - (s_p - s_n) / temperature)
+
+    torch's MarginRankingLoss, sentence-transformers' TripletLoss with scores in place of distances (Lu et al. 2021,
+    section 4.2). A pair beyond the margin trains nothing: the softmax losses learn more of the same triples.
+    """
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+    margin: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Of the scores of an example's documents, the positive's first."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        loss_BN = jax.nn.relu(self.margin - (score_BK[:, :1] - score_BK[:, 1:]))
+        return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
+
+
+LOSSES.register("two_way_nll", TwoWayNLL)
+LOSSES.register("multi_negative_nll", MultiNegativeNLL)
+LOSSES.register("triplet", Triplet)
