@@ -197,7 +197,7 @@ def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
     [
         ("rank=few", r"--config\.train\.lora\.rank=few: a whole number is needed"),
         ("rank=-1", r"config\.train\.lora\.rank=-1: a whole number of at least 0 is needed"),
-        ("alpha=32", r"config\.train\.lora\.alpha=32.0 is of adapters, and there are none: set config.train.lora.rank"),
+        ("alpha=32", r"config\.train\.lora\.alpha=32.0 is read with config.train.lora.rank alone, and that is 0"),
     ],
 )
 def test_mistakes_of_adapters_are_one_sentence(folder, flag, message):

@@ -111,7 +111,6 @@ def test_adapters_and_heads_alone_are_trained(base):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"train.lora.alpha": 8.0}, r"config\.train\.lora\.alpha=8.0 is of adapters, and there are none"),
         ({"train.lora.rank": 4}, r"adapters stand on trained parameters, of every tower: set config\.train\.init_from"),
         ({"train.lora.rank": 4, "train.init_from": "base,"}, "of every tower"),
         ({"train.lora.rank": 4, "model.encoder": "bow_mlp"}, "bow_mlp takes no adapters"),

@@ -7,17 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support.losses import in_batch_softmax
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.methods.quadruplets.loss import quadruplet
+from retrieval.methods.quadruplets.loss import Quadruplet
 from retrieval.models.text import Text
+from retrieval.pipeline import preflight
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.training.candidates import inner_products
-from retrieval.training.objectives.distillation import kl_divergence
-from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, PUSHED, in_batch_softmax
-from retrieval.training.objectives.margins import multi_label_margin, triplet
+from retrieval.training.objectives.distillation import KLDivergence
+from retrieval.training.objectives.margins import MultiLabelMargin
+from retrieval.training.objectives.own_negatives import Triplet
 
 RANDOM = np.random.default_rng(0)
 IS_TEXT = np.arange(10) < RANDOM.integers(4, 11, (4, 1))
@@ -54,12 +56,10 @@ OF_TOWERS = {
     "in_batch_softmax": lambda q, d, batch: in_batch_softmax(
         q, d, batch["document_id"], batch["log_q"], temperature=0.5
     ),
-    "multi_label_margin": lambda q, d, batch: multi_label_margin(
-        q, d, batch["document_id"], batch["document_id"][:, :1], margin=2.0
-    ),
-    "quadruplet": lambda q, d, batch: quadruplet(q, d, batch, margin=2.0),
-    "triplet": lambda q, d, batch: triplet(inner_products(q, d), batch, temperature=0.5, margin=2.0),
-    "kl_divergence": lambda q, d, batch: kl_divergence(inner_products(q, d), batch, temperature=0.5, softening=3.0),
+    "multi_label_margin": MultiLabelMargin(margin=2.0),
+    "quadruplet": Quadruplet(margin=2.0),
+    "triplet": lambda q, d, batch: Triplet(0.5, margin=2.0)(inner_products(q, d), batch),
+    "kl_divergence": lambda q, d, batch: KLDivergence(0.5, softening=3.0)(inner_products(q, d), batch),
 }
 
 
@@ -109,14 +109,14 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
     known = np.stack([ids[:, 0], ids[[1, 0, 3, 2], 0]], axis=1)
     batch |= {"document_id": ids, "positive_ids": known}
     found = {}
-    for use in (*OTHER_POSITIVES, PUSHED):
+    for use in ("mask", "mean", "negatives"):
         config = make_config(**{"train.other_positives": use, "train.symmetric": True, "train.chunk_size": 2})
         without = {name: value for name, value in batch.items() if name != "positive_ids"}
         given = without if use == "negatives" else batch  # as `examples.known_positives` has it
         found[use], _ = jax.jit(recipe_of(config).objective(bind(model)))(
             parameters_of(model), given, jax.random.key(0)
         )
-        options = {} if use == "negatives" else dict(positive_ids_BP=known, other_positives=use)
+        options = {} if use == "negatives" else dict(known=known, other_positives=use)
         options |= dict(temperature=0.5, symmetric=True)
         expected, _ = in_batch_softmax(query, document, ids, batch["log_q"], **options)
         np.testing.assert_allclose(found[use], expected, rtol=1e-4, atol=1e-5)
@@ -132,6 +132,25 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     message = rf"train\.{option}={value} is a part of .* loss is two_way_nll: set config\.train\.{option}={default}"
     with pytest.raises(UserError, match=message):
         check_recipe(config)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("train.false_margin", 0.2, r"config\.train\.false_negatives alone, and that is ''"),
+        ("train.guide_rule", "relative", r"config\.train\.guide alone, and that is ''"),
+        ("train.guide_margin", 0.2, r"config\.train\.guide alone, and that is ''"),
+        ("train.hardness_of", "hard", r"config\.train\.hardness alone, and that is 0"),
+        ("train.decay_ratio", 0.2, r"config\.train\.schedule=wsd alone, and that is 'linear': set .*schedule=wsd, or"),
+        ("train.lora.alpha", 8.0, r"config\.train\.lora\.rank alone, and that is 0"),
+        ("mine.patience", 2, r"config\.mine\.refresh_every alone, and that is 0"),
+        ("mine.turn_rate", 0.1, r"config\.mine\.patience alone, and that is 0"),
+        ("data.source_alpha", 0.5, r"config\.pairs\.sources alone, and that is ''"),
+    ],
+)
+def test_a_field_that_another_keeps_from_being_read_is_refused(field, value, message):
+    with pytest.raises(UserError, match=rf"config\.{field}={value} is read with {message}"):
+        preflight.check_settings(make_config(**{field: value}), ["train"])
 
 
 @pytest.mark.parametrize(

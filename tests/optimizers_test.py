@@ -11,7 +11,7 @@ from retrieval.errors import UserError
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
-from retrieval.stages import refresh, training_steps
+from retrieval.stages import refresh, training_length
 from retrieval.training import optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.optimizer import make_optimizer
@@ -50,7 +50,6 @@ def test_schedules_are_their_formulas(name, warmup):
     [
         ({"train.schedule": "cosine", "train.warmup_ratio": 1.0}, r"leaves no step for that: lower it"),
         ({"train.schedule": "wsd", "train.warmup_ratio": 0.5, "train.decay_ratio": 0.6}, r"more than all steps"),
-        ({"train.decay_ratio": 0.6}, r"is of config\.train\.schedule=wsd, and that is linear"),
         (
             {"train.schedule": "wsd", "mine.turn_rate": 1e-3, "mine.patience": 1, "mine.refresh_every": 1},
             "set that to linear",
@@ -60,15 +59,15 @@ def test_schedules_are_their_formulas(name, warmup):
 def test_schedules_without_room_are_refused(changes, message):
     config = make_config(**changes)
     with pytest.raises(UserError, match=message):
-        training_steps.check(config.train, (), (), 0)
+        training_length.check(config.train, (), (), 0)
         refresh.check(config)
 
 
 def test_a_constant_rate_may_be_planned_for_fewer_steps():
     changes = {"train.schedule_steps": 2, "train.schedule": "constant"}
-    training_steps.check(make_config(**changes).train, (), (), 0)
+    training_length.check(make_config(**changes).train, (), (), 0)
     with pytest.raises(UserError, match="a learning rate of 0 from there on"):
-        training_steps.check(make_config(**changes | {"train.schedule": "linear"}).train, (), (), 0)
+        training_length.check(make_config(**changes | {"train.schedule": "linear"}).train, (), (), 0)
 
 
 def updated(tx, params, gradients):

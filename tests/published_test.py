@@ -259,7 +259,7 @@ def test_without_a_model_nothing_begins():
 def test_a_model_without_towers_joins_no_titles():
     config = mlm.get_config("local")
     config.data.titles = "joined"
-    with pytest.raises(UserError, match=r"config\.data\.titles=joined: only towers join them"):
+    with pytest.raises(UserError, match=r"config\.data\.titles=joined: a masked language model does not read it"):
         preflight.check_settings(config, ("train",))
 
 

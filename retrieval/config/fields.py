@@ -38,14 +38,21 @@ class Field(NamedTuple):
       kind: what it may be.
       help: a line.
       in_place_of: another field that this one, where it is not 0, keeps from being read, or limits.
-      goes_with: another field and its value, without which this one makes no sense.
+      goes_with: another field and its value, without which this one makes no sense; or that field alone, where it has
+        to be set. `preflight.check_settings` refuses what nobody would read.
     """
 
     default: Any
     kind: Kind
     help: str
     in_place_of: str = ""
-    goes_with: tuple[str, Any] | None = None
+    goes_with: tuple[str, Any] | str = ""
+
+    @property
+    def partner(self) -> tuple[str, Callable[[Any], bool]]:
+        """The field of `goes_with`, '' for none, and whether a value of it is one that this field makes sense with."""
+        name, *values = (self.goes_with,) if isinstance(self.goes_with, str) else self.goes_with
+        return name, (lambda value: value == values[0]) if values else bool
 
 
 DECLARED: dict[str, Field] = {}  # by dotted name; `tree.declared` has them all

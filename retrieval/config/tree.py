@@ -251,9 +251,17 @@ declare(
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
-    mixed_sources=Field(False, SWITCH, "whether a batch has examples of all pairs.sources; else of one alone"),
+    mixed_sources=Field(
+        False,
+        SWITCH,
+        "whether a batch has examples of all pairs.sources; else of one alone",
+        goes_with="pairs.sources",
+    ),
     source_alpha=Field(
-        1.0, SHARE, "sources without weights are drawn by their sizes to this power; 0: all equally often"
+        1.0,
+        SHARE,
+        "sources without weights are drawn by their sizes to this power; 0: all equally often",
+        goes_with="pairs.sources",
     ),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
     held_out=Field(
@@ -433,6 +441,7 @@ declare(
         0.1,
         number("a number", lambda value: True),
         "in_batch_softmax: of train.false_negatives; relative: in units of the size of the positive's score",
+        goes_with="train.false_negatives",
     ),
     guide=Field(
         "",
@@ -443,11 +452,13 @@ declare(
         "absolute",
         one_of("mask of false negatives", ("absolute", "relative")),
         "in_batch_softmax: leaves out negatives that train.guide scores above the positive + train.guide_margin",
+        goes_with="train.guide",
     ),
     guide_margin=Field(
         0.0,
         number("a number", lambda value: True),
         "in_batch_softmax: of train.guide_rule; relative: in units of the size of the positive's score",
+        goes_with="train.guide",
     ),
     terms=Field(
         (),
@@ -461,6 +472,7 @@ declare(
         "all",
         one_of("negatives", ("all", "hard")),
         "in_batch_softmax: whom train.hardness weighs: all documents that are negatives, or a query's own hard ones",
+        goes_with="train.hardness",
     ),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
@@ -481,7 +493,12 @@ declare(
         "what the learning rate does behind the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
     ),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
-    decay_ratio=Field(0.1, SHARE_BETWEEN, "wsd: share of the steps, the last ones, in which the learning rate falls"),
+    decay_ratio=Field(
+        0.1,
+        SHARE_BETWEEN,
+        "wsd: share of the steps, the last ones, in which the learning rate falls",
+        goes_with=("train.schedule", "wsd"),
+    ),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
     clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
@@ -498,18 +515,35 @@ declare(
 declare(
     "train.lora",
     rank=Field(0, whole(0), "rank of the adapters that are trained in place of the encoder (LoRA); 0: none"),
-    alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank"),
+    alpha=Field(
+        16.0,
+        POSITIVE,
+        "their products are multiplied by alpha / rank",
+        goes_with="train.lora.rank",
+    ),
     targets=Field(
         ("query", "value"),
         checked_by("a tuple of some of query, key, value, output, mlp_in, mlp_gate, mlp_out, or of all", _TARGETS),
         "matrices with an adapter, also by the names of a family, such as q_proj; ('all',): every one of a layer",
+        goes_with="train.lora.rank",
     ),
-    rslora=Field(False, SWITCH, "whether alpha is divided by the root of the rank (rsLoRA)"),
-    dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter"),
+    rslora=Field(
+        False,
+        SWITCH,
+        "whether alpha is divided by the root of the rank (rsLoRA)",
+        goes_with="train.lora.rank",
+    ),
+    dropout=Field(
+        0.0,
+        SHARE_BELOW,
+        "dropout on what goes into an adapter",
+        goes_with="train.lora.rank",
+    ),
     base=Field(
         "stored",
         one_of("type", ("stored", "bfloat16", "float32")),
         "type that the frozen parameters are kept in: stored (that of their files, if it has 16 bits), or this one",
+        goes_with="train.lora.rank",
     ),
 )
 declare(
@@ -573,11 +607,13 @@ declare(
         0,
         whole(0),
         "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
+        goes_with="mine.refresh_every",
     ),
     turn_rate=Field(
         0.0,
         NOT_NEGATIVE,
         "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
+        goes_with="mine.patience",
     ),
 )
 declare(

@@ -38,8 +38,8 @@ def _set_instead(config: ConfigDict, field: fields.Field, set_fields: Collection
         other = tree.declared()[other].in_place_of
     if other:
         return other
-    other, value = field.goes_with or ("", None)
-    return other if other in set_fields and get_field(config, other) != value else ""
+    other, fits = field.partner
+    return other if other in set_fields and not fits(get_field(config, other)) else ""
 
 
 def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str]) -> None:

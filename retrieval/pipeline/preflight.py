@@ -10,10 +10,11 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config import experiment
+from retrieval.config import experiment, tree
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
-from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.records import get_field
+from retrieval.pipeline.stage import STAGES, readers_of
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, kept_config
 
 _MOUNTS = Path("/proc/mounts")
@@ -42,7 +43,16 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
 
 
 def check_settings(config: ConfigDict, names: Collection[str]) -> None:
-    """Checks that the fields which some stages read fit each other."""
+    """Checks that the fields which some stages read fit each other, and that each of these is read."""
+    for path, field in tree.declared().items():
+        other, fits = field.partner
+        value = get_field(config, path) if other and set(readers_of(path)) & set(names) else field.default
+        if value != field.default and not fits(get_field(config, other)):
+            needed = f"={field.goes_with[1]}" if isinstance(field.goes_with, tuple) else ""
+            raise UserError(
+                f"config.{path}={value} is read with config.{other}{needed} alone, and that is "
+                f"{get_field(config, other)!r}: set config.{other}{needed}, or config.{path}={field.default!r}"
+            )
     for check_config in _distinct(names, "check_config"):
         check_config(config)
 

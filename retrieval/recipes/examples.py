@@ -14,11 +14,10 @@ from retrieval.data.examples.batches import Batches, SourceBatch
 from retrieval.data.examples.packing import Lane
 from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.labelled import sources
-from retrieval.data.labelled.pair_shards import SCORED
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, multiples
+from retrieval.errors import UserError, divisors, multiples
 from retrieval.libraries import seqio
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
@@ -99,7 +98,9 @@ def register_tasks(
 def check_stored(config: ConfigDict, pairs: Path) -> None:
     """Checks that labelled examples that are written have the scores that the loss learns from, as `check_scores`."""
     written = files.read_json(pairs / "stats.json")
-    check_scores(config, written.get("has teacher", False), written.get(SCORED, False), pairs, written.get("scores"))
+    check_scores(
+        config, written.get("has teacher", False), written.get(task_kind.SCORED, False), pairs, written.get("scores")
+    )
 
 
 def check_scores(
@@ -159,7 +160,7 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
       pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
     """
     recipe = recipe_of(run.config)
-    if not (labelled(run.config) and recipe.loss and recipe.loss.takes_positives(recipe.loss_options())):
+    if not (labelled(run.config) and recipe.loss and recipe.loss.takes_positives):
         return 0
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
     most = max((files.read_json(path)["most positives"] for path in files_there if path.exists()), default=0)
@@ -317,16 +318,19 @@ def check(config: ConfigDict) -> None:
             _check(own)
 
 
+def check_shards(lanes: int, shards: int, whose: str) -> None:
+    """Checks that lanes have equally many files: what is in a smaller lane would be drawn more often."""
+    if shards % lanes:
+        raise UserError(
+            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {divisors(lanes, shards)} "
+            "lanes"
+        )
+
+
 def _check(config: ConfigDict) -> None:
     recipe = recipe_of(config)
     seqio_tasks.check_rates(config.data.rates.to_dict())
     _check_kinds(config, recipe)
-    if not recipe.has_prefixes and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
-        raise UserError(f"config.data.{name}={config.data[name]}: only towers have prefixes; set it to ''")
-    if config.data.prompts and not recipe.has_towers:
-        raise UserError(f"config.data.prompts={config.data.prompts}: only towers have prompts by name; set it to ()")
-    if not recipe.has_prefixes and config.data.titles != prefixes.PAIR:
-        raise UserError(f"config.data.titles={config.data.titles}: only towers join them; set it to {prefixes.PAIR}")
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
         raise UserError(

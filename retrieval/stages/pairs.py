@@ -171,7 +171,7 @@ def check_lone(config: ConfigDict) -> None:
     for name, own in sources.each(config).items():
         recipe = recipe_of(own)
         with sources.naming(name):
-            if field := recipe.loss and recipe.loss.counts_copies(recipe.loss_options()):
+            if field := recipe.loss and recipe.loss.counts_copies:
                 (value,) = values_of(own, [field]).values()
                 raise UserError(
                     f"config.pairs.keep_lone=True: config.{field}={value} would count the copy of a positive as a "
