@@ -45,7 +45,7 @@ _EIGHT_DEVICES = frozenset(
         *("accelerator_devices", "artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
         *("on_mesh", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
         *("source_runs", "tasks"),
-        *("optimizers", "training_time", "vector_codes"),
+        *("optimizers", "training_length", "vector_codes"),
     )
 )
 

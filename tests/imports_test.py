@@ -84,7 +84,7 @@ def test_nothing_imports_itself_by_way_of_others():
 
 
 def test_training_meets_no_stage_that_comes_before_it():
-    """What `train` reads and refuses is in `train_stage.py`."""
+    """What its data has to be, those stages' own `check_reader` says."""
     modules = graph()
     reached, new = set(), {"retrieval.stages.train"}
     while new:

@@ -1,6 +1,7 @@
 """The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -28,7 +29,7 @@ from retrieval.runtime.signals import PreemptedError
 from retrieval.runtime.store import Store
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer, drop_damaged, steps_in
-from retrieval.training.loop import Settings, TrainState
+from retrieval.training.loop import Hooks, Settings, TrainState
 
 SPEED = ("examples_per_second", "tokens_per_second", "flops_per_second", "share_of_peak", "input_wait")
 TRUE_WEIGHTS = np.array([1.0, -2.0, 0.5], np.float32)
@@ -61,7 +62,7 @@ def objective(params, batch, key):
     return error**2, {"absolute": jnp.abs(error), "tokens": jnp.full(16, 5)}
 
 
-def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None, settings=None, **options):
+def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None, settings=None, **hooks):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     with jax.set_mesh(mesh):
         optimizer = optimizer or optax.adamw(0.05)
@@ -76,9 +77,8 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         every_5["bad_batches"] = pathlib.Path(folder.with_name("bad_batches"))
         settings = Settings(**every_5 | (settings or {}))
         try:
-            state = loop.train(
-                state, step_fn, progress, checkpointer, lambda *row: log.append(row), settings, **options
-            )
+            hooks = Hooks(log=lambda *row: log.append(row), **hooks)
+            state = loop.train(state, step_fn, progress, checkpointer, settings, hooks)
         finally:
             checkpointer.close()
         return jax.device_get(state), log
@@ -111,7 +111,7 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
     poison = {11: float("nan")}
     whole, log = run(tmp_path / "whole", 20, poison=poison)
     with pytest.raises(PreemptedError):
-        run(place, 20, poison=poison, stops_at=lambda step: step == stop)
+        run(place, 20, poison=poison, must_stop=lambda step: step == stop)
     bars = []
     monkeypatch.setattr(loop.terminal, "progress", lambda steps, **options: bars.append(options) or steps)
     resumed, tail = run(place, 20, poison=poison)
@@ -317,7 +317,7 @@ def test_a_failed_save_ends_the_run_within_a_step(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpointer, "save", save_and_look)
     monkeypatch.setattr(files, "write_manifest", fail)
     with pytest.raises(UserError, match=rf"a checkpoint cannot be written \(.*{os.strerror(errno.EFBIG)}"):
-        run(tmp_path, 20, stops_at=steps.append)
+        run(tmp_path, 20, must_stop=steps.append)
     assert steps[-1] == 10  # whose save has failed before step 11
     assert Checkpointer(tmp_path).latest_step() == 5
 
@@ -345,7 +345,7 @@ def test_a_folder_that_goes_away_ends_the_run(tmp_path):
             (tmp_path / "checkpoints").mkdir()
 
     with pytest.raises(UserError, match=r"cannot be written \(its folder was moved or deleted meanwhile\)"):
-        run(tmp_path / "checkpoints", 20, stops_at=stops_at, settings=dict(checkpoint_every=100))
+        run(tmp_path / "checkpoints", 20, must_stop=stops_at, settings=dict(checkpoint_every=100))
     assert steps[-1] == 7
 
 
@@ -354,7 +354,7 @@ def test_the_log_tells_how_fast_it_was(tmp_path):
         time.sleep(0.02)
         return False
 
-    _, log = run(tmp_path, 10, stops_at=wait, cost=loop.Cost(flops=1e9, peak=1e12))
+    _, log = run(tmp_path, 10, must_stop=wait, cost=loop.Cost(flops=1e9, peak=1e12))
     for _, metrics in log:
         speed = metrics["examples_per_second"]
         assert metrics["examples"] == 16 and 0 < speed < 16 / 0.02
@@ -448,10 +448,8 @@ def test_validations_are_logged_and_the_best_step_is_kept(tmp_path):
         checkpointer, step_fn = Checkpointer(tmp_path, 2, best="RR"), loop.make_step(objective, optimizer, seed=0)
         steps = iter(scores)
         settings = Settings(steps=11, log_every=5, checkpoint_every=3, validate_every=2)
-        loop.train(
-            state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, lambda *row: log.append(row), settings,
-            validate=lambda params: {"RR": scores[next(steps)]},
-        )  # fmt: skip
+        hooks = Hooks(log=lambda *row: log.append(row), validate=lambda params: {"RR": scores[next(steps)]})
+        loop.train(state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, settings, hooks)
         checkpointer.close()
     assert [(s, m["validation/RR"]) for s, m in log if "validation/RR" in m] == list(scores.items())
     reopened = Checkpointer(tmp_path, 2, best="RR")
@@ -471,10 +469,9 @@ def test_a_model_that_training_makes_worse_stays_the_best(tmp_path):
         state = TrainState.create({"w": jnp.ones(3)}, optimizer)
         checkpointer, step_fn = Checkpointer(tmp_path, 1, best="RR"), loop.make_step(objective, optimizer, seed=0)
         steps, settings = iter(scores), Settings(steps=4, log_every=5, checkpoint_every=2, validate_every=2)
-        loop.train(
-            state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, lambda *row: log.append(row), settings,
-            validate=lambda params: {"RR": scores[next(steps)]}, from_model=True,
-        )  # fmt: skip
+        settings = dataclasses.replace(settings, from_model=True)
+        hooks = Hooks(log=lambda *row: log.append(row), validate=lambda params: {"RR": scores[next(steps)]})
+        loop.train(state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, settings, hooks)
         assert (checkpointer.best_step(), checkpointer.latest_step()) == (0, 4)
         like = TrainState.create({"w": jnp.zeros(3)}, optimizer)
         assert checkpointer.restore(like, step=0).params["w"].tolist() == [1, 1, 1]

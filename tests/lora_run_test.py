@@ -1,5 +1,6 @@
 """Runs that train adapters on a published model: checkpoints, going on, what comes after, and another base."""
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -118,8 +119,8 @@ def test_a_killed_run_ends_with_the_same_bits(finished, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, run_results.state(run.folder), run_results.state(finished.folder))
 
 
-def _stopped(do, *args, **keywords):
-    return do(*args, **dict(keywords, stops_at=lambda step: step == 3))
+def _stopped(do, *args):
+    return do(*args[:-1], dataclasses.replace(args[-1], must_stop=lambda step: step == 3))
 
 
 def flip(path):

@@ -1,5 +1,6 @@
 """A finished run that gets more steps goes on from its last checkpoint, and later stages run again."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -16,7 +17,7 @@ from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime.signals import PreemptedError
-from retrieval.stages import train
+from retrieval.stages import train, training_length
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
@@ -74,9 +75,9 @@ def test_it_goes_on_and_the_later_stages_run_again(finished, tmp_path, caplog):
     assert records.details(run, "train")["went on from"] == [4]
 
 
-def _stopped(do, *args, **keywords):
+def _stopped(do, *args):
     """Training whose machine goes away after step 6."""
-    return do(*args, **dict(keywords, stops_at=lambda step: step == 6))
+    return do(*args[:-1], dataclasses.replace(args[-1], must_stop=lambda step: step == 6))
 
 
 def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypatch):
@@ -156,16 +157,16 @@ def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, la
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})
-    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: 7.5)
+    monkeypatch.setattr(training_length, "measure_step", lambda *_: 7.5)
     with monkeypatch.context() as patch, caplog.at_level("INFO", logger="retrieval"):
         patch.setattr(train.loop, "train", functools.partial(_stopped, train.loop.train))
         with pytest.raises(PreemptedError):
             execute(run, "train")
     assert "a step takes 7.5 s here, so 8 of 50 steps are trained, in 1 minutes" in caplog.text
-    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: pytest.fail("it is measured again"))
+    monkeypatch.setattr(training_length, "measure_step", lambda *_: pytest.fail("it is measured again"))
     execute(run, "train")
     assert records.details(run, "train")["step"] == 8
-    monkeypatch.setattr(train.training_time, "measure_step", lambda *_: 10.0)
+    monkeypatch.setattr(training_length, "measure_step", lambda *_: 10.0)
     for minutes, steps in ((1.5, 9), (0.0, 50)):
         run.config.train.minutes = minutes
         preflight.check(run, ["train"])

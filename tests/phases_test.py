@@ -8,6 +8,7 @@ import pytest
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, outcome, read_shards
 from support.tiny import execute
 
+from retrieval.config import experiment
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.labelled import pair_shards
@@ -15,7 +16,7 @@ from retrieval.data.tokenizers.template import Template
 from retrieval.libraries import tf
 from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
-from retrieval.stages import turn, versions
+from retrieval.stages import refresh, versions
 
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 STEPS |= {"mine.turn_rate": 1e-4}
@@ -108,7 +109,9 @@ def test_the_log_of_training_tells_whether_the_turn_has_come(resumed, at):
     scores = {10: 0.2, 20: 0.5, 30: 0.4, 40: 0.5, 50: 0.4, 60: 0.9, 70: 0.1}
     before = [(step, {"validation/RR": score} if step != 30 else {"validation/RR": score, "distance_hard": 0.0})
               for step, score in scores.items() if step <= resumed]  # fmt: skip
-    assert turn.Turn([*before, (resumed, {"loss": 1.0})], 3, "RR", None, None).step == at
+    config = experiment.defaults()
+    config.mine.patience = 3
+    assert refresh.SecondPhase(config, [*before, (resumed, {"loss": 1.0})], None).step == at
 
 
 def record(simple, count=5):

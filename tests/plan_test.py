@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import make_mesh
-from retrieval.stages import plan, training_time
+from retrieval.stages import plan, training_length
 from retrieval.training import chips, step_plan, work
 from retrieval.training.chips import Chip
 
@@ -92,7 +92,7 @@ MODERNBERT = dict(num_layers=22, hidden_size=768, num_heads=12, mlp_size=1152, f
 def test_useful_operations_are_those_of_shared_heads_gates_and_visible_tokens(sizes, length, expected):
     config = make_config(**{"data.query_length": length, "data.document_length": length, "train.chunk_size": 8})
     config.model.update(**sizes, embed_dim=0, tied=True)
-    operations = training_time.step_operations(config, 200, make_mesh(config))
+    operations = training_length.step_operations(config, 200, make_mesh(config))
     assert operations / (32 * 2 * length) == pytest.approx(3 * expected, rel=0.01)
 
 

@@ -29,7 +29,7 @@ from retrieval.recipes import source_batches, source_objective, train_state
 from retrieval.recipes.examples import abstract_batch, abstract_batches
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
-from retrieval.stages import train
+from retrieval.stages import training_length
 
 NAMES = ("one", "two", "three")
 FIVE = (*NAMES, "four", "five")
@@ -258,10 +258,10 @@ def test_a_step_costs_what_those_of_its_sources_do_on_average(place):
         counted.append(batch)
         return count(run.config, batch)
 
-    found = train.mean_flops(counting, abstract_batches(run.config, mesh), shares)
+    found = training_length.mean_flops(counting, abstract_batches(run.config, mesh), shares)
     assert found == pytest.approx(np.dot(shares, alone)) and len(counted) == 3
     same = [abstract_batch(run.config, mesh)] * 2
-    assert train.mean_flops(counting, same, (0.5, 0.5)) == pytest.approx(alone[1]) and len(counted) == 4
+    assert training_length.mean_flops(counting, same, (0.5, 0.5)) == pytest.approx(alone[1]) and len(counted) == 4
 
 
 def test_mixed_batches_have_examples_of_all(place, run, tmp_path):

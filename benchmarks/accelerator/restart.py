@@ -131,8 +131,8 @@ def train(data: Path, folder: Path, is_toy: bool) -> None:
             train_state.make_step(config, model),
             progress,
             checkpointer,
-            lambda step, metrics: print(f"step {step}", flush=True),
             loop.Settings(steps=_STEPS, log_every=1, checkpoint_every=_EVERY),
+            loop.Hooks(log=lambda step, metrics: print(f"step {step}", flush=True)),
         )
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(jax.device_get(state.params)):

@@ -75,6 +75,8 @@ class Stage:
       check_config: refuse fields that do not fit each other, before anything is read.
       check: refuse what the stage could make nothing of, before the first stage of a run begins. A check that several
         stages have runs once.
+      check_reader: of the run that writes the output and one that trains on it, refuses what the second could not read,
+        before it is written.
       fixed: whether it is refused in place of being made anew, and how far it can change.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
     """
@@ -91,6 +93,7 @@ class Stage:
     fetch: Callable[[Any], None] = lambda run: None
     check_config: tuple[Callable[[ConfigDict], None], ...] = ()
     check: tuple[Callable[[Any], None], ...] = ()
+    check_reader: Callable[[Any, Any], None] = lambda writer, reader: None
     fixed: Fixed | None = None
     everywhere: bool = False
 

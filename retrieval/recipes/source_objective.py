@@ -1,6 +1,5 @@
-"""What is minimised where labelled pairs have several sources, and what the log says of each."""
+"""What is minimised where labelled pairs have several sources."""
 
-import logging
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -12,9 +11,7 @@ from retrieval.data.labelled import sources
 from retrieval.recipes.recipe import recipe_of
 from retrieval.training.loop import Objective
 
-_log = logging.getLogger(__name__)
-
-_SHARE, _LOSS = "examples", "loss"  # metrics of a source are called so, a slash, and its name
+SHARE, LOSS = "examples", "loss"  # metrics of a source are called so, a slash, and its name
 
 
 def key_of(config: ConfigDict) -> Hashable:
@@ -37,31 +34,7 @@ def objective(config: ConfigDict, bound: Callable[[Any], Any]) -> Objective:
         loss_B, metrics = (shared or objectives[batch.objective])(params, batch, key)
         for number, name in enumerate(configs):
             is_its_B = (batch["source"][:, 0] == number).astype(jnp.float32)
-            metrics |= {f"{_SHARE}/{name}": is_its_B, f"{_LOSS}/{name}": is_its_B * loss_B}
+            metrics |= {f"{SHARE}/{name}": is_its_B, f"{LOSS}/{name}": is_its_B * loss_B}
         return loss_B, metrics
 
     return of_batch
-
-
-class BySource:
-    """Writes the metrics of training, with the number of examples of each source and the mean of their losses."""
-
-    def __init__(self, write: Callable[[int, dict[str, float]], None], config: ConfigDict):
-        self._write, self._names, self._every = write, list(sources.configs_of(config)), config.loop.log_every
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line, of the steps since the one before."""
-        shown = []
-        if _LOSS in metrics:
-            steps = (step - 1) % self._every + 1 - metrics["skipped"]
-            for name in self._names:
-                share, loss = metrics.pop(f"{_SHARE}/{name}"), metrics.pop(f"{_LOSS}/{name}")
-                if not share > 0:  # nor NaN, where no step was applied
-                    metrics[f"{_SHARE}/{name}"] = 0
-                    continue
-                metrics[f"{_SHARE}/{name}"] = round(share * steps * metrics["examples"])
-                metrics[f"{_LOSS}/{name}"] = loss / share
-                shown.append(f"{metrics[f'{_SHARE}/{name}']} of {name} ({loss / share:#.4g})")
-        self._write(step, metrics)
-        if shown:
-            _log.info("step %d: examples and losses: %s", step, ", ".join(shown))

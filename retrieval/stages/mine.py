@@ -127,19 +127,6 @@ def check_index(run: Run) -> None:
         )
 
 
-def check_enough(run: Run) -> None:
-    """Checks that what this run or a base mines for the training questions of a set is enough for a batch.
-
-    Raises:
-      UserError: a batch takes more negatives of a question than are mined.
-    """
-    holder = run.holder("pairs")
-    miner = holder.holder("mine")
-    if "mine" in miner.config.stages and holder.holder("sets").config.split.set:
-        place = "" if miner.folder == run.folder else miner.place
-        hard_negatives.check_drawn(run.config.data.negatives, miner.config.mine.negatives, place)
-
-
 def check_questions(run: Run) -> None:
     """Checks that there are training questions to mine for.
 

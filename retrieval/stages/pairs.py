@@ -1,5 +1,6 @@
 """The stage `pairs`: labelled examples to the shards that fine-tuning reads."""
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -20,12 +21,15 @@ from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.errors import UserError
+from retrieval.pipeline.records import is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import guide
-from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes import examples, guide
+from retrieval.recipes.examples import check_shards
+from retrieval.recipes.recipe import guide_of, recipe_of
+from retrieval.recipes.source_batches import folder_of
 from retrieval.runtime import hub_datasets
-from retrieval.stages import data_warnings, guided_pairs, labelled_groups, source_pairs
+from retrieval.stages import data_warnings, guided_pairs, hard_negatives, labelled_groups, source_pairs
 
 _WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _JOINED = "queries with the wording of a held-out one, held out with it"
@@ -184,6 +188,39 @@ def check_lone(config: ConfigDict) -> None:
                 )
 
 
+def check_reader(writer: Run, reader: Run) -> None:
+    """Checks that a run which trains on the pairs gets as many shards, negatives and scores as it takes, and its guide.
+
+    What is not written yet is told by the beginnings of its files.
+    """
+    config = reader.config
+    check_shards(config.data.lanes, writer.config.split.shards, "labelled pairs, config.split.shards")
+    miner = writer.holder("mine")
+    if "mine" in miner.config.stages and writer.holder("sets").config.split.set:
+        place = "" if miner.folder == reader.folder else miner.place
+        hard_negatives.check_drawn(config.data.negatives, miner.config.mine.negatives, place)
+    source_pairs.check_written(config, writer)
+    is_there, theirs = is_done(writer, "pairs"), sources.each(writer.config)
+    least = 0 if examples.unlabelled(config) or config.data.mixed_sources else config.train.batch_size
+    for name, own in sources.each(config).items():
+        folder = folder_of(writer.pairs, name) if name else writer.pairs
+        with sources.naming(name):
+            if not is_there:
+                of_source = dataclasses.replace(writer, config=theirs[name])
+                labelled_groups.check_scores(of_source, own)
+                labelled_groups.check_files(of_source, own.data.negatives, least)
+            elif (folder / "stats.json").exists():
+                examples.check_stored(own, folder)
+    named, statistics = guide_of(recipe_of(config)), writer.pairs / "stats.json"
+    if not named or writer is reader:
+        return
+    if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(reader):
+        raise UserError(
+            f"config.train.guide={named}: the labelled pairs of {writer.place} have not its embeddings: set it there "
+            "and make them again, or add 'pairs' to config.stages"
+        )
+
+
 def _evaluated(sets: Path, training: Path) -> set[str]:
     """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
     folders = [path for path in sets.iterdir() if path.is_dir()] if sets.exists() else []
@@ -205,6 +242,7 @@ STAGES.register(
             Run.check_vocabulary,
             guide.check,
         ),
+        check_reader=check_reader,
         fields=("split", "pairs", "sets.mind_split", "train.guide", *prefixes.FIELDS),
         uses=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine", "teacher"),

@@ -26,7 +26,7 @@ from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.runtime.arrays import TENSOR
-from retrieval.stages import training_steps, training_time
+from retrieval.stages import training_length
 from retrieval.training import chips, sharding, step_plan, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_plan import CompiledStep
@@ -182,7 +182,7 @@ def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
     if not config.train.epochs:
         return config
     try:
-        return training_steps.with_steps(config, epoch())
+        return training_length.with_steps(config, epoch())
     except UserError as error:
         _log.warning(
             "plan: the steps of config.train.epochs=%g are not known yet, so hours are of %d steps: %s",
@@ -222,7 +222,7 @@ def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.De
         step=step,
         flops=work.flops(traced.jaxpr),
         useful_flops=useful_flops,
-        rate=training_time.operations_per_second(devices),
+        rate=training_length.operations_per_second(devices),
         tensor=mesh.shape.get(TENSOR, 1),
     )
 

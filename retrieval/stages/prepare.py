@@ -22,6 +22,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import details, is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Stage
+from retrieval.recipes.examples import check_shards
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,11 @@ def shards_of(run: Run) -> int:
     return told.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
 
 
+def check_reader(writer: Run, reader: Run) -> None:
+    """Checks that the lanes of a run that trains on the corpus divide its shards."""
+    check_shards(reader.config.data.lanes, shards_of(reader), "the corpus, config.prepare.shards")
+
+
 def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
     """The files that `prepare` reads."""
     kind, parts = corpus_kind.kind_of(corpus)
@@ -125,6 +131,7 @@ STAGES.register(
         prepare_corpus,
         check_config=(check_settings,),
         check=(libraries.check_training, check_inputs),
+        check_reader=check_reader,
         fields=(
             "corpus",
             "vocab",

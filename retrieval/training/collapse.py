@@ -1,7 +1,7 @@
 """A model that says the same of every text: its loss stands still or falls, and nobody looks at the scores."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from retrieval.errors import UserError
@@ -27,10 +27,6 @@ class Sign(NamedTuple):
     what: str
     advice: str
 
-    def value(self, line: Mapping[str, float]) -> float | None:
-        """What is looked at; None for a line without it, such as that of a validation."""
-        return max((line[name] for name in self.metrics if name in line), default=None)
-
 
 # The standard deviation of the scores of a query's candidates (`candidates.compared`). A model from scratch may begin
 # with so little, and stay there for a while before it learns.
@@ -51,51 +47,46 @@ DISTANCES = Sign(
 
 
 class Collapse:
-    """Writes the metrics of training, and looks for a sign of collapse in every line."""
+    """Looks for a sign of collapse in every line of the log of training."""
 
     def __init__(
-        self,
-        write: Callable[[int, dict[str, float]], None],
-        sign: Sign,
-        steps: int,
-        warmup: int = 0,
-        before: Iterable[tuple[int, Mapping[str, float]]] = (),
+        self, sign: Sign, steps: int, warmup: int = 0, history: Iterable[tuple[int, Mapping[str, float]]] = ()
     ):
         """Makes what looks at a run.
 
         Args:
-          write: writes a line.
           steps: of the run.
           warmup: those of its warm-up.
-          before: step and metrics of the lines that were written before the run was cut off.
+          history: step and metrics of the lines that were written before the run was cut off.
         """
-        self._write, self._sign, self._warmup = write, sign, warmup
+        self._sign, self._warmup = sign, warmup
         self._patience = max(1, int(SHARE * steps))
         self._collapsed = 0  # lines in a row
         self._since: int | None = None  # the step of the first of them
-        for step, metrics in before:
-            self._look(step, metrics)
+        for step, metrics in history:
+            self._count(step, metrics)
 
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line.
+    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Looks at a line.
 
         Raises:
           UserError: the model has been collapsed for SHARE of the run, behind its warm-up, and in LEAST lines.
         """
-        self._write(step, metrics)
-        self._look(step, metrics)
-        if self._since is None or self._sign.value(metrics) is None:
+        if not self._count(step, metrics) or self._since is None:
             return
         if self._collapsed >= LEAST and step - max(self._since, self._warmup) >= self._patience:
             raise UserError(f"step {step}: {self._sign.what} since step {self._since}: {self._sign.advice}")
 
-    def _look(self, step: int, metrics: Mapping[str, float]) -> None:
-        if (value := self._sign.value(metrics)) is None:
-            return
+    def _count(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Counts the lines of a collapsed model; whether this one tells."""
+        value = max((metrics[name] for name in self._sign.metrics if name in metrics), default=None)
+        if value is None:  # such as that of a validation
+            return False
         if not value < self._sign.least:
             self._since, self._collapsed = None, 0
-            return
+            return True
         self._collapsed += 1
         if self._since is None:
             self._since = step
             _log.warning("step %d: %s (%.2g)", step, self._sign.what, value)
+        return True

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -122,6 +122,8 @@ class Settings:
       validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
       refresh_every: 0 for never; a checkpoint is saved before every refresh.
       keep_steps: a checkpoint of each is saved.
+      from_model: whether training starts from a model that may be better than what it makes of it. Then that is
+        validated and saved as step 0.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
       bad_batches: the folder for the batch that did, one file per host.
       trace_steps: the first and the last step of a trace, written to the folder `trace`; none by default.
@@ -133,6 +135,7 @@ class Settings:
     validate_every: int = 0
     refresh_every: int = 0
     keep_steps: tuple[int, ...] = ()
+    from_model: bool = False
     max_skipped: int = 10
     bad_batches: Path = Path("bad_batches")
     trace_steps: tuple[int, int] = (0, 0)
@@ -150,6 +153,30 @@ class Cost:
 
     flops: float
     peak: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What the loop calls on its way.
+
+    Attributes:
+      log: writes the metrics of a step.
+      validate: parameters to scores; what it gives is logged, and goes into the checkpoint of the step.
+      refresh: step and parameters to numbers for the log, if there are any; from then on the batches may be others. It
+        comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it had not
+        ended.
+      second_phase: step, state and scores of a validation to the state that training goes on from. The checkpoint of
+        the step has that state.
+      must_stop: asked after every step whether the machine is about to go away.
+      cost: what a step costs, for the log.
+    """
+
+    log: Callable[[int, dict[str, float]], None]
+    validate: Callable[[Any], dict[str, float]] | None = None
+    refresh: Callable[[int, Any], dict[str, float]] | None = None
+    second_phase: Callable[[int, TrainState, Mapping[str, float]], TrainState] | None = None
+    must_stop: Callable[[int], bool] = lambda step: False
+    cost: Cost | None = None
 
 
 def make_step(objective: Objective, optimizer: optax.GradientTransformation, seed: int) -> Callable:
@@ -190,52 +217,30 @@ def train(
     step_fn: Callable,
     progress: Progress,
     checkpointer: Checkpointer,
-    write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
-    *,
-    validate: Callable[[Any], dict[str, float]] | None = None,
-    from_model: bool = False,
-    stops_at: Callable[[int], bool] = lambda step: False,
-    cost: Cost | None = None,
-    refresh: Callable[[int, Any], dict[str, float]] | None = None,
-    turn: Callable[[int, TrainState, Mapping[str, float]], TrainState] | None = None,
+    hooks: Hooks,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`. With 0 steps it saves the state as it is.
 
-    Args:
-      validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
-      from_model: whether `state` is a model that may be better than what training makes of it. Then it is validated
-        and saved as step 0.
-      stops_at: asked after every step whether the machine is about to go away.
-      refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on the batches may be
-        others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
-        had not ended.
-      turn: step, state and scores of a validation to the state that training goes on from. The checkpoint of the step
-        has that state.
-
     Raises:
-      PreemptedError: it is, and the step is saved.
+      PreemptedError: `hooks.must_stop` says so, and the step is saved.
       UserError: the loss or its gradient was not finite for `settings.max_skipped` steps in a row.
     """
-    first = int(state.step)
+    first, last = int(state.step), settings.steps
     # A CPU gives two steps at once twice the memory, and spends its time on that; fake devices would deadlock.
     in_step = jax.default_backend() == "cpu"
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(progress.steps), _Guard(settings)
-    if not settings.steps or (validate and from_model):
-        scores = validate(state.params) if validate else None
-        if scores:
-            write_metrics(0, {f"validation/{name}": value for name, value in scores.items()})
-        checkpointer.save(0, state.saved(), progress, scores)
-    steps, last = range(first + 1, settings.steps + 1), settings.steps
-    for step in terminal.progress(steps, desc="train", initial=first, total=last):
+    if not last or (hooks.validate and settings.from_model):
+        checkpointer.save(0, state.saved(), progress, _validated(hooks, 0, state))
+    for step in terminal.progress(range(first + 1, last + 1), desc="train", initial=first, total=last):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
-        if refresh and step > 1:
+        if hooks.refresh and step > 1:
             with window.pause():
-                numbers = refresh(step - 1, state.params)
+                numbers = hooks.refresh(step - 1, state.params)
             if numbers:
-                write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
+                hooks.log(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():
             batch = next(progress.batches)
         state, metrics = step_fn(state, batch)
@@ -247,30 +252,34 @@ def train(
         if step == trace_to and first < trace_from:
             jax.block_until_ready(metrics)
             jax.profiler.stop_trace()
-        if step % settings.log_every == 0 or step == settings.steps:
+        if step % settings.log_every == 0 or step == last:
             guard.catch_up()
             means = _means(window.steps, step)
-            write_metrics(step, means | window.speed(means, cost))
+            hooks.log(step, means | window.speed(means, hooks.cost))
             progress.steps = []
             window = _Window(progress.steps)
         scores = None
-        if validate and (step % settings.validate_every == 0 or step == settings.steps):
+        if hooks.validate and (step % settings.validate_every == 0 or step == last):
             with window.pause():
-                scores = validate(state.params)
-            write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
-            state = turn(step, state, scores) if turn else state
-        is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
-        if scores or is_due or step in settings.keep_steps or step == settings.steps:
+                scores = _validated(hooks, step, state)
+            state = hooks.second_phase(step, state, scores) if hooks.second_phase and scores else state
+        is_due = step % settings.checkpoint_every == 0 or (hooks.refresh and step % settings.refresh_every == 0)
+        if scores or is_due or step in settings.keep_steps or step == last:
             checkpointer.save(step, state.saved(), progress, scores)
-        if stops_at(step) and step < settings.steps:
-            _stop(step, state, progress, checkpointer)
+        if hooks.must_stop(step) and step < last:
+            checkpointer.save(step, state.saved(), progress)
+            checkpointer.wait()
+            raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
     return state
 
 
-def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpointer) -> NoReturn:
-    checkpointer.save(step, state.saved(), progress)
-    checkpointer.wait()
-    raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
+def _validated(hooks: Hooks, step: int, state: TrainState) -> dict[str, float] | None:
+    """The scores of a step, which are logged; None without a validation."""
+    if not hooks.validate:
+        return None
+    scores = hooks.validate(state.params)
+    hooks.log(step, {f"validation/{name}": value for name, value in scores.items()})
+    return scores
 
 
 class _Window:

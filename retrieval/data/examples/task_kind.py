@@ -56,6 +56,7 @@ class Shards(NamedTuple):
         return several | {name: tf.io.FixedLenFeature([], tf.int64) for name in self.numbers}
 
 
+SCORED = "scored pairs"  # a statistic: each record is two texts and how alike they are, and has no right document
 IN_ORDER = "in order"  # a statistic of labelled examples: batches are to have the records as they stand
 
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.corpora import passages
-from retrieval.data.examples.task_kind import IN_ORDER
+from retrieval.data.examples.task_kind import IN_ORDER, SCORED
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import splits
@@ -51,7 +51,6 @@ PATTERN = f"{STEM}-*.tfrecord"
 GUIDE = "guide_rows"
 # From what gives the examples, to what gives a query's and its texts' rows in a table.
 GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
-SCORED = "scored pairs"  # a statistic: each record is two texts and how alike they are, and has no right document
 COUNTS = 3  # of each text, in a record
 KNOWN = "known_positives.npz"
 

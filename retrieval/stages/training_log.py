@@ -1,14 +1,22 @@
-"""Where the metrics of training go: JSON lines, TensorBoard and the log."""
+"""The log of a training: JSON lines, TensorBoard and what is shown; each source; a model that collapses."""
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.data.labelled import sources
+from retrieval.evaluation.training_metrics import read_training
 from retrieval.libraries import clu_writers
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.source_objective import LOSS, SHARE
 from retrieval.runtime import hosts
+from retrieval.training.collapse import Collapse
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +44,59 @@ _SHOWN = {
     "validation/LogLikelihood": ".4f",
     "validation/NextSentenceAccuracy": ".3f",
 }
+
+
+class TrainingLog:
+    """Writes the metrics of training, of every source too, and raises where the model has collapsed.
+
+    Attributes:
+      history: step and metrics of the lines that the run has logged before, as far as they have those that tell which
+        step is the best, and whether the model has collapsed; on all hosts.
+    """
+
+    def __init__(self, config: ConfigDict, folder: Path, newest: int | None):
+        """Args are the config, the folder of metrics and the checkpoint that training goes on from."""
+        self._writer = Writer(folder, -1 if newest is None else newest)  # the line of step 0 is written again
+        train, sign, best = config.train, recipe_of(config).collapse, f"validation/{config.loop.best}"
+        names = (best, *(sign.metrics if sign else ()))
+
+        def of(line: Mapping[str, Any]) -> dict[str, float]:
+            return {name: line[name] for name in names if line.get(name) is not None}
+
+        lines = hosts.on_first(lambda: [(step, of(line)) for step, line in read_training(folder / "train.jsonl")])
+        self.history = [(step, metrics) for step, metrics in lines if metrics]
+        warmup = int(train.warmup_ratio * train.steps)
+        self._collapse = Collapse(sign, train.steps, warmup, self.history) if sign else None
+        self._sources, self._every = list(sources.configs_of(config)), config.loop.log_every
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        """Writes a line, of the steps since the one before.
+
+        Raises:
+          UserError: the model has collapsed, as `Collapse.look` says.
+        """
+        shown = self._of_sources(step, metrics) if LOSS in metrics else []
+        self._writer(step, metrics)
+        if shown:
+            _log.info("step %d: examples and losses: %s", step, ", ".join(shown))
+        if self._collapse:
+            self._collapse.look(step, metrics)
+
+    def close(self) -> None:
+        """After the last step."""
+        self._writer.close()
+
+    def _of_sources(self, step: int, metrics: dict[str, float]) -> list[str]:
+        """Puts the number of examples of each source, and the mean of their losses, in place of their means."""
+        shown, steps = [], (step - 1) % self._every + 1 - metrics["skipped"]
+        for name in self._sources:
+            share, loss = metrics.pop(f"{SHARE}/{name}"), metrics.pop(f"{LOSS}/{name}")
+            count = round(share * steps * metrics["examples"]) if share > 0 else 0  # NaN where no step was applied
+            metrics[f"{SHARE}/{name}"] = count
+            if share > 0:
+                metrics[f"{LOSS}/{name}"] = loss / share
+                shown.append(f"{count} of {name} ({loss / share:#.4g})")
+        return shown
 
 
 class Writer:

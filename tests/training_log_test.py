@@ -6,11 +6,11 @@ import math
 import pytest
 import tensorflow as tf
 
-from retrieval.stages import metric_writers
+from retrieval.stages import training_log
 
 
 def write(folder, after, steps):
-    writer = metric_writers.Writer(folder / "metrics", after)
+    writer = training_log.Writer(folder / "metrics", after)
     for step in steps:
         writer(step, {"loss": 10.0 - step, "skipped": math.nan if step == 2 else 0.0})
     return writer
@@ -46,7 +46,7 @@ def test_a_full_disk_for_tensorboard_is_a_file_error(tmp_path, monkeypatch, name
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
 
-    writer = metric_writers.Writer(tmp_path / "metrics", 0)
+    writer = training_log.Writer(tmp_path / "metrics", 0)
     monkeypatch.setattr(writer._tensorboard, name, full)
     with pytest.raises(OSError, match=rf"No space left on device: .*{tmp_path.name}/metrics"):
         writer(1, {"loss": 1.0})

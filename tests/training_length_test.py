@@ -4,7 +4,7 @@ import pytest
 
 from configs import ict_bfs_wlp
 from retrieval.recipes.placement import make_mesh
-from retrieval.stages import training_time
+from retrieval.stages import training_length
 
 
 @pytest.fixture
@@ -18,17 +18,17 @@ def config():
 
 def told(config, caplog):
     caplog.clear()
-    training_time.warn_of_days(config, lambda: 100, make_mesh(config))
+    training_length.warn_of_days(config, lambda: 100, make_mesh(config))
     return caplog.text
 
 
 def test_days_of_training_are_told_before_it_begins(config, caplog, monkeypatch):
-    monkeypatch.setattr(training_time, "_FEW", 0)
-    operations = 1000 * training_time.step_operations(config, 100, make_mesh(config))
+    monkeypatch.setattr(training_length, "_FEW", 0)
+    operations = 1000 * training_length.step_operations(config, 100, make_mesh(config))
     # A layer has 4 * 16 * 16 + 2 * 16 * 32 weights of products, for 32 * (8 + 16) tokens; three times with gradients.
     assert operations > 1000 * 3 * 2 * 32 * 24 * (4 * 16 * 16 + 2 * 16 * 32)
-    monkeypatch.setattr(training_time, "step_operations", lambda *_: operations / 1000)
+    monkeypatch.setattr(training_length, "step_operations", lambda *_: operations / 1000)
     for days in (3, 0.9):
-        monkeypatch.setattr(training_time, "operations_per_second", lambda _: operations / (days * 24 * 3600))  # noqa: B023
+        monkeypatch.setattr(training_length, "operations_per_second", lambda _: operations / (days * 24 * 3600))  # noqa: B023
         text = told(config, caplog)
         assert ("train: 1000 steps are" in text and ": 3 days or more; " in text) if days == 3 else text == ""
