@@ -3,11 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig
@@ -76,9 +74,3 @@ def test_memory_grows_with_the_chunk_alone():
 
     assert temporaries(512, 16) < temporaries(512, 0) / 8
     assert temporaries(512, 16) < 2 * temporaries(128, 16)
-
-
-@pytest.mark.parametrize("size", [-1, 3, 32])
-def test_a_chunk_must_divide_the_batch(size):
-    with pytest.raises(UserError, match=f"chunks of {size} rows do not divide the 16 rows"):
-        make_loss(size)(PARAMS, batch())

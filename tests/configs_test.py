@@ -15,7 +15,7 @@ from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
-from retrieval.training.schedules import schedule
+from retrieval.training.schedules import SCHEDULES
 
 # The argument of these may be a model: tests of their own have them.
 OF_MODELS = {"mine", "published", "fine_tune", "embedding", "own", "distill"}
@@ -71,7 +71,9 @@ def test_repberts_setting():
         assert config.train.batch_size * (1 + config.data.negatives) == 26
     planned = paper.train.schedule_steps // paper.train.accumulation
     assert (planned, round(paper.train.warmup_ratio * planned)) == (1_038_150, 10_000)
-    assert schedule("linear", 3e-6, planned, paper.train.warmup_ratio)(350_000) == pytest.approx(2.0e-6, rel=0.01)
+    assert SCHEDULES["linear"](3e-6, planned, paper.train.warmup_ratio * planned, 0)(350_000) == pytest.approx(
+        2.0e-6, rel=0.01
+    )
     assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
 
 

@@ -141,13 +141,13 @@ def test_distillation_and_the_softmax_beside_it():
     ids, teacher = np.array([[5, 6], [7, 9], [8, 5]]), np.random.default_rng(1).normal(size=(3, 2))
     scores = np.random.default_rng(0).normal(size=(3, 6)) * 3
     batch = {"document_id": jnp.asarray(ids), "teacher": jnp.asarray(teacher, jnp.float32)}
-    loss, metrics = MaxSimDistillation(2.0, in_batch=0.5)(jnp.asarray(scores, jnp.float32), batch)
+    loss, metrics = MaxSimDistillation(2.0)(jnp.asarray(scores, jnp.float32), batch)
     for b in range(3):
         own, wanted = (np.exp(x) / np.exp(x).sum() for x in (scores[b, 2 * b : 2 * b + 2] / 2, teacher[b]))
         others = [n for n in range(6) if n // 2 != b and ids.reshape(-1)[n] != ids[b, 0]]
         powers = np.exp(scores[b] / 2)
         softmax = -np.log(powers[2 * b] / (powers[2 * b] + powers[others].sum()))
-        expected = (wanted * np.log(wanted / own)).sum() + 0.5 * softmax
+        expected = (wanted * np.log(wanted / own)).sum() + softmax
         np.testing.assert_allclose(loss[b], expected, rtol=1e-5)
     assert set(metrics) == {"recall@1", "spread"}
 

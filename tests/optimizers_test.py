@@ -15,7 +15,7 @@ from retrieval.stages import refresh, training_length
 from retrieval.training import optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.optimizer import make_optimizer
-from retrieval.training.schedules import SCHEDULES, schedule
+from retrieval.training.schedules import SCHEDULES
 
 TIED = {"model.tied": True}
 FULL = dict(learning_rate=0.01, steps=10**9, warmup_ratio=0.0)  # the highest rate, from the first update on
@@ -41,7 +41,7 @@ def test_schedules_are_their_formulas(name, warmup):
     inside = np.minimum(count, steps)
     expected = AFTER_WARMUP[name](inside, steps, warmup * steps, 3)
     expected = np.where(count < warmup * steps, count / max(warmup * steps, 1e-9), expected)
-    found = jax.jit(jax.vmap(schedule(name, 0.2, steps, warmup, 0.3)))(jnp.arange(14))
+    found = jax.jit(jax.vmap(SCHEDULES[name](0.2, steps, warmup * steps, 3)))(jnp.arange(14))
     np.testing.assert_allclose(found, 0.2 * expected, rtol=1e-5, atol=1e-8)
 
 

@@ -11,7 +11,7 @@ from retrieval.errors import UserError
 from retrieval.models import products, transformer
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import abstract_model, build_model
+from retrieval.recipes.recipe import abstract_model, build_model, check_chunks, recipe_of
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer
 
@@ -221,5 +221,6 @@ def test_a_rule_that_cannot_be():
 def test_devices_that_cannot_be_divided():
     with pytest.raises(UserError, match=r"config\.mesh\.fsdp=3 does not divide the 8 devices"):
         sharding.make_mesh(3)
-    with pytest.raises(UserError, match=r"chunks of 4 rows .* cannot be shared by 8 devices: take 8"):
-        run(make_config(**BOW, **{"train.chunk_size": 4}), steps=1)
+    for size in (4, 32):
+        with pytest.raises(UserError, match=rf"chunk_size={size} must divide .*batch_size=16, .* of devices, 8: take"):
+            check_chunks(recipe_of(make_config(**BOW, **{"train.chunk_size": size})), 8)

@@ -329,9 +329,15 @@ declare(
         (0, 0),
         whole_numbers("two whole numbers, such as (3, 3)", 0),
         "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
+        goes_with=("model.encoder", "transformer"),
     ),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
-    embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
+    embed_norm=Field(
+        False,
+        SWITCH,
+        "whether a LayerNorm follows the projection",
+        goes_with=("model.encoder", "transformer"),
+    ),
     head=Field(
         (),
         checked_by(
@@ -340,6 +346,7 @@ declare(
             "retrieval.models.tower_head.are_layers",
         ),
         "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
+        goes_with=("model.encoder", "transformer"),
     ),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
@@ -514,7 +521,12 @@ declare(
 )
 declare(
     "train.lora",
-    rank=Field(0, whole(0), "rank of the adapters that are trained in place of the encoder (LoRA); 0: none"),
+    rank=Field(
+        0,
+        whole(0),
+        "rank of the adapters that are trained in place of the encoder (LoRA); 0: none",
+        goes_with=("model.encoder", "transformer"),
+    ),
     alpha=Field(
         16.0,
         POSITIVE,

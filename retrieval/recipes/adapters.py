@@ -34,10 +34,6 @@ def check(config: ConfigDict) -> None:
     fields, train = config.train.lora, config.train
     if not fields.rank:
         return
-    if config.model.encoder != "transformer":
-        raise UserError(
-            f"config.{_GROUP}.rank={fields.rank}: config.model.encoder={config.model.encoder} takes no adapters: set 0"
-        )
     if not all(train.init_from.split(",")):
         raise UserError(
             f"config.{_GROUP}.rank={fields.rank}: adapters stand on trained parameters, of every tower: set "

@@ -91,7 +91,6 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
     """
     of_towers = folders(config)
     for folder in dict.fromkeys(of_towers.values()):
-        _check_encoder(config, folder)
         missing = _other_sizes(config, folder)
         sides = [tower for tower, other in of_towers.items() if other is folder]
         lacking = _lacking(config, folder, sides) if recipe_of(config).has_towers else []
@@ -193,14 +192,6 @@ def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str
             "%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(missing), classes
         )
     return {**params, "encoder": folder.encoder(params["encoder"]), **head}
-
-
-def _check_encoder(config: ConfigDict, folder: EncoderFolder) -> None:
-    if config.model.encoder != "transformer":
-        raise UserError(
-            f"{_FIELD}={folder.path}: a BERT, and config.model.encoder is '{config.model.encoder}': set "
-            "config.model.encoder=transformer"
-        )
 
 
 def _other_sizes(config: ConfigDict, folder: EncoderFolder) -> list[str]:

@@ -82,7 +82,7 @@ def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple
     fields, others = (module_fields.fields_of(tower, settings) for tower in (query, document))
     if fields != others or query.include_prompt != document.include_prompt:
         raise UserError(f"{folder}: its towers are of different sizes, and ours have the same; export the run again")
-    config.model.update(fields, encoder="transformer", remat="none", dtype="float32")
+    config.model.update(fields, remat="none", dtype="float32")
     config.model.update(tied=query is document, positions=query.bert.sizes["max_length"])
     config.data.update(query_length=query.query_length, document_length=document.length)
     config.data.query_prefix, config.data.document_prefix = module_fields.prompts(folder, settings, chosen[:2])

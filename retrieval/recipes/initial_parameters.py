@@ -176,33 +176,22 @@ def check_towers(run: Run) -> None:
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
-    """Checks that the model of a work directory was trained with the vocabulary of the run, as far as both are known.
+    """Checks that the model of a work directory was trained with the vocabulary of the run, by the record of its stage.
 
     Raises:
       UserError: it was not; with as many tokens nobody would notice, and the model would read nonsense.
     """
     if not (folder / "config.json").exists():
         return
-    trained = Run(kept_config(folder), folder, run.lock)
-    ours = run.vocabulary
-    try:
-        theirs = trained.vocabulary
-    except UserError:  # the base of that run has gone, and its vocabulary with it; what it trained on, its record says
-        theirs = None
-    if not ours:
-        return
-    vocabulary = vocabularies.load(ours)
-    if theirs and theirs.is_file() and vocabulary.fingerprint != vocabularies.load(theirs).fingerprint:
-        raise UserError(
-            f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
-            f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
-        )
+    trained, ours = Run(kept_config(folder), folder, run.lock), run.vocabulary
     then = ((records.read_own_record(trained, "train") or {}).get("details") or {}).get("vocabulary")
-    if then and then != vocabulary.fingerprint:
-        raise UserError(
-            f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
-            "it again, or put back the vocabulary that it had"
-        )
+    if not ours or then in (None, vocabularies.load(ours).fingerprint):
+        return
+    try:
+        own = f"use its own, --config.vocab={trained.vocabulary}, in a --workdir of its own, or a base that has it"
+    except UserError:  # the base of that run has gone, and its vocabulary with it
+        own = "put back the vocabulary that it had"
+    raise UserError(f"{field}={folder}: trained with another vocabulary than {ours}; {own}; or train it again")
 
 
 def initial_state(

@@ -87,7 +87,7 @@ def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
     others = {"architecture", "vocab_size", "max_length", *([] if own.token_types else ["type_vocab_size"])}
     sizes = {name: size for name, size in folder.sizes.items() if name not in others}
     switches = architecture.switches(own, FAMILIES[own.family].architecture)
-    return sizes | {"family": own.family, "switches": switches}
+    return sizes | {"encoder": "transformer", "family": own.family, "switches": switches}
 
 
 def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("", "")) -> list[str]:

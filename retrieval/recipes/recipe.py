@@ -296,24 +296,18 @@ def check_chunks(recipe: Recipe, devices: int) -> None:
       UserError: the model does not take a batch in such chunks.
     """
     size, rows, sizes = recipe.config.train.chunk_size, recipe.config.train.batch_size, recipe.chunk_sizes(devices)
-    if not size:
+    if not size or size in sizes:
         return
     if not sizes:
         raise UserError(
             f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0, and for less "
             "memory a smaller config.train.batch_size with config.train.accumulation"
         )
-    if rows % size:
-        raise UserError(
-            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
-            f"{next_to(size, sizes)}"
-        )
-    if size not in sizes:
-        lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-        raise UserError(
-            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
-            f"{next_to(size, sizes)}"
-        )
+    lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
+    raise UserError(
+        f"config.train.chunk_size={size} must divide config.train.batch_size={rows}, and be a multiple of the number "
+        f"of devices, {devices}{lane}: take {next_to(size, sizes)}"
+    )
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:

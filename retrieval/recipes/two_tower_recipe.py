@@ -198,20 +198,10 @@ def _check_embeddings(model: Any) -> None:
             "config.model.embed_norm=False"
         )
     towers.check_truncated(model)
-    if model.encoder == "bow_mlp" and (model.head or any(model.pool_from)):
-        raise UserError(
-            "config.model.head and config.model.pool_from are of transformers, and config.model.encoder is 'bow_mlp': "
-            "set config.model.head=() and config.model.pool_from=0,0"
-        )
     if model.encoder == "bow_mlp" and not model.embed_dim:
         raise UserError(
             "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
             "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
-        )
-    if model.encoder == "bow_mlp" and model.embed_norm:
-        raise UserError(
-            "config.model.embed_norm=True is a LayerNorm of a transformer's embedding, and config.model.encoder is "
-            "'bow_mlp': set config.model.embed_norm=False"
         )
 
 

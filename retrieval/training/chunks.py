@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError, divisors, multiples
 from retrieval.runtime.arrays import reshape_rows
 
 
@@ -24,28 +23,16 @@ def in_chunks(
     Args:
       encode: its result has the rows' axis first.
       rows: a tree of arrays whose first axis is that of the batch, B rows (or groups of packed rows).
-      size: rows of a chunk, in the whole mesh; 0 for all at once, which computes nothing twice.
+      size: rows of a chunk, in the whole mesh, as `recipe.check_chunks` accepts them; 0 for all at once, which computes
+        nothing twice.
 
     Returns:
       What `encode` gives of all rows, [B, ...].
-
-    Raises:
-      UserError: the batch is not a multiple of the chunk, or the chunk not one of the devices.
     """
     B = len(jax.tree.leaves(rows)[0])
     if size in (0, B):
         return encode(rows, key)
-    if size < 0 or B % size:
-        raise UserError(
-            f"chunks of {size} rows do not divide the {B} rows (or groups of packed rows) of a batch: take "
-            f"{divisors(size, B)}"
-        )
-    devices = jax.typeof(jax.tree.leaves(rows)[0]).sharding.mesh.size
-    if size % max(1, devices):
-        raise UserError(
-            f"chunks of {size} rows (or groups of packed rows) cannot be shared by {devices} devices: take "
-            f"{multiples(size, devices)}"
-        )
+    assert B % size == 0, "`recipe.check_chunks` has refused it"
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
     encoded_CS = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))

@@ -6,7 +6,6 @@ Letters of shapes: B examples of the global batch, P tokens to predict, V vocabu
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
 from retrieval.runtime.arrays import first_highest
 
 Metrics = dict[str, jax.Array]
@@ -22,16 +21,12 @@ def token_cross_entropy(
 
     Args:
       weights_BP: 1 for a token to predict, 0 for a place that is not used.
-      smoothing: the share of the label that is spread over the whole vocabulary (Szegedy et al. 2016, section 7).
+      smoothing: from 0 to below 1, the share of the label that is spread over the whole vocabulary (Szegedy et al.
+        2016, section 7).
 
     Returns:
       The loss [B], and 'accuracy' [B], scaled likewise.
-
-    Raises:
-      UserError: the smoothing is not in [0, 1).
     """
-    if not 0 <= smoothing < 1:
-        raise UserError(f"label smoothing {smoothing}: must be 0 or more, and below 1")
     weights_BP = weights_BP.astype(jnp.float32)
     wanted_BP, normalizer_BP, hit_BP = of_labels(logits_BPV, labels_BP)
     if smoothing:

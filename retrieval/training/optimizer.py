@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.training import schedules
 
 OPTIMIZERS = ("adam", "lamb", "muon", "lion", "adafactor")
@@ -41,6 +41,7 @@ def make_optimizer(
     Args:
       learning_rate: the highest, reached at the end of the warm-up.
       steps: updates that the learning rate is planned for (not micro-batches of an accumulated gradient).
+      warmup_ratio: share of `steps` in which the rate rises from 0.
       weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
       name: in `OPTIMIZERS`; LAMB scales the update of every parameter to the parameter's own length.
       lamb_norm_limit: the longest that LAMB takes a parameter for; None for no limit. ANCE's authors have 10.
@@ -50,20 +51,10 @@ def make_optimizer(
       epsilon: Adam's, which keeps small gradients from large updates.
       second_rate: the highest learning rate of a second phase, which `schedules.begin_second` begins, of the linear
         schedule; None where there is none.
-      schedule, decay_ratio: as `schedules.schedule` takes them.
-
-    Raises:
-      UserError: a setting is out of its range.
+      schedule: in `schedules.SCHEDULES`.
+      decay_ratio: share of `steps`, the last ones, in which the rate of wsd falls.
     """
-    rate = schedules.schedule(schedule, learning_rate, steps, warmup_ratio, decay_ratio)
-    if clip_norm is not None and not clip_norm > 0:
-        raise UserError(f"optimizer: clip_norm {clip_norm} must be greater than 0; None is no clipping")
-    if not weight_decay >= 0:
-        raise UserError(f"optimizer: weight_decay {weight_decay} must be at least 0")
-    if lamb_norm_limit is not None and not lamb_norm_limit > 0:
-        raise UserError(f"optimizer: lamb_norm_limit {lamb_norm_limit} must be greater than 0; None is no limit")
-    if name not in OPTIMIZERS:
-        raise unknown_name("optimizer", name, OPTIMIZERS)
+    rate = schedules.SCHEDULES[schedule](learning_rate, steps, warmup_ratio * steps, decay_ratio * steps)
     adam = optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon)
     scaled = {
         "muon": lambda: _muon(is_stacked, adam),

@@ -8,31 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval.errors import UserError, unknown_name
-
-
-def schedule(
-    name: str, learning_rate: float, steps: int, warmup_ratio: float, decay_ratio: float = 0.1
-) -> optax.Schedule:
-    """From 0 at update 0 up to `learning_rate` at update `warmup_ratio * steps`, then as in `SCHEDULES`.
-
-    Args:
-      steps: updates that the learning rate is planned for.
-      decay_ratio: share of `steps`, the last ones, in which the rate of wsd falls.
-
-    Raises:
-      UserError: a setting is out of its range.
-    """
-    if steps < 1:
-        raise UserError(f"optimizer: steps {steps} must be at least 1")
-    if not 0 <= warmup_ratio <= 1:
-        raise UserError(f"optimizer: warmup_ratio {warmup_ratio} is not in [0, 1]")
-    if not learning_rate > 0:
-        raise UserError(f"optimizer: learning_rate {learning_rate} must be greater than 0")
-    if name not in SCHEDULES:
-        raise unknown_name("schedule", name, SCHEDULES)
-    check(name, warmup_ratio, decay_ratio)
-    return SCHEDULES[name](learning_rate, steps, warmup_ratio * steps, decay_ratio * steps)
+from retrieval.errors import UserError
 
 
 def check(name: str, warmup_ratio: float, decay_ratio: float) -> None:

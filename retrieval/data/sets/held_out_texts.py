@@ -162,11 +162,6 @@ class KnownItems(SetFormat):
         yield _asked_alone(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
 
     def check(self, value: bool, options: Options, has_corpus: bool) -> None:
-        if options["corpus"] != "pydocs":
-            raise UserError(
-                "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
-                "--config.sets.pydocs=False"
-            )
         if not options["prepare.held_out"]:
             raise UserError(
                 "config.sets.pydocs needs functions that are held out: set config.prepare.held_out, such as 0.2"

@@ -23,9 +23,6 @@ declare(
         whole(0),
         "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
     ),
-    in_batch=Field(
-        1.0, NOT_NEGATIVE, "maxsim_distillation: weight of the softmax over the documents of a batch's other examples"
-    ),
 )
 declare(
     "late",

@@ -78,12 +78,10 @@ class MaxSimSoftmax(Loss):
 class MaxSimDistillation(Loss):
     """Late interaction: the teacher's distribution, and the softmax over other examples' documents.
 
-        loss = kl_divergence over the example's own documents + in_batch * maxsim_softmax over those of other examples
+        loss = kl_divergence over the example's own documents + maxsim_softmax over those of other examples
 
-    ColBERTv2's loss (Santhanam et al. 2022). The one to take with a cross-encoder's scores.
-
-    Attributes:
-      in_batch: weight of the softmax. An example's own negatives are not in it.
+    ColBERTv2's loss (Santhanam et al. 2022). The one to take with a cross-encoder's scores. An example's own
+    negatives are not in the softmax.
     """
 
     compares = BATCH_SCORES
@@ -91,7 +89,6 @@ class MaxSimDistillation(Loss):
 
     temperature: float = 1.0
     softening: float = 1.0
-    in_batch: float = 1.0
 
     @property
     def takes_positives(self) -> bool:
@@ -107,7 +104,7 @@ class MaxSimDistillation(Loss):
         loss_B, metrics = KLDivergence(self.temperature, self.softening)(own_BK, batch)
         others_BBK = jnp.where(own_BB1 & (jnp.arange(K) > 0), _LEAST, score_BBK)
         softmax_B, _ = MaxSimSoftmax(self.temperature)(others_BBK.reshape(B, B * K), batch)
-        return loss_B + self.in_batch * softmax_B, metrics
+        return loss_B + softmax_B, metrics
 
 
 LOSSES.register("maxsim_softmax", MaxSimSoftmax)

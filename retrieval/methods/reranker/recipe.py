@@ -38,6 +38,7 @@ from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, SCORES
 
+_VALIDATED = 20  # candidates of BM25 that a validation puts beside the positives
 _ROWS = ("document_id", "document")  # a row is as long as a document alone would be
 
 
@@ -68,8 +69,6 @@ JOINED = dataclasses.replace(
     unread=("query", "document", "log_q"),
 )
 _log = logging.getLogger(__name__)
-
-_NEGATIVES = 20  # candidates of BM25 that validation puts beside the positives
 
 
 class RerankerRecipe(PairRecipe):
@@ -155,12 +154,12 @@ class RerankerRecipe(PairRecipe):
         """
         self.check_validation()
         config, pool = self.config, labelled_pool(run)
-        lists = list(_lists(pool, _NEGATIVES))
+        lists = list(_lists(pool, _VALIDATED))
         rows_QK = np.array([found + [-1] * (max(map(len, lists)) - len(found)) for found in lists], np.int32)
         is_result_QK = rows_QK >= 0
         rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
         score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)
-        _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), _NEGATIVES)
+        _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), _VALIDATED)
         queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
 
         def validate(params: Any) -> dict[str, float]:
