@@ -7,54 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.devices import assert_loss_same_on_any_mesh
-from support.losses import in_batch_softmax as uncompiled
-from support.modules import assert_finite_differences
 
 from retrieval.errors import UserError
 from retrieval.training.candidates import inner_products
 from retrieval.training.losses import free_bits, token_cross_entropy
 from retrieval.training.objectives.own_negatives import MultiNegativeNLL, Triplet, TwoWayNLL
 
-# One program in place of one for each operation, which takes a multiple of the time.
-in_batch_softmax = jax.jit(
-    uncompiled, static_argnames=("temperature", "symmetric", "other_positives", "groups", "block")
-)
 OWN_NEGATIVES = {"triplet": Triplet, "two_way_nll": TwoWayNLL, "multi_negative_nll": MultiNegativeNLL}
-
-
-def softmax_over_positives(query, document, ids, log_q, known, temperature, symmetric, other_positives):
-    """Losses [B] and recall@1 [B] of in-batch softmax, in float64, one logit at a time.
-
-    `known` has the ids of the positives of each query, [B, P].
-    """
-    B, K, _ = document.shape
-    known = [{int(ids[b, 0]), *known[b].tolist()} for b in range(B)]
-
-    def loss_of(logits, positives, own):
-        others = [logit for place, logit in logits.items() if place not in positives]
-        counted = [own] if other_positives == "mask" else positives
-        return np.mean([math.log(sum(map(math.exp, [logits[p], *others]))) - logits[p] for p in counted])
-
-    losses, hits = [], []
-    for b in range(B):
-        places = [(r, k) for r in range(B) for k in range(K)]
-        scores = {(r, k): float(query[b] @ document[r, k]) for r, k in places}
-        logits = {(r, k): scores[r, k] / temperature - (0 if log_q is None else float(log_q[r, k])) for r, k in places}
-        positives = [(r, k) for r, k in places if int(ids[r, k]) in known[b]]
-        loss = loss_of(logits, positives, (b, 0))
-        if symmetric:
-            logits = {r: float(query[r] @ document[b, 0]) / temperature for r in range(B)}
-            loss = (loss + loss_of(logits, [r for r in range(B) if int(ids[b, 0]) in known[r]], b)) / 2
-        losses.append(loss)
-        hits.append(all(scores[b, 0] > scores[place] for place in places if place not in positives))
-    return np.array(losses), np.array(hits, np.float32)
-
-
-def known_positives(ids, P=3, seed=1):
-    """Of each row the own positive, that of another row, and a document that may be nowhere, in any order."""
-    random = np.random.default_rng(seed)
-    known = np.stack([ids[:, 0], random.permutation(ids[:, 0]), random.integers(0, 40, len(ids))], axis=1)
-    return random.permuted(np.concatenate([known] + [ids[:, :1]] * (P - 3), axis=1), axis=1).astype(np.int32)
 
 
 def batch(B=8, K=1, E=5, seed=0, documents=6):
@@ -70,93 +29,6 @@ def batch(B=8, K=1, E=5, seed=0, documents=6):
             (random.normal(size=(B, K)), np.float32),
         )
     )
-
-
-@pytest.mark.parametrize(("K", "corrected", "symmetric"), [(1, False, True), (3, True, False), (3, False, True)])
-def test_in_batch_softmax_is_that_of_the_loops(K, corrected, symmetric):
-    """Where a query's only known positive is its own, of which there are copies; in half precision, too."""
-    query, document, ids, log_q = batch(K=K)
-    log_q, options = log_q if corrected else None, dict(temperature=0.3, symmetric=symmetric)
-    for dtype in (jnp.float32, jnp.bfloat16):
-        given = [jnp.asarray(x, dtype) for x in (query, document)]
-        loss, metrics = in_batch_softmax(*given, ids, log_q, **options)
-        wide = (np.asarray(x, np.float64) for x in given)
-        expected, hits = softmax_over_positives(*wide, ids, log_q, ids[:, :1], **options, other_positives="mask")
-        assert loss.dtype == jnp.float32
-        np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(metrics["recall@1"], hits)
-        assert 0 < hits.mean() < 1
-    np.testing.assert_array_equal(in_batch_softmax(0 * query, document, ids, log_q)[1]["recall@1"], 0)  # ties
-
-
-@pytest.mark.parametrize("other_positives", ["mask", "mean"])
-@pytest.mark.parametrize(("K", "symmetric"), [(1, True), (3, False)])
-def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
-    query, document, ids, log_q = batch(B=12, K=K, documents=20)
-    known = known_positives(ids, P=5)
-    options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
-    loss, metrics = in_batch_softmax(query, document, ids, log_q, known=known, **options)
-    expected, hits = softmax_over_positives(query, document, ids, log_q, known, **options)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(metrics["recall@1"], hits)
-    before, _ = in_batch_softmax(query, document, ids, log_q, temperature=0.7, symmetric=symmetric)
-    assert (np.abs(loss - before) > 1e-3).sum() >= 6  # of 12 rows
-
-
-@pytest.mark.parametrize("other_positives", ["mask", "mean"])
-def test_blocks_change_nothing(other_positives):
-    """24 documents in blocks that do not divide them, and in one block."""
-    query, document, ids, log_q = batch(K=3)
-    options = dict(temperature=0.3, symmetric=True, other_positives=other_positives, known=known_positives(ids))
-
-    def loss(query, document, block):
-        losses, metrics = in_batch_softmax(query, document, ids, log_q, block=block, **options)
-        return (losses * np.arange(1, 9)).sum(), metrics["recall@1"]
-
-    gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-    expected = jax.tree.leaves(gradient(query, document, 24))
-    for block in (5, 100):
-        for a, b in zip(jax.tree.leaves(gradient(query, document, block)), expected):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=f"blocks of {block}")
-
-
-def test_no_matrix_of_all_scores_is_held():
-    """1,024 x 1,024 scores would take 4 MB; a block of 32 takes 0.1, and there are a few of that size."""
-    query, document, ids, log_q = batch(B=1024, documents=1000)
-
-    def loss(query, document):
-        return in_batch_softmax(query, document, ids, log_q, block=32)[0].mean()
-
-    compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, document).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 1.5e6
-
-
-@pytest.mark.parametrize(("symmetric", "other_positives"), [(True, "mask"), (False, "mean")])
-def test_gradients_are_finite_differences_of_the_loops(symmetric, other_positives):
-    query, document, ids, log_q = batch(B=4, K=2, E=3, documents=6)
-    known = known_positives(ids)
-    options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
-    loss = lambda q, d: in_batch_softmax(q, d, ids, log_q, known=known, **options)[0].sum()  # noqa: E731
-    grads = jax.grad(loss, (0, 1))(query, document)
-    by_loops = lambda q, d: softmax_over_positives(q, d, ids, log_q, known, **options)[0].sum()  # noqa: E731
-    assert_finite_differences(grads, (query, document), by_loops, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("K", "symmetric", "other_positives"),
-    [(3, True, "mask"), (1, False, "mean")],
-)
-def test_in_batch_softmax_is_the_same_on_any_mesh(K, symmetric, other_positives):
-    query, document, ids, log_q = batch(B=16, K=K, documents=12)
-
-    def loss(scale, batch):
-        query, document, ids, log_q, known = batch
-        options = dict(symmetric=symmetric, known=known, other_positives=other_positives)
-        values, metrics = in_batch_softmax(query * scale, document, ids, log_q, **options)
-        return values.mean(), (values, metrics)
-
-    given = (query, document, ids, log_q, known_positives(ids))
-    assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 5), given)
 
 
 def test_options_are_checked_by_their_declarations():

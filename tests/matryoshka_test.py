@@ -1,23 +1,17 @@
-"""Matryoshka in the in-batch softmax, against one softmax per size, of embeddings cut and normalised in float64."""
-
-import functools
+"""Matryoshka: towers and losses of several sizes of embeddings."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.devices import assert_loss_same_on_any_mesh
-from support.losses import in_batch_softmax
-from support.modules import assert_finite_differences, products_of
 from support.tiny import make_config
 
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
-
-SIZES, WEIGHTS = (2, 3, 7), (0.5, 2.0, 1.0)
+from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 
 
 def make_batch(B=8, K=2, E=7):
@@ -29,57 +23,13 @@ def make_batch(B=8, K=2, E=7):
     return *embeddings, ids, random.normal(size=(B, K)).astype(np.float32), known
 
 
-def of_one_size(query, document, ids, log_q, known, temperature, symmetric, mean):
-    """The losses [B] of unit vectors, in float64; `mean` as of `other_positives`."""
-
-    def cross_entropy(logits, positives, own):
-        losses = []
-        for b, (row, positive) in enumerate(zip(logits, positives)):
-            negatives = np.exp(row[~positive]).sum()
-            counted = row[positive] if mean else row[own[b] : own[b] + 1]
-            losses.append((np.log(np.exp(counted) + negatives) - counted).mean())
-        return np.array(losses)
-
-    B, K, E = document.shape
-    logits = query @ document.reshape(B * K, E).T / temperature - (0 if log_q is None else log_q.reshape(-1))
-    positives = (ids.reshape(1, -1, 1) == known[:, None]).any(axis=2)
-    loss = cross_entropy(logits, positives, np.arange(0, B * K, K))
-    if symmetric:
-        of_queries = (ids[:, :1, None] == known[None]).any(axis=2)
-        loss = (loss + cross_entropy(document[:, 0] @ query.T / temperature, of_queries, np.arange(B))) / 2
-    return loss
-
-
-def of_sizes(query, document, *others, sizes=SIZES, weights=WEIGHTS, **options):
-    """The weighted sum of the losses [B] of the sizes."""
-    cut = lambda x, size: x[..., :size] / np.linalg.norm(x[..., :size], axis=-1, keepdims=True)  # noqa: E731
-    losses = [of_one_size(cut(query, size), cut(document, size), *others, **options) for size in sizes]
-    return sum(weight * loss for weight, loss in zip(weights, losses))
-
-
-@functools.partial(jax.jit, static_argnames=("symmetric", "mean", "block"))
-def streaming(query, document, ids, log_q, known, *, symmetric, mean, block=512):
-    return in_batch_softmax(
-        query,
-        document,
-        ids,
-        log_q,
-        temperature=0.3,
-        symmetric=symmetric,
-        known=known,
-        other_positives="mean" if mean else "mask",
-        matryoshka=SIZES,
-        matryoshka_weights=WEIGHTS,
-        block=block,
-    )
-
-
 def test_two_queries_and_two_sizes_by_hand():
     query, document = np.array([[1, 2, 2, 0], [0, 1, -1, 2.0]]), np.array([[2, 1, 0, 2], [1, 0, 2, 1.0]])
 
     def loss(query, document):
         ids = np.arange(2, dtype=np.int32)[:, None]
-        return in_batch_softmax(query, document[:, None], ids, None, temperature=0.5, matryoshka=(2, 4))[0].mean()
+        loss = InBatchSoftmax(0.5, log_q=False, matryoshka=(2, 4))
+        return loss(query, document[:, None], {"document_id": ids})[0].mean()
 
     value, (of_query, of_document) = jax.value_and_grad(loss, argnums=(0, 1))(query, document)
     assert value == pytest.approx(0.819268 + 1.272910, abs=2e-6)
@@ -87,69 +37,6 @@ def test_two_queries_and_two_sizes_by_hand():
     np.testing.assert_allclose(of_query, expected, atol=1e-6)
     expected = [[-0.215249, 0.116303, -0.245161, 0.157097], [0.013968, -0.379163, 0.160584, -0.335136]]
     np.testing.assert_allclose(of_document, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(("symmetric", "mean"), [(False, False), (True, False), (True, True)])
-def test_it_is_the_sum_over_sizes_of_embeddings_cut_and_normalised(symmetric, mean):
-    """The losses, and gradients by finite differences; in one block, and in blocks that do not divide the documents."""
-    batch, options = make_batch(), dict(symmetric=symmetric, mean=mean)
-    query, document, *others = batch
-    by_numpy = lambda q, d: of_sizes(q, d, *others, temperature=0.3, **options)  # noqa: E731
-    expected = by_numpy(query.astype(np.float64), document.astype(np.float64))
-    for block in (512, 5):
-        loss = lambda q, d: streaming(q, d, *others, block=block, **options)[0]  # noqa: B023, E731
-        np.testing.assert_allclose(loss(query, document), expected, rtol=1e-5, atol=1e-5)
-        gradients = jax.grad(lambda q, d: loss(q, d).sum(), argnums=(0, 1))(query, document)  # noqa: B023
-        assert_finite_differences(gradients, (query, document), lambda q, d: by_numpy(q, d).sum(), 2e-4)
-
-
-def test_all_dimensions_alone_are_the_plain_loss_of_cosines():
-    """The hits too, which are of all dimensions whatever the sizes are."""
-    query, document, ids, log_q, _ = make_batch()
-    document[:, 0] += 0.7 * query
-    unit = lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True)  # noqa: E731
-
-    def plain(query, document):
-        return in_batch_softmax(unit(query), unit(document), ids, log_q, temperature=0.3, symmetric=True)
-
-    def matryoshka(query, document, sizes):
-        return in_batch_softmax(query, document, ids, log_q, temperature=0.3, symmetric=True, matryoshka=sizes)
-
-    loss_B, metrics = matryoshka(query, document, (7,))
-    np.testing.assert_allclose(loss_B, plain(query, document)[0], rtol=1e-5)
-    gradients = jax.jit(jax.grad(lambda q, d: matryoshka(q, d, (7,))[0].sum(), (0, 1)))(query, document)
-    expected = jax.jit(jax.grad(lambda q, d: plain(q, d)[0].sum(), (0, 1)))(query, document)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients, expected)
-    hits = plain(query, document)[1]["recall@1"]
-    np.testing.assert_array_equal(metrics["recall@1"], hits)
-    np.testing.assert_array_equal(matryoshka(query, document, (1, 7))[1]["recall@1"], hits)
-    assert 0 < hits.mean() < 1
-
-
-def test_the_same_on_any_mesh():
-    def loss(scale, batch):
-        query, *others = batch
-        values, metrics = streaming(query * scale, *others, symmetric=True, mean=True)
-        return values.mean(), (values, metrics)
-
-    assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 7), make_batch(B=16))
-
-
-def test_sizes_cost_the_products_of_one():
-    """The multiplications of all matrix products of the loss and its gradient: five sizes, and none."""
-    query, document, ids, *_ = make_batch(B=16, K=1, E=24)
-
-    def of_one(product):
-        (summed, _), _ = product.params["dimension_numbers"]
-        return product.outvars[0].aval.size * np.prod([product.invars[0].aval.shape[axis] for axis in summed])
-
-    def multiplications(sizes):
-        loss = lambda q, d: in_batch_softmax(q, d, ids, None, matryoshka=sizes)[0].sum()  # noqa: E731
-        program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(query, document)
-        return sum(map(of_one, products_of(program)))
-
-    # The scores twice, for the loss and for its gradient, then the gradients of queries and of documents.
-    assert multiplications((2, 3, 8, 12, 24)) == multiplications(()) == 4 * 16 * 16 * 24
 
 
 TOWERS = {"model.normalize": True, "train.matryoshka": (2, 8), "train.temperature": 0.05, "model.embed_dim": 8}
@@ -179,17 +66,17 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
     query, document = nnx.jit(
         lambda model, query, document: (model.encode_queries(query, None), model.encode_documents(document, None))
     )(model, *(Text.from_ids(x, 0 * x) for x in rows))
-    given = [np.asarray(x, np.float64) for x in (query, document[:, None])]
-    ids = np.arange(8)[:, None]
-    options = dict(temperature=0.05, symmetric=False, mean=False, sizes=(2, 8), weights=(1, 1))
-    expected = of_sizes(*given, ids, None, ids, **options)
-    assert whole == pytest.approx(expected.mean(), rel=1e-4)
+
+    def expected(weights):
+        loss = InBatchSoftmax(0.05, log_q=False, matryoshka=(2, 8), matryoshka_weights=weights)
+        return float(loss(query, document[:, None], {"document_id": jnp.arange(8)[:, None]})[0].mean())
+
+    assert whole == pytest.approx(expected(()), rel=1e-4)
     *_, (chunked, of_chunks) = of_towers(**{"train.chunk_size": 2})
     assert chunked == pytest.approx(float(whole), rel=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), of_chunks, gradients)
     *_, (weighted, _) = of_towers(**{"train.matryoshka_weights": (3.0, 0.5)})
-    options["weights"] = (3, 0.5)
-    assert weighted == pytest.approx(of_sizes(*given, ids, None, ids, **options).mean(), rel=1e-4)
+    assert weighted == pytest.approx(expected((3.0, 0.5)), rel=1e-4)
 
 
 @pytest.mark.parametrize(

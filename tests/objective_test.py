@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.losses import in_batch_softmax
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
@@ -18,6 +17,7 @@ from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.training.candidates import inner_products
 from retrieval.training.objectives.distillation import KLDivergence
+from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 from retrieval.training.objectives.margins import MultiLabelMargin
 from retrieval.training.objectives.own_negatives import Triplet
 
@@ -53,9 +53,7 @@ def labelled():
 
 # Losses that two towers can have, with options of every kind, as functions of their embeddings and of a batch.
 OF_TOWERS = {
-    "in_batch_softmax": lambda q, d, batch: in_batch_softmax(
-        q, d, batch["document_id"], batch["log_q"], temperature=0.5
-    ),
+    "in_batch_softmax": InBatchSoftmax(0.5),
     "multi_label_margin": MultiLabelMargin(margin=2.0),
     "quadruplet": Quadruplet(margin=2.0),
     "triplet": lambda q, d, batch: Triplet(0.5, margin=2.0)(inner_products(q, d), batch),
@@ -116,9 +114,7 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
         found[use], _ = jax.jit(recipe_of(config).objective(bind(model)))(
             parameters_of(model), given, jax.random.key(0)
         )
-        options = {} if use == "negatives" else dict(known=known, other_positives=use)
-        options |= dict(temperature=0.5, symmetric=True)
-        expected, _ = in_batch_softmax(query, document, ids, batch["log_q"], **options)
+        expected, _ = InBatchSoftmax(0.5, symmetric=True, other_positives=use)(query, document, given)
         np.testing.assert_allclose(found[use], expected, rtol=1e-4, atol=1e-5)
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 
