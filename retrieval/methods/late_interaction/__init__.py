@@ -1,6 +1,6 @@
 """Late interaction (Khattab & Zaharia 2020, ColBERT): a vector for every token, compared one by one."""
 
-from retrieval.config.fields import NOT_NEGATIVE, SWITCH, TEXT, TEXTS, Field, checked_by, declare, one_of, whole
+from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, checked_by, declare, one_of, whole
 
 declare(
     "model.late",
