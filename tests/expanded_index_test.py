@@ -12,7 +12,7 @@ from support.tiny import execute
 from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.methods.deepct import index
+from retrieval.methods.deepct import weighted_index
 from retrieval.pipeline import preflight
 from retrieval.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
@@ -145,7 +145,7 @@ def test_the_authors_example_of_weights_is_read(tmp_path, shared_data):
     """A line of DeepCT's README, whose end is left out there."""
     readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
     (line,) = re.findall(r'`(\{"id": "2", "contents": .*\})`', readme)
-    ((id, frequencies),) = index.read(write(tmp_path / "x.jsonl", [json.loads(line.replace(" ...", ""))]))
+    ((id, frequencies),) = weighted_index.read(write(tmp_path / "x.jsonl", [json.loads(line.replace(" ...", ""))]))
     assert id == "2" and list(frequencies) == [
         *("essay", "bomb", "success", "manmade", "possible", "project", "atomic", "making"),
     ]

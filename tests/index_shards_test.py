@@ -7,8 +7,8 @@ import pytest
 
 from retrieval.errors import UserError
 from retrieval.search import index_shards
-from retrieval.search.exact import ExactIndex
-from retrieval.search.index_shards import IndexShards, merge
+from retrieval.search.exact import ExactIndex, merge
+from retrieval.search.index_shards import IndexShards
 
 ROWS, K = 900, 20
 RNG = np.random.default_rng(0)

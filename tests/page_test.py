@@ -19,7 +19,7 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from retrieval.api.document_index import Hit
-from retrieval.search.marks import marked
+from retrieval.search.hit_texts import marked
 from retrieval.search.words import Words
 from retrieval.serving import app
 from retrieval.serving.engine import Engine

@@ -10,7 +10,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError
 from retrieval.search.exact import no_results
-from retrieval.search.near_duplicates import first_duplicates
+from retrieval.search.hit_texts import first_duplicates
 from retrieval.search.side_by_side import SideBySide
 
 CANDIDATES = [

@@ -8,8 +8,8 @@ import pytest
 
 from retrieval.errors import UserError
 from retrieval.search.exact import ExactIndex, recall
-from retrieval.search.rescoring import Rescored
 from retrieval.search.scann import ScannIndex, available
+from retrieval.search.windows import Rescored
 
 needs_scann = pytest.mark.skipif(not available(), reason="ScaNN cannot be imported here")
 

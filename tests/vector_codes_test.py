@@ -12,8 +12,8 @@ from retrieval.search import encoding, exact, vector_codes
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import Exact, ExactIndex
 from retrieval.search.index_kind import INDEXES
-from retrieval.search.rescoring import Rescored
 from retrieval.search.vector_codes import PRECISIONS, Codes, Form
+from retrieval.search.windows import Rescored
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(700, 32)).astype(np.float32)

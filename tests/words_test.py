@@ -9,7 +9,7 @@ import Stemmer
 
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.marks import marked
+from retrieval.search.hit_texts import marked
 from retrieval.search.words import STEMMERS, STOP_WORDS, Words
 
 ALL = Words(stop_words="none")

@@ -15,6 +15,7 @@ can hold a result; X is what is ranked.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -277,6 +278,14 @@ def no_results(queries: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     return np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int32)
+
+
+def merge(lists: Sequence[tuple[np.ndarray, np.ndarray]], queries: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best `k` of several lists [Q, K] of scores and rows, ties to the smaller row; -inf and -1 stay last."""
+    scores_QX, rows_QX = (np.concatenate(parts, axis=1) for parts in zip(no_results(queries, k), *lists))
+    last_QX = np.where(rows_QX < 0, np.iinfo(np.int32).max, rows_QX)
+    order_QK = np.lexsort((last_QX, -scores_QX), axis=1)[:, :k]
+    return np.take_along_axis(scores_QX, order_QK, axis=1), np.take_along_axis(rows_QX, order_QK, axis=1)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

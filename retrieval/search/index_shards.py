@@ -14,7 +14,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search.exact import no_results
+from retrieval.search.exact import merge
 from retrieval.search.index_kind import SavedIndex
 from retrieval.search.windows import Index
 
@@ -64,14 +64,6 @@ class IndexShards:
             for (scores_QK, rows_QK), first in zip(found, self._firsts)
         ]
         return merge(lists, len(queries_QE), k)
-
-
-def merge(lists: Sequence[tuple[np.ndarray, np.ndarray]], queries: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best `k` of several lists [Q, K] of scores and rows, ties to the smaller row; -inf and -1 stay last."""
-    scores_QX, rows_QX = (np.concatenate(parts, axis=1) for parts in zip(no_results(queries, k), *lists))
-    last_QX = np.where(rows_QX < 0, np.iinfo(np.int32).max, rows_QX)
-    order_QK = np.lexsort((last_QX, -scores_QX), axis=1)[:, :k]
-    return np.take_along_axis(scores_QX, order_QK, axis=1), np.take_along_axis(rows_QX, order_QK, axis=1)
 
 
 def number(rows: int, hosts: int) -> int:

@@ -16,8 +16,7 @@ from retrieval.api.own_search import OwnSearch
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.recipes.trained_model import PairScorer
-from retrieval.search.marks import marked
-from retrieval.search.near_duplicates import first_duplicates
+from retrieval.search.hit_texts import first_duplicates, marked
 from retrieval.serving.responses import written
 
 RERANKED = "reranked"

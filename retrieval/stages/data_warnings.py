@@ -14,7 +14,7 @@ from retrieval.data.shards.shard_steps import WITHOUT_PAIR
 from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.pipeline.run import Run
-from retrieval.search.near_duplicates import are_near, shingles
+from retrieval.search.hit_texts import are_near, shingles
 from retrieval.stages.collection import CORPUS, open_collection
 
 _log = logging.getLogger(__name__)

@@ -23,9 +23,8 @@ from retrieval.search.index_kind import (
     kinds_of_words,
 )
 from retrieval.search.index_shards import IndexShards
-from retrieval.search.rescoring import Rescored
 from retrieval.search.side_by_side import Search, SideBySide
-from retrieval.search.windows import Index
+from retrieval.search.windows import Index, Rescored
 from retrieval.stages.collection import CORPUS, TRAINED, Collection
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from retrieval.runtime import hosts
-from retrieval.search import encoding, index_shards, windows
+from retrieval.search import encoding, windows
 from retrieval.search.encoding import StoredRows
-from retrieval.search.exact import matching_queries, no_results
+from retrieval.search.exact import matching_queries, merge, no_results
 from retrieval.search.index_kind import INDEXES, NO_OPTIONS, IndexKind, Options
 from retrieval.search.windows import Index
 from retrieval.stages import indexes
@@ -65,7 +65,7 @@ def to_all(
 def _gathered(own: Index, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """What the shards of all hosts find, in each of them."""
     scores_HQK, rows_HQK = map(multihost_utils.process_allgather, own.search(queries_QE, k))
-    return index_shards.merge(list(zip(scores_HQK, rows_HQK)), len(queries_QE), k)
+    return merge(list(zip(scores_HQK, rows_HQK)), len(queries_QE), k)
 
 
 class _Part:

@@ -20,7 +20,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.search import near_duplicates
+from retrieval.search import hit_texts
 from retrieval.stages.collection import of_pairs
 
 _WIDTH, _HITS = 160, 5  # of what is shown
@@ -89,7 +89,7 @@ def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str
     for system, hits in lists.items():
         lines += ["", titles[system]]
         groups: dict[int, list[int]] = {}
-        for place, first in enumerate(near_duplicates.first_duplicates([each.text for each in hits])):
+        for place, first in enumerate(hit_texts.first_duplicates([each.text for each in hits])):
             groups.setdefault(first, []).append(place)
         for first, (_, *others) in groups.items():
             lines.append(hit(first + 1, hits[first]))
