@@ -240,6 +240,7 @@ INT8 = Form("int8", 3, maker="one", ranges_2E=np.array([[0, 1, 1], [3000, 60, 98
 @pytest.mark.parametrize("form", [None, INT8], ids=["float32", "int8"])
 @pytest.mark.parametrize("stop", [0, 1, 2, None])
 def test_changed_texts_alone_are_encoded(tmp_path, caplog, form, stop, monkeypatch):
+    caplog.set_level("INFO")
     older = encoded(tmp_path / "older", TEXTS, Embed(), form=form)
     fresh = contents(encoded(tmp_path / "fresh", CHANGED, Embed(), form=form))
     embed, write, written = Embed(), encoding.write, itertools.count()

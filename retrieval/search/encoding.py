@@ -109,7 +109,7 @@ def encode(
     if form and hosts.is_first():
         vector_codes.write(folder, name, form)
     sharded_map.write_shards(paths, texts, total, shard_size, make, write)
-    if before:
+    if before and rows_made:
         _log.info(
             "%s, %s, %s: reused %s of %s vectors",
             *(folder.parent.name, folder.name, name, f"{reused:,}", f"{rows_made:,}"),
