@@ -9,7 +9,7 @@ from conftest import REPOSITORY
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.methods.reader.task import RowLengths, question_tokens, row_of
+from retrieval.methods.reader.task import Rows
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"
 
@@ -27,8 +27,8 @@ def test_a_token_stands_behind_the_blank_before_its_word():
     ids, places = vocabulary.encode_with_places(text)
     held = {vocabulary.tokens[id]: text[start:end] for id, (start, end) in zip(ids, places)}
     assert held["Ġn"] == "n" and held["Ġ"] == " " and held["Ċ"] == "\n"  # a token of blanks alone keeps its place
-    lengths = RowLengths(8, 40)
-    row = row_of(vocabulary, question_tokens(vocabulary, "what", lengths), Candidate("1", "", text), lengths)
+    making = Rows(vocabulary, 8, 40)
+    row = making.of(making.begin("what"), Candidate("1", "", text))
     for start, end in ((4, 8), (10, 13)):
         assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
 

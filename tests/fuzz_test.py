@@ -18,7 +18,7 @@ from retrieval import files
 from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.labelled import dpr, grouping
+from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, natural_questions, reqa
@@ -191,26 +191,23 @@ PAIRS = [
 ]
 
 
-def use_examples(path, read):
+def use_examples(path, form):
     """Accepted examples are grouped, kept on the disk and read back, and make an evaluation set that can be written."""
     counts = Counts()
-    with grouping.grouped(read(path, counts), path.parent, 3, counts) as groups:
+    examples = form.read(path, Reading(Settings(), path.parent, 9, counts))
+    with grouping.grouped(examples, path.parent, 3, counts) as groups:
         examples = list(groups)
         assert all(e.query.strip() and e.positives and not set(e.positives) & set(e.negatives) for e in examples)
         use_set(grouping.evaluation_set("labelled", groups), path.parent / "set") if examples else None
 
 
-def read_lines(path, counts):
-    return LABELLED["jsonl"].read(path, Reading(Settings(), path.parent, 9, counts))
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "encode", "read"),
-    [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, read_lines)],
+    ("name", "value", "encode", "form"),
+    [("x.json", DPR, as_json, "dpr"), ("x.jsonl", PAIRS, as_lines, "jsonl")],
 )
-def test_labelled_examples(rounds, tmp_path, name, value, encode, read):
+def test_labelled_examples(rounds, tmp_path, name, value, encode, form):
     path = tmp_path / name
-    fuzz(rounds, path, value, encode, lambda: use_examples(path, read))
+    fuzz(rounds, path, value, encode, lambda: use_examples(path, LABELLED[form]))
 
 
 def test_vocabularies(rounds, tmp_path):

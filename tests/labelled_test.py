@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from conftest import write
 
-from retrieval.data.labelled import dpr, grouping, json_array
+from retrieval.data.labelled import grouping, json_array
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, msmarco, reqa
@@ -24,7 +24,7 @@ def texts(*values):
 
 def read(name, path, counts, pool=9, **settings):
     """The examples of a file of a named format."""
-    return list(LABELLED[name].read(path, Reading(Settings(**settings), path.parent, pool, counts)))
+    return LABELLED[name].read(path, Reading(Settings(**settings), path.parent, pool, counts))
 
 
 QUESTION = {
@@ -41,7 +41,7 @@ def test_dpr(tmp_path, name):
     easy = QUESTION | {"question": "easy", "hard_negative_ctxs": []}
     bare = {"question": "bare", "positive_ctxs": [{"text": "x"}]}
     path, counts = write(tmp_path / name, json.dumps([QUESTION, easy, bare | {"positive_ctxs": []}, bare])), Counts()
-    first, second, third = dpr.read(path, counts)
+    first, second, third = read("dpr", path, counts)
     assert first.positives == (Candidate("7", "R", "Reba sang"), Candidate("8", "", "so"))
     assert first.negatives == (Candidate("9", "H", "hard"),)
     assert second.negatives == (Candidate("", "N", "no"),)  # where none is hard
@@ -62,7 +62,7 @@ def test_dpr(tmp_path, name):
 def test_a_broken_question_of_dpr(tmp_path, record, message):
     path = write(tmp_path / "nq.json", json.dumps([QUESTION, QUESTION | record]))
     with pytest.raises(UserError, match=message):
-        list(dpr.read(path, Counts()))
+        list(read("dpr", path, Counts()))
 
 
 def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
@@ -70,7 +70,7 @@ def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
     row = {"query": "q", "positives": [{"docid": 0, "text": "a b"}], "negatives": [{"docid": 0.0, "text": "c"}]}
     same = {"query": "r", "positives": [{"docid": "0", "text": "a b"}], "negatives": [{"docid": "0", "text": "a"}]}
     path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, (row, same)))), Counts()
-    found = read("jsonl", path, counts)
+    found = list(read("jsonl", path, counts))
     assert found[0] == Example("q", texts("a b"), texts("c"))
     assert found[1].negatives == (Candidate("0", "", "a"),)
     assert counts.left_out == {"ids of examples in which one is of two texts": 1}
@@ -92,26 +92,26 @@ def test_an_array_takes_the_memory_of_a_record(tmp_path):
     record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
     path = write(tmp_path / "x.json", "[" + ",".join([record] * 400) + "]")
     tracemalloc.start()
-    count = sum(1 for _ in dpr.read(path, Counts()))
+    count = sum(1 for _ in read("dpr", path, Counts()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 400 and path.stat().st_size > 8e6 and peak < 3e6
 
 
 @pytest.mark.parametrize(
-    ("text", "read", "message"),
+    ("text", "name", "message"),
     [
-        ('[{"a": [%s' + '{"b": [' * 200_000, dpr.read, r"record 1(: longer than 64 MiB| .*nested too deeply)"),
-        ('{"data": ["%s"]}', lambda path, _: reqa.paragraphs(path), r"holds more than 0 MiB; split it"),
+        ('[{"a": [%s' + '{"b": [' * 200_000, "dpr", r"record 1(: longer than 64 MiB| .*nested too deeply)"),
+        ('{"data": ["%s"]}', "", r"holds more than 0 MiB; split it"),
     ],
 )
-def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypatch, text, read, message):
+def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypatch, text, name, message):
     monkeypatch.setattr(text_files, "MOST_BYTES", 1 << 16)
     monkeypatch.setattr(text_files, "MOST_OF_JSON", 1 << 18)
     path = write(tmp_path / "x.json.gz", text.replace("%s", "word " * (4 << 20)))
     tracemalloc.start()
     with pytest.raises(UserError, match=rf"x\.json\.gz(:|,) {message}"):
-        list(read(path, Counts()))
+        list(read(name, path, Counts()) if name else reqa.paragraphs(path))
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
@@ -183,7 +183,7 @@ def test_triples_of_ids(tmp_path, name):
     }
     assert counts.left_out == {"ids of negatives that are positives of their query": 1}
     counts = Counts()
-    assert len(read("id_triples", triples, counts, 0, **files)) == 2
+    assert len(list(read("id_triples", triples, counts, 0, **files))) == 2
     assert counts.left_out["ids of negatives beyond the 0 that a query keeps"] == 2
     assert counts.left_out["ids of negatives that are positives of their query"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {"ids.tsv", "q.tsv", name}
@@ -212,7 +212,7 @@ def test_broken_files_of_ids(tmp_path, name, text, message):
         write(tmp_path / other, good)
     with pytest.raises(UserError, match=message):
         files = dict(queries=str(tmp_path / "q.tsv"), collection=str(tmp_path / "c.tsv"))
-        read("id_triples", tmp_path / "ids.tsv", Counts(), **files)
+        list(read("id_triples", tmp_path / "ids.tsv", Counts(), **files))
 
 
 def group(examples, folder, pool=9, **kwargs):

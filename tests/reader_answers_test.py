@@ -23,7 +23,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
 from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import SpanReader
-from retrieval.methods.reader.task import Retrieved, RowLengths, question_tokens, row_of
+from retrieval.methods.reader.task import Retrieved, Rows
 from retrieval.methods.reader.trained import WEIGHTS, Span, best_weight, ranked
 from retrieval.models.text import Text
 
@@ -49,8 +49,8 @@ def test_answers_stand_where_their_tokens_do(value, wanted):
 
 
 def test_tokens_of_an_answer_give_back_its_characters():
-    lengths = RowLengths(8, 40)
-    row = row_of(VOCABULARY, question_tokens(VOCABULARY, "what fox", lengths), Candidate("1", "old", TEXT), lengths)
+    making = Rows(VOCABULARY, 8, 40)
+    row = making.of(making.begin("what fox"), Candidate("1", "old", TEXT))
     assert VOCABULARY.encode_with_places(TEXT)[0] == VOCABULARY.encode(TEXT)
     assert [VOCABULARY.tokens[id] for id in row.ids[:6]] == ["[CLS]", "what", "fox", "[SEP]", "old", "[SEP]"]
     for value in ("1943", "Zürich", "José O'Neil", "The"):
@@ -59,7 +59,7 @@ def test_tokens_of_an_answer_give_back_its_characters():
 
 
 def shards(tmp_path, questions):
-    statistics = task.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20))
+    statistics = task.write(questions, Rows(VOCABULARY, 8, 20), tmp_path, 4)
     shards = task.AnswerSpans().shards
     paths = sorted(map(str, tmp_path.glob(task.PATTERN)))
     parse = shards.parse
@@ -94,10 +94,10 @@ def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most, m
     times = [3, 0, 1, 3, 2]
     paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
     retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
-    every = task.match(VOCABULARY, retrieved, RowLengths(8, 20), collections.Counter()).spans
+    every = task.match(Rows(VOCABULARY, 8, 20), retrieved, collections.Counter()).spans
     monkeypatch.setattr(task, "MOST", most)
     counts = collections.Counter()
-    kept = task.match(VOCABULARY, retrieved, RowLengths(8, 20), counts).spans
+    kept = task.match(Rows(VOCABULARY, 8, 20), retrieved, counts).spans
     assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
     assert len(kept) == min(most, 9) == 9 - counts[task.MORE]
     assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room

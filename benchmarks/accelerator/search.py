@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.measure import timed
 from benchmarks.ours import training
-from retrieval.methods.late_interaction import exact as late
+from retrieval.methods.late_interaction import maxsim_search as late
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search.exact import ExactIndex, recall
 from retrieval.search.vector_codes import FLOAT32, Form, ranges_of

@@ -87,11 +87,7 @@ def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
 
 
 def check_named(model: str) -> None:
-    """Checks that there is a teacher.
-
-    Raises:
-      UserError: there is none.
-    """
+    """Checks that there is a teacher."""
     if not source_paths.split(model):
         raise UserError(
             f"{_FIELD} is empty: name the model whose scores are to be learned, a cross-encoder's or an embedder's "
@@ -106,11 +102,7 @@ def _teachers(run: Run) -> Iterator[tuple[TrainedKind, str]]:
 
 
 def check(run: Run) -> None:
-    """Checks that every teacher can score pairs.
-
-    Raises:
-      UserError: one cannot.
-    """
+    """Checks that every teacher can score pairs."""
     for kind, model in _teachers(run):
         kind.check(run, model, _FIELD)
 

@@ -23,7 +23,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
-from retrieval.methods.reader import recipe, task
+from retrieval.methods.reader import recipe
 from retrieval.methods.reader.trained import (
     READERS,
     VALIDATION,
@@ -129,8 +129,7 @@ def _read_set(
     )
     if not pairs:
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
-    lengths, vocabulary = finder.lengths, finder.vocabulary
-    questions = [task.question_tokens(vocabulary, text, lengths) for text in value.queries.values()]
+    questions = list(map(finder.rows.begin, value.queries.values()))
     with CandidateTexts(folder / "corpus.jsonl") as texts:
         if missing := [row for _, row in pairs if row >= len(texts)]:
             raise UserError(
@@ -139,16 +138,16 @@ def _read_set(
             )
 
         def rows_of(members: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
-            return [[task.row_of(vocabulary, questions[q], texts[row], lengths).ids] for q, row in members]
+            return [[finder.rows.of(questions[q], texts[row]).ids] for q, row in members]
 
         members = ((f"{q} {row}", (q, row)) for q, row in pairs)
         sizes = run.config.encode
-        options = {"batch_tokens": sizes.batch_tokens, "longest": lengths.row, "multiple": finder.mesh.size}
+        options = {"batch_tokens": sizes.batch_tokens, "longest": finder.rows.row, "multiple": finder.mesh.size}
         options["shard_size"] = min(sizes.shard_size, _PAIRS)
         encoding.encode(store, "pairs", members, len(pairs), rows_of, finder, **options)
         found = {}
         for (q, row), values in zip(pairs, encoding.load_of_all_hosts(store, "pairs")):
-            laid = task.row_of(vocabulary, questions[q], texts[row], lengths)
+            laid = finder.rows.of(questions[q], texts[row])
             counts[READ] += 1
             counts[CUT] += laid.cut > 0
             found[q, row] = finder.spans_of(values, laid, texts[row].text, 0, 0.0)

@@ -18,7 +18,7 @@ from retrieval.config.fields import values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
-from retrieval.methods.reader.task import ANSWERED, RowLengths, span_lengths
+from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower, full_size
@@ -65,11 +65,6 @@ class ReaderRecipe(Recipe):
     def retrieves(self) -> bool:
         """Whether the question tower of the retriever is trained too."""
         return self.config.train.early and bool(self.loss and "train.early" in self.loss.options())
-
-    @property
-    def row_lengths(self) -> RowLengths:
-        """The tokens of a question and of a row."""
-        return RowLengths(self.config.data.query_length, self.config.data.document_length)
 
     def build(self, vocab_size: int) -> SpanReader:
         """A Transformer with the heads that the loss compares."""

@@ -19,7 +19,7 @@ from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader import recipe, task
-from retrieval.methods.reader.task import Compared, Retrieved, RowLengths
+from retrieval.methods.reader.task import Compared, Retrieved, Rows
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes.examples import check_shards
@@ -76,10 +76,9 @@ def write_spans(run: Run) -> dict[str, Any]:
             early = EarlyCandidates(source.holder("train"), open_collection(source, name), passages, texts)
         statistics = task.write(
             _retrieved(questions, lists, passages, fields.depth, fields.gold, early),
-            vocabulary,
+            Rows(vocabulary, config.data.query_length, config.data.document_length),
             folder,
             config.split.shards,
-            RowLengths(config.data.query_length, config.data.document_length),
             fields.asked,
         )
         if early:

@@ -20,7 +20,7 @@ Where the question tower is to be trained too, also (Xiong et al. 2020, equation
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +55,6 @@ MOST = 32  # spans that a question keeps, first one of every paragraph that has 
 _TITLE = 4  # a title takes at most this part of a row
 
 
-class RowLengths(NamedTuple):
-    """The tokens of a question with its [CLS] and [SEP], and of a row."""
-
-    question: int
-    row: int
-
-
 class Row(NamedTuple):
     """A row of tokens.
 
@@ -92,19 +85,30 @@ class Row(NamedTuple):
         return self.places[first - self.first][0], self.places[last - self.first][1]
 
 
-def question_tokens(vocabulary: Vocabulary, question: str, lengths: RowLengths) -> list[int]:
-    """`[CLS] question [SEP]`, cut to its length."""
-    return vocabulary.single(vocabulary.encode(question.replace(SEPARATOR, " ")), lengths.question)
+class Rows(NamedTuple):
+    """How a question and a paragraph become a row.
 
+    Attributes:
+      question: tokens of a question with its [CLS] and [SEP] at most.
+      row: tokens of a row at most.
+    """
 
-def row_of(vocabulary: Vocabulary, question: Sequence[int], paragraph: Candidate, lengths: RowLengths) -> Row:
-    """The row of a question, as `question_tokens` gives it, with a paragraph, which is cut to the rest."""
-    title = vocabulary.encode(paragraph.title.replace(SEPARATOR, " "))[: lengths.row // _TITLE]
-    beginning = [*question, *([*title, vocabulary.sep_id] if title else [])]
-    # A separator would be a [SEP] of its own; a blank has as many characters.
-    ids, places = vocabulary.encode_with_places(paragraph.text.replace(SEPARATOR, " "))
-    room = max(0, lengths.row - len(beginning) - 1)
-    return Row([*beginning, *ids[:room], vocabulary.sep_id], len(beginning), places[:room], max(0, len(ids) - room))
+    vocabulary: Vocabulary
+    question: int
+    row: int
+
+    def begin(self, question: str) -> list[int]:
+        """`[CLS] question [SEP]`, cut to its length."""
+        return self.vocabulary.single(self.vocabulary.encode(question.replace(SEPARATOR, " ")), self.question)
+
+    def of(self, beginning: Sequence[int], paragraph: Candidate) -> Row:
+        """The row of a question, as `begin` gives it, with a paragraph, which is cut to the rest."""
+        title = self.vocabulary.encode(paragraph.title.replace(SEPARATOR, " "))[: self.row // _TITLE]
+        before, end = [*beginning, *([*title, self.vocabulary.sep_id] if title else [])], self.vocabulary.sep_id
+        # A separator would be a [SEP] of its own; a blank has as many characters.
+        ids, places = self.vocabulary.encode_with_places(paragraph.text.replace(SEPARATOR, " "))
+        room = max(0, self.row - len(before) - 1)
+        return Row([*before, *ids[:room], end], len(before), places[:room], max(0, len(ids) - room))
 
 
 def inside_paragraph(ids_RL: np.ndarray, sep_id: int) -> np.ndarray:
@@ -147,9 +151,7 @@ class Matched(NamedTuple):
     spans: list[tuple[int, int, int]]
 
 
-def match(
-    vocabulary: Vocabulary, retrieved: Retrieved, lengths: RowLengths, counts: collections.Counter, asked: bool = True
-) -> Matched:
+def match(making: Rows, retrieved: Retrieved, counts: collections.Counter, asked: bool = True) -> Matched:
     """Finds the answers in the paragraphs of a question.
 
     Args:
@@ -159,8 +161,8 @@ def match(
     Raises:
       TooSlowError: a regular expression takes too long.
     """
-    question = question_tokens(vocabulary, retrieved.question if asked else "", lengths)
-    rows = [row_of(vocabulary, question, paragraph, lengths) for paragraph in retrieved.paragraphs]
+    beginning = making.begin(retrieved.question if asked else "")
+    rows = [making.of(beginning, paragraph) for paragraph in retrieved.paragraphs]
     spans = []
     for number, (row, paragraph) in enumerate(zip(rows, retrieved.paragraphs)):
         counts[CUT] += row.cut > 0
@@ -190,12 +192,7 @@ def _kept(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def write(
-    questions: Iterable[Retrieved],
-    vocabulary: Vocabulary,
-    folder: Path,
-    num_shards: int,
-    lengths: RowLengths,
-    asked: bool = True,
+    questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int, asked: bool = True
 ) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
@@ -208,15 +205,15 @@ def write(
     Raises:
       UserError: no question has an answer in its paragraphs.
     """
-    vocabulary.require("a reader", *ANSWERED.needs)
+    making.vocabulary.require("a reader", *ANSWERED.needs)
     counts: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
-
-    def records() -> Iterator[tuple[bytes, bytes]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with Sorter(folder) as in_order_of_hash:
         for retrieved in questions:
             why, found, compared = WITHOUT, None, None
             try:
-                found = match(vocabulary, retrieved, lengths, counts, asked)
+                found = match(making, retrieved, counts, asked)
                 compared = retrieved.compared() if retrieved.compared else None
             except TooSlowError:
                 why, found = SLOW, None
@@ -232,12 +229,8 @@ def write(
                 counts[DEEP] += not found.spans
                 counts["candidates"] += len(compared.candidates)
                 counts["candidates with an answer"] += len(compared.holds)
-            yield hashing.digest(retrieved.question), _record(found, retrieved.scores, compared)
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with Sorter(folder) as in_order_of_hash:
-        for record in records():
-            in_order_of_hash.add(record)
+            record = _record(found, retrieved.scores, compared)
+            in_order_of_hash.add((hashing.digest(retrieved.question), record))
         if not counts["questions"]:
             raise UserError(
                 f"no question has an answer in its paragraphs, of {counts[WITHOUT] + counts[SLOW]}: are the questions "
@@ -250,7 +243,7 @@ def write(
         "spans per question": round(counts["spans"] / counts["questions"], 2),
         "shards": num_shards,
         "first": first,
-        "lengths": lengths._asdict(),
+        "lengths": {"question": making.question, "row": making.row},
     }
     files.write_json(folder / "stats.json", statistics)
     return statistics

@@ -107,7 +107,8 @@ class SpanFinder:
         recipe = recipe_of(config)
         assert isinstance(recipe, ReaderRecipe), "`check` has looked at it"
         self.config, self.vocabulary, self.model = config, vocabulary, model
-        self.lengths, self.selects, self.mesh = recipe.row_lengths, hasattr(model, "select"), local_mesh(config)
+        self.rows = task.Rows(vocabulary, config.data.query_length, config.data.document_length)
+        self.selects, self.mesh = hasattr(model, "select"), local_mesh(config)
         self.own_weight = recipe.reader_loss.answer_weight
         on_mesh = OnMesh(config, model, vocabulary.sep_id, self.mesh)
         find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, _KEPT))
@@ -119,7 +120,7 @@ class SpanFinder:
 
     def compile(self) -> None:
         """Compiles what reads rows of every length; how many are read at once follows from that."""
-        row = self.lengths.row
+        row = self.rows.row
         for length in lengths_up_to(row):
             encode_rows([[self.vocabulary.cls_id] * length], self, row, row, self.mesh.size)
 
@@ -136,11 +137,9 @@ class SpanFinder:
           batch_tokens: as `encoding.encode` has them; 0: those of one row.
           scores: of the passages, by what has found them.
         """
-        vocabulary, lengths = self.vocabulary, self.lengths
-        asked = {text: task.question_tokens(vocabulary, text, lengths) for text in set(questions)}
-        rows = [task.row_of(vocabulary, asked[text], passage, lengths) for text, passage in zip(questions, passages)]
-        tokens = batch_tokens or lengths.row
-        values = encode_rows([row.ids for row in rows], self, tokens, lengths.row, self.mesh.size)
+        beginnings, longest = {text: self.rows.begin(text) for text in set(questions)}, self.rows.row
+        rows = [self.rows.of(beginnings[text], passage) for text, passage in zip(questions, passages)]
+        values = encode_rows([row.ids for row in rows], self, batch_tokens or longest, longest, self.mesh.size)
         return [
             self.spans_of(found, row, passage.text, rank, score)
             for rank, (found, row, passage, score) in enumerate(zip(values, rows, passages, scores))

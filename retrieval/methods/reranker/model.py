@@ -234,9 +234,6 @@ def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> Cros
 
     Args:
       config: of the folder's sizes, and with as many tokens as its vocabulary has.
-
-    Raises:
-      UserError: as `check_cross_encoder`, or the weights cannot be read.
     """
     model = CrossEncoder(config, **check_cross_encoder(folder)._asdict(), rngs=Rngs(0))
 

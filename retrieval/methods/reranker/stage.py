@@ -85,11 +85,7 @@ def check_settings(fields: ConfigDict) -> None:
 
 
 def check(run: Run) -> None:
-    """Checks that there is a reranker, and runs to rerank.
-
-    Raises:
-      UserError: there is none, or the runs are too short.
-    """
+    """Checks that there is a reranker, and runs to rerank that are long enough."""
     wanted = tuple(run.config.rerank.depths)
     ranked_lists.check_evaluated(run, "rerank", max(wanted), f"rerank.depths={wanted}")
     if not is_system(run.config.rerank.model):
