@@ -329,7 +329,7 @@ class Gate:
 
 def test_calls_that_come_together_are_made_together():
     gate, sizes = Gate(), []
-    batcher = Batcher(gate, most=4, waiting=10, told=sizes.append)
+    batcher = Batcher(gate, most=4, waiting=10, on_batch=sizes.append)
     first = batcher.submit(1)
     while len(batcher):
         time.sleep(0.001)
