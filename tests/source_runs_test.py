@@ -360,7 +360,12 @@ TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2
         ("temperature = 2.0", "", {"data.mixed_sources": True}, "temperature is 2.0 in 'one' and 0.05 in 'five'"),
         ("", "", {"data.mixed_sources": True, "train.log_q": True}, "set config.train.log_q=False"),
         ("weight = 1", "weight = 2", {"data.source_alpha": 0.5}, "and config.pairs.sources gives them weights"),
-        ("query_prompt = 'q '", "", {"model.pool_from": (2, 0)}, "source 'one': config.model.pool_from=.2, 0. leaves"),
+        (
+            "query_prompt = 'q '",
+            "",
+            {"model.pool_from": (2, 0), "model.encoder": "transformer"},
+            "source 'one': config.model.pool_from=.2, 0. leaves",
+        ),
         ("", "", {"mine.refresh_every": 2, "loop.validate_every": 2}, "makes pairs anew that have no source"),
         ("", "", {"pairs.files": "x.jsonl"}, "config.pairs.files=x.jsonl does not go with config.pairs.sources"),
         ("", "", {"pairs.in_order": True}, "config.pairs.in_order=True does not go with config.pairs.sources"),
