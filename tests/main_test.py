@@ -258,7 +258,7 @@ def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, st
     preflight.check(base, ["sets", "index", "evaluate", "report"])
     preflight.check(base, ["report"])  # of what all of it was made from
     runner.run_stage(base, "sets")
-    with pytest.raises(UserError, match=f"{stale}index first"):
+    with pytest.raises(UserError, match=f"{stale}index,evaluate"):
         runner.run_stage(base, "evaluate")
     with pytest.raises(UserError, match=f"{stale}index,evaluate,report"):
         preflight.check(base, ["evaluate", "report"])

@@ -117,7 +117,7 @@ def summed(
             real = sharding.place((at < count).astype(np.float32), spread)
             with jax.set_mesh(mesh):
                 total = total + np.asarray(of_batch(params, batch, real), np.float64)
-        return total.tolist()
+        return np.atleast_1d(total).tolist()
 
     return of_all
 

@@ -203,7 +203,7 @@ class EarlyCandidates:
         with files.atomic(path) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, len(rows_M), _EMBEDDINGS):
-                file.write(stored.take(rows_M[start : start + _EMBEDDINGS]).data)
+                file.write(stored[rows_M[start : start + _EMBEDDINGS]].data)
         return len(rows_M)
 
 
