@@ -1,6 +1,6 @@
 """Every field of a config, from top to bottom: its default, what it may be, and what it is.
 
-`Field(default, kind, help)`. A method declares its own in its package, a plugin anywhere, by the same `declare`.
+`Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
 import functools

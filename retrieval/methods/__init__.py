@@ -1,7 +1,7 @@
 """Methods: what a paper adds to the trunk, one folder each.
 
-A method's package declares its fields. Its files are named after the table that they register in: `stage.py`,
-`recipe.py`, `loss.py`, `task.py`, `index.py`, `refresh.py`, or `NAME_stage.py` where there are two. The tables import
+A method declares its fields in `fields.py`. Its other files are named after the table that they register in:
+`stage.py`, `recipe.py`, `loss.py`, `task.py`, `refresh.py`, or `NAME_stage.py` where there are two. The tables import
 them when they are first read. A method imports the trunk. It imports no other method, and the trunk imports none.
 """
 
@@ -11,4 +11,4 @@ import pkgutil
 from retrieval.config import tree  # noqa: F401  (its fields come before those of methods)
 
 for _method in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_method.name}")
+    importlib.import_module(f"{__name__}.{_method.name}.fields")

@@ -1,14 +1,1 @@
 """ProQA's batches of clusters, made anew while the model trains (Xiong et al. 2020)."""
-
-from retrieval.config.fields import Field, declare, one_of, whole
-
-declare(
-    "cluster",
-    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
-    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
-    batches=Field(
-        "paper",
-        one_of("rule of batches", "retrieval.methods.clusters.cluster_order.ORDERS"),
-        "how batches are made of clusters: paper or authors",
-    ),
-)

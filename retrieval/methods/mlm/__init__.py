@@ -1,11 +1,1 @@
 """Masked language model, alone and with next-sentence prediction (Devlin et al. 2019)."""
-
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare
-
-declare(
-    "data.rates",
-    mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
-    next_sentence=Field(
-        0.0, NOT_NEGATIVE, "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
-    ),
-)

@@ -1,0 +1,57 @@
+"""The fields of late interaction."""
+
+from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, checked_by, declare, one_of, whole
+
+declare(
+    "model.late",
+    expansion=Field(
+        "unseen",
+        one_of("way of query expansion", ("none", "unseen", "seen")),
+        "late interaction: [MASK]s fill queries up and count: unseen (no token sees them), seen; none: they do not",
+    ),
+    skip=Field(
+        ("punctuation",),
+        TEXTS,
+        "late interaction: tokens of documents that do not count, such as ('the',); punctuation: all such signs",
+    ),
+    mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
+)
+declare(
+    "train",
+    retrieved=Field(
+        0,
+        whole(0),
+        "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
+    ),
+)
+declare(
+    "late",
+    model=Field("", TEXT, "work directory of late interaction, or folder of PyLate; '': the run's own, or its base's"),
+    systems=Field(("bm25",), TEXTS, "systems whose results are ranked by MaxSim, as tables name them; runs.files too"),
+    depth=Field(100, whole(1), "results of a system that are ranked"),
+    exact=Field(False, SWITCH, "whether all candidates of a set are ranked too, which takes long: the system maxsim"),
+    stored=Field(
+        "float16",
+        one_of("format of stored vectors", ("float32", "float16", "residual1", "residual2", "residual4")),
+        "what a candidate's vectors are stored in; residual: a centroid and 1, 2 or 4 bits a dimension (ColBERTv2)",
+    ),
+    fde=Field(
+        (),
+        checked_by(
+            "a tuple of REPETITIONSxPLANESxDIMENSIONS, such as \"('20x5x16',)\", or ()",
+            "retrieval.methods.late_interaction.muvera.are_sizes",
+        ),
+        "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
+    ),
+    fde_index=Field(
+        "exact",
+        one_of("index", "retrieval.search.index_kind.DENSE"),
+        "index of these vectors, and of the tokens of late.retrieved: exact or scann",
+    ),
+    retrieved=Field(
+        0,
+        whole(0),
+        "XTR: tokens of all candidates that a query's token retrieves, such as 10000: the system xtr-10000; 0: none",
+    ),
+    pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
+)

@@ -1,0 +1,24 @@
+"""The fields of QuadrupletBERT."""
+
+from retrieval.config.fields import NOT_NEGATIVE, SWITCH, Field, declare, number, one_of
+
+declare(
+    "data.rates",
+    quadruplets=Field(
+        0.0, NOT_NEGATIVE, "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
+    ),
+)
+declare(
+    "train",
+    hinges=Field(
+        "max",
+        one_of("way to join hinges", ("max", "sum", "chain", "triplets")),
+        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
+    ),
+    hard_margin=Field(
+        -1.0,
+        number("0 or more, or -1", lambda value: value >= 0 or value == -1),
+        "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
+    ),
+    batch_sum=Field(False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean"),
+)
