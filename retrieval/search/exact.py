@@ -184,7 +184,7 @@ class Exact(IndexKind):
     """Exact search."""
 
     name, title, system = EXACT, "exact search", "dense"
-    is_saved = False
+    is_saved, spreads = False, True
 
     def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
         form = getattr(contents, "form", None)
@@ -196,7 +196,7 @@ class Quantised(IndexKind):
     """Exact search over codes; the ranges that they need are those of all rows."""
 
     name, title, system = "quantised", "quantised search", "dense (quantised)"
-    is_saved = False
+    is_saved, spreads = False, True
     options = ("index.precision", "index.binary_queries", "index.rescore")
 
     def check(self, options: Options) -> None:

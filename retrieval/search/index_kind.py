@@ -79,9 +79,10 @@ class IndexKind:
       title: what people call it.
       system: the name of its results in tables.
       of_words: whether it is built from `Texts`, not from embeddings.
-      is_saved: whether the stage `index` builds and saves it. One of words is always saved. Otherwise it is built when
-        it is searched, of `StoredRows`, whose rows are read when they are asked for; and `build` takes as a third
-        argument a mesh, whose processes build it together.
+      is_saved: whether the stage `index` builds and saves it. Otherwise it is built when it is searched. One of words
+        is always saved.
+      spreads: whether `build` takes `StoredRows` too, whose rows are read when they are asked for, and as a third
+        argument a mesh, whose processes build the index together; only of embeddings that is not saved.
       options: the fields of the config that its methods get, as dotted names.
     """
 
@@ -90,6 +91,7 @@ class IndexKind:
     system: str
     of_words: bool = False
     is_saved: bool = True
+    spreads: bool = False
     options: Sequence[str] = ()
 
     def available(self) -> bool:

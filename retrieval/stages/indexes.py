@@ -126,7 +126,7 @@ def build_dense(kind: IndexKind, collection: Collection, options: Options, syste
     folder = collection.embeddings(system)
     owners_W = windows.owners(encoding.load_ids(folder, "candidates"))  # the ids are gone before the index is there
     rows = StoredRows(folder, "candidates")
-    return finished(kind.build(rows[:] if kind.is_saved else rows, options), options, lambda: rows, owners_W)
+    return finished(kind.build(rows if kind.spreads else rows[:], options), options, lambda: rows, owners_W)
 
 
 def finished(index: Index, options: Options, rows: Callable[[], Any], owners_W: np.ndarray) -> Index:

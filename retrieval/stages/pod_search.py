@@ -36,6 +36,8 @@ def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
         def together(
             kind: IndexKind, collection: Collection, system: str, options: Options = NO_OPTIONS, /
         ) -> Index | None:
+            if not (kind.spreads or kind.is_saved):
+                return None
             folder = collection.embeddings(system)
             owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
             asked = _Asked(part, give, [collection.name, kind.name, system], options)
@@ -96,7 +98,7 @@ class _Part:
             self._of, self._open = (name, system), {}
         collection = self._collection_of(name)
         rows = StoredRows(collection.embeddings(system), "candidates")
-        if not INDEXES[kind].is_saved:
+        if INDEXES[kind].spreads:
             mesh = jax.make_mesh((jax.device_count(),), ("rows",))  # over the devices of all hosts
             build: Callable[..., Index] = INDEXES[kind].build
             search = build(rows, options, mesh).search
