@@ -18,6 +18,7 @@ from support import toy_corpus
 from support.command_flags import forget_flags
 
 from retrieval import cli, main, study
+from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
@@ -139,7 +140,7 @@ FILES = mistakes(
 --config.sets.pydocs=False --config.corpus={array.json}
   {array.json} | expected a MediaWiki export | or documents, whose names end in .csv
 --config.sets.pydocs=True --config.corpus={dump.xml}
-  config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
+  config.sets.pydocs | config.corpus=pydocs | config.sets.pydocs=False
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={beir},{folder}/two/beir
@@ -268,7 +269,8 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "corpus" / "vocab.txt").write_text(words)
     tasks = {task: {"pairs": 50, "last_buckets": {"10000": 50}} for task in ("ict", "bfs", "wlp", "mlm")}
     (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
-    record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
+    details = {"step": 1, "vocabulary": vocabularies.load(folder / "corpus" / "vocab.txt").fingerprint}
+    record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": details, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:
         made_with = {

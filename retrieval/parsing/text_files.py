@@ -117,7 +117,7 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
             row = next(reader, None)
         except csv.Error as error:
             raise UserError(
-                f"{at}: {error}; mend the row: close its quotation marks, and double those within"
+                f"{at}: {error}; mend the row: close its quotation marks, double those within, no carriage return"
             ) from error
         if row is None:
             return
