@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from retrieval.evaluation.articles import Asked
+from retrieval.evaluation.by_article import Asked
 
 METRICS = ("Success@1", "Success@2", "RR")
 SET = (

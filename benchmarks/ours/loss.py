@@ -30,8 +30,7 @@ def blocks(
     query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
 ) -> tuple[jax.Array, Metrics]:
     """The project's loss."""
-    loss = InBatchSoftmax(temperature=temperature, log_q=False)
-    return loss(query_BE, document_BKE, {"document_id": document_ids_BK})
+    return InBatchSoftmax(temperature, log_q=False)(query_BE, document_BKE, {"document_id": document_ids_BK})
 
 
 LOSSES = {"plain": plain, "blocks": blocks}

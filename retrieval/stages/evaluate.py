@@ -14,7 +14,7 @@ from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.evaluation import articles, metrics, per_query, result_files
+from retrieval.evaluation import by_article, metrics, per_query, result_files
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
@@ -258,7 +258,7 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    asked = articles.Asked.of(value.queries, value.candidates, value.articles, judged)
+    asked = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
     if not asked.queries:
         return
     ids = [asked.queries[place] for place in asked.some(_WITHIN)]
