@@ -22,6 +22,7 @@ from retrieval.training.objectives.distillation import KLDivergence
 
 B, K, A, L, V = 8, 2, 8, 12, 40
 RULES = Rules(fill=4, skip=(7, 11))
+NONE = {"data.query_prefix": "", "data.document_prefix": "", "data.titles": "pair"}
 
 
 def reference(query_BAE, counts_BA, document_NLE, counts_NL):
@@ -277,7 +278,7 @@ def test_a_mean_is_the_sum_over_as_many_tokens(batch, model):
         ({"data.negatives": 0, "train.batch_size": 1}, "negatives are the other examples of a batch"),
         ({"train.retrieved": 5, "train.loss": "two_way_nll"}, "train.retrieved=5 is of the tokens of a whole batch"),
         ({"data.pack.query": 0.5}, "data.pack.query=0.5: a model of late interaction does not read it"),
-        ({"recipe": "reranker", "train.loss": "two_way_nll", "model.late.mean": True}, "model.late.mean=True"),
+        ({"recipe": "reranker", "train.loss": "two_way_nll", "model.late.mean": True, **NONE}, "model.late.mean=True"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
