@@ -13,6 +13,7 @@ from support.tiny import CHEAP, execute, make_run
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
+from retrieval.search import sharded_map
 from retrieval.search.encoding import StoredRows, load_ids
 from retrieval.stages import handover
 
@@ -154,6 +155,7 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     ids = next(run.embeddings("corpus", "trained").glob("candidates-*.ids.json"))
     first, second, _, *others = json.loads(ids.read_text(encoding="utf-8"))
     ids.write_text(json.dumps([first, second, first, *others]), encoding="utf-8")
+    sharded_map.seal(ids.with_name(ids.name.replace(".ids.json", ".npy")))
     with pytest.raises(UserError, match=f"two passages have the id '{first}'"):
         handover.hand_over(run)
 
