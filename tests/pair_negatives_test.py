@@ -24,7 +24,7 @@ from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.search import encoding
-from retrieval.stages import hard_negatives, pair_negatives
+from retrieval.stages import hard_negatives
 
 WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
 
@@ -161,7 +161,6 @@ def test_a_stage_that_is_killed_goes_on(asked, reranker, tmp_path, monkeypatch):
     whole = asked(tmp_path / "whole", **changes)
     mined(whole)
     monkeypatch.setattr(hard_negatives, "_PART", 6)
-    monkeypatch.setattr(pair_negatives, "_PAIRS", 50)
     written, write = [], encoding.write
 
     def killed(path, *rest):
@@ -214,7 +213,7 @@ BAD = [
     ),
     (
         {"mine.reranker": "model"},
-        "config.mine.reranker=.*",
+        "embedder: its modules do not end in a Dense of one score; take another cross-encoder",
     ),
     ({"stages": ("mine", "pairs")}, "leave 'pairs' out of config.stages"),
 ]
