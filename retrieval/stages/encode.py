@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -15,7 +17,6 @@ from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import OLDER, STAGES, Read, Stage
 from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted
@@ -99,7 +100,7 @@ class _Encoder:
         self._config, self._vocabulary = config, vocabulary
         self._embed_queries, self._embed_documents = embedder.queries(params), embedder.documents(params)
         self._folder = item.embeddings(system)
-        self._maker = _maker(run, config, vocabulary, system)
+        self._maker = _maker(config, vocabulary, params)
         self._older = _older(run, self._folder, self._maker)
         self._windows = functools.partial(candidate_windows, config, vocabulary)
         self._sizes = {"longest": longest_text(config), "multiple": local_mesh(config).size}
@@ -183,16 +184,16 @@ class _Encoder:
         }
 
 
-def _maker(run: Run, config: ConfigDict, vocabulary: Vocabulary, system: str) -> str:
-    """What decides a vector besides its tokens, as a hash: the towers, and how they read texts."""
-    record = records.read_record(run, "train") or {"inputs": {}}
-    model = [
-        records.identity(record),
-        (record.get("details") or {}).get("step"),
-        *(file["sum"] for file in record.get("files", [])),
-    ]
-    read = [config.model.to_dict(), config.seed, *(config.data[name] for name in TEXT_FIELDS)]
-    return files.fingerprint([system, model, vocabulary.fingerprint, read])
+def _maker(config: ConfigDict, vocabulary: Vocabulary, params: Any) -> str:
+    """What decides a vector besides its tokens, as a hash: the parameters themselves, and how they read texts.
+
+    The record of a training will not do: a run that was killed ends with the same bits, and another record.
+    """
+    values = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        values.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+    read = [config.model.to_dict(), *(config.data[name] for name in TEXT_FIELDS)]
+    return files.fingerprint([values.hexdigest(), vocabulary.fingerprint, read])
 
 
 def _older(run: Run, folder: Path, maker: str) -> Path | None:
