@@ -64,9 +64,9 @@ SERVICE = service()
 
 
 @contextlib.contextmanager
-def served(**options):
+def served(name="guide", **options):
     """The address of a server in a thread."""
-    application = app.make_app(Engine(lambda: SERVICE, LIMITS), ("127.0.0.1",), **options)
+    application = app.make_app(Engine(lambda: SERVICE, LIMITS, name), ("127.0.0.1",), **options)
     listening = socket.create_server(("127.0.0.1", 0))
     serving = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False))
     thread = threading.Thread(target=lambda: serving.run(sockets=[listening]))
@@ -81,7 +81,7 @@ def address(tmp_path_factory):
     """Of a server that asks for a key."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"{KEY}\n")
-    with served(name="guide", keys=Keys(keys)) as address:
+    with served(keys=Keys(keys)) as address:
         yield address
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from conftest import REPOSITORY
@@ -139,11 +140,13 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
     ("changes", "message"),
     [
         ({"fuse.systems": ("bm25", "other"), "fuse.weights": (1.0,)}, "one weight for each"),
-        ({"sets.pydocs": True, "runs.files": ("{x.trec}",)}, "config.runs.files are of one set, and there are "),
+        ({"sets.beir": "two", "runs.files": ("{x.trec}",)}, "config.runs.files are of one set, and there are "),
         ({"fuse.methods": ("average",)}, "some of interleave, reciprocal_rank, weighted_sum"),
     ],
 )
 def test_what_cannot_be_evaluated_is_said_before_the_run(tmp_path, folder, changes, message):
+    if "sets.beir" in changes:
+        changes |= {"sets.beir": f"{folder},{shutil.copytree(folder, tmp_path / 'two')}"}
     if "runs.files" in changes:
         changes |= {"runs.files": (str(write(tmp_path / "x.trec", ("q0", "d1", 1, 3))),)}
     run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)

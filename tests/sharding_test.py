@@ -17,6 +17,7 @@ from retrieval.training.checkpoint import Checkpointer
 
 CHUNKS = {"train.chunk_size": 8, "train.symmetric": True, "model.dropout": 0.1, "model.remat": "none"}
 BOW = {"model.encoder": "bow_mlp", "model.tied": True}
+UNPACKED = {"train.batch_size": 16, "data.pack.query": 0.0, "data.pack.document": 0.0}
 AUTOENCODER = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
 AUTOENCODER |= {"recipe": "autoencoder", "model.decoder.latent": 8}
 QWEN3 = {"model.tied": True, "model.family": "qwen3", "model.switches": ("kv_heads=1", "head_size=8")}
@@ -223,4 +224,4 @@ def test_devices_that_cannot_be_divided():
         sharding.make_mesh(3)
     for size in (4, 32):
         with pytest.raises(UserError, match=rf"chunk_size={size} must divide .*batch_size=16, .* of devices, 8: take"):
-            check_chunks(recipe_of(make_config(**BOW, **{"train.chunk_size": size})), 8)
+            check_chunks(recipe_of(make_config(**BOW, **UNPACKED, **{"train.chunk_size": size})), 8)

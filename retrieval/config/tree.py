@@ -3,7 +3,6 @@
 `Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
-import functools
 import importlib
 import importlib.util
 import re
@@ -792,7 +791,6 @@ declare(
 )
 
 
-@functools.cache
 def declared() -> Mapping[str, Field]:
     """Every field, by its dotted name: those above, of the methods, and of the plugins that are loaded."""
     importlib.import_module("retrieval.methods")

@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from retrieval.serving.responses import BusyError
-
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class BusyError(Exception):
+    """As many calls wait as may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("too many requests wait already: try again in a second")
 
 
 class Batcher(Generic[T, R]):
@@ -29,7 +34,7 @@ class Batcher(Generic[T, R]):
         function: gives a result for every item, in order.
         most: items of a batch.
         waiting: items that may wait.
-        told: gets the size of each batch.
+        on_batch: gets the size of each batch.
         """
         self._function, self._most, self._limit, self._on_batch = function, most, waiting, on_batch
         self._waiting: queue.SimpleQueue[tuple[T, Future[R]] | None] = queue.SimpleQueue()

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.errors import UserError
+from retrieval.serving.batching import BusyError
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Field, Operation, Values
-from retrieval.serving.responses import BusyError
 from retrieval.serving.service import systems_of
 
 if TYPE_CHECKING:

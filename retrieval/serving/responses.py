@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retrieval.errors import UserError
+from retrieval.serving.batching import BusyError
 
 VALUE, EMPTY, MANY = "value", "empty", "many"
 
@@ -32,13 +33,6 @@ class FieldError(UserError):
         """`kind` says how its status is chosen: VALUE, EMPTY or MANY."""
         super().__init__(message)
         self.kind, self.field = kind, field
-
-
-class BusyError(Exception):
-    """As many calls wait as may wait."""
-
-    def __init__(self) -> None:
-        super().__init__("too many requests wait already: try again in a second")
 
 
 class Form(NamedTuple):
