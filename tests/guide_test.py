@@ -132,7 +132,7 @@ def test_what_has_no_embeddings_of_the_guide_is_refused(root, tmp_path, trained)
     refused(of(root, tmp_path / "run", guide, **corpus), "train.guide=.* embeds labelled examples, and task 'ict'")
     refused(of(root, tmp_path / "run", guide, **{"mine.refresh_every": 1}), "negatives mined anew would lack it")
     several = {"pairs.files": "", "pairs.sources": f'[one]\nfiles = "{root / "p.jsonl"}"'}
-    refused(of(root, tmp_path / "run", guide, **several), r"train\.guide=.* and not those of config\.pairs\.sources")
+    refused(of(root, tmp_path / "run", guide, **several), r"train\.guide=.* does not go with config\.pairs\.sources")
     bare = of(root, tmp_path / "bare", "", stages=("pairs",))
     execute(bare)
     changes = {"base": str(bare.folder), "stages": ("train",), "pairs.files": ""}
