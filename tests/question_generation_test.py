@@ -104,7 +104,7 @@ def test_generated_questions_find_their_passages(tmp_path):
     write_file(path, "b", "x")
     with pytest.raises(UserError, match=r"the passage 'x' is not in .*, or stands before another one there"):
         labelled(path, **settings)
-    with pytest.raises(UserError, match=r"set config\.pairs\.collection to a folder of passages"):
+    with pytest.raises(UserError, match=r"ids, whose texts are elsewhere: set config\.pairs\.collection"):
         labelled(path, format="generated")
 
 
