@@ -69,7 +69,7 @@ def _temperature(config: ConfigDict, teacher: str) -> float:
     run, field = Run(config, Path(), Path()), "config.teacher.model"
     if text_embedder.kind_of(teacher, field, run) is not text_embedder.EMBEDDERS:
         return 1.0
-    if not (folder := text_embedder.published(teacher, field)):
+    if not (folder := text_embedder.EMBEDDERS.published(teacher, field)):
         return text_embedder.EMBEDDERS.trainer(run, teacher, field).config.train.temperature
     own = defaults()
     exported_towers.set_sizes(folder, own)
