@@ -10,10 +10,14 @@ from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig
 from retrieval.training.chunks import in_chunks
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1)
 GRAPHDEF, PARAMS = nnx.split(two_tower.create(TowerConfig("transformer", SIZES, embed_dim=6), seed=0), nnx.Param)
+
+
+class SmallBlocks(InBatchSoftmax):
+    block = 32
 
 
 def batch(rows=16, length=12):
@@ -32,9 +36,8 @@ def make_loss(size, key=None):
         text = Text.from_ids(ids, jnp.zeros_like(ids))
         queries = in_chunks(model.encode_queries, text, key, size)
         documents = in_chunks(model.encode_documents, text, key, size)
-        losses, _ = in_batch_softmax(
-            queries, documents[:, None], document_ids[:, None], None, temperature=0.01, block=32
-        )
+        batch = {"document_id": document_ids[:, None]}
+        losses, _ = SmallBlocks(temperature=0.01, log_q=False)(queries, documents[:, None], batch)
         return losses.mean(), (queries, documents)
 
     return jax.value_and_grad(loss, has_aux=True)

@@ -30,7 +30,7 @@ from retrieval.data.sets.held_out_texts import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 
 LENGTHS = pair_lengths(query=24, document=64)
 K = 3  # hard negatives
@@ -484,8 +484,7 @@ def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     query, document = (embedded(batch, side, table) for side in ("query", "document"))
     document = document.reshape(8, negatives, -1)
-    options = dict(temperature=2.0, positive_ids_BP=batch["positive_ids"])
-    loss, _ = in_batch_softmax(query, document, batch["document_id"], batch["log_q"], **options)
+    loss, _ = InBatchSoftmax(temperature=2.0)(query, document, batch)
     logits = query @ document.reshape(-1, 5).T / 2 - batch["log_q"].reshape(-1)
     ids = batch["document_id"].reshape(-1)
     for row, values in enumerate(logits):
