@@ -8,7 +8,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.late_interaction.folder import write
 from retrieval.methods.late_interaction.maxsim_search import of_candidates
-from retrieval.methods.late_interaction.trained import read
+from retrieval.methods.late_interaction.trained import LATE_MODELS
 from retrieval.recipes.recipe import recipe_of
 
 pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
@@ -28,7 +28,8 @@ def test_scores_are_those_of_the_library(tmp_path, expansion):
     theirs = library.MultiVectorEncoder(str(tmp_path), device="cpu")
     queries, documents = theirs.encode_query(QUERIES), theirs.encode_document(TEXTS)
     expected = [[(np.asarray(q) @ np.asarray(d).T).max(axis=1).sum() for d in documents] for q in queries]
-    model = read(config, tmp_path)
+    model = LATE_MODELS.read_folder(config, tmp_path)
+    assert model
     ours = model.documents([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
     rows_QK = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
     actual = of_candidates(model.queries(QUERIES), ours, rows_QK, 48)
