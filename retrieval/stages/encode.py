@@ -191,7 +191,7 @@ def _maker(config: ConfigDict, vocabulary: Vocabulary, params: Any) -> str:
     """
     values = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
-        values.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+        values.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
     read = [config.model.to_dict(), *(config.data[name] for name in TEXT_FIELDS)]
     return files.fingerprint([values.hexdigest(), vocabulary.fingerprint, read])
 
