@@ -1,8 +1,9 @@
 """What recipes that train on pairs of a query and its documents have in common."""
 
+import importlib
+
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.labelled.pair_shards import GUIDE
-from retrieval.recipes import guide
 from retrieval.recipes.recipe import Recipe, guide_of, has_teacher
 
 
@@ -21,7 +22,10 @@ class PairRecipe(Recipe):
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
         """The embeddings of a guide."""
-        return {"guide": (GUIDE, guide.size(self.config))} if guide_of(self) else {}
+        if not guide_of(self):
+            return {}
+        guide = importlib.import_module("retrieval.recipes.guide")  # a run without one reads no published models
+        return {"guide": (GUIDE, guide.size(self.config))}
 
     def chunk_sizes(self, devices: int) -> list[int]:
         """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import values_of
-from retrieval.config.tree import declared
+from retrieval.config.fields import GENERAL, declared, values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
@@ -19,15 +18,17 @@ from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
-from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.warm_start import copy_encoder
-from retrieval.pipeline.run import Run
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss
+
+if TYPE_CHECKING:
+    from retrieval.models.encoder_folder import EncoderFolder
+    from retrieval.pipeline.run import Run
 
 
 class Recipe(abc.ABC):
@@ -220,7 +221,7 @@ class Recipe(abc.ABC):
         return None
 
 
-RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.two_tower_recipe", "recipe")
+RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes", "recipe")
 
 
 def recipe_of(config: ConfigDict) -> Recipe:
@@ -260,6 +261,10 @@ def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
     read = (
         own | {option for loss in losses.values() for option in loss.options()} | (set() if losses else {TEMPERATURE})
     )
+    some = (declared().keys() - GENERAL) | _own_fields(RECIPES["two_tower"])  # that not all recipes and losses read
+    values = values_of(recipe.config, sorted(some - read))
+    if all(value == declared()[field].default for field, value in values.items()):
+        return  # as in most runs, which need not read what other recipes and losses do
     others = {field for other in RECIPES.values() for field in _own_fields(other)} - read
     for field, value in values_of(recipe.config, sorted(others)).items():
         if value != (default := declared()[field].default):
@@ -371,10 +376,10 @@ def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False
     Raises:
       UserError: the parameters have other names or shapes.
     """
-    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    wanted, theirs = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
     if shared:
-        both = wanted.keys() & given.keys()
-        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
-    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
+        both = wanted.keys() & theirs.keys()
+        wanted, theirs = ({path: value[path] for path in both} for value in (wanted, theirs))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in theirs.items()}:
         raise UserError("a model of other sizes or another kind")
-    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in theirs.items()}))

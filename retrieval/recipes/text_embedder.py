@@ -11,7 +11,7 @@ import numpy as np
 from retrieval import files
 from retrieval.config import experiment
 from retrieval.data.labelled import grouping
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models.encoders import family
@@ -19,11 +19,11 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, module_fields
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
-from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.recipes.trained_model import TRAINED, PublishedKind, TrainedKind
+from retrieval.recipes.trained_run import load_towers, of_towers
 from retrieval.runtime import hosts, model_folder
 from retrieval.search import encoding
 
@@ -140,9 +140,7 @@ class _Embedders(PublishedKind):
 
 
 EMBEDDERS = _Embedders(
-    "embedder",
-    lambda recipe: recipe.has_towers,
-    ", or a folder that sentence-transformers or transformers saved",
+    "embedder", lambda recipe: recipe.has_towers, ", or a folder that sentence-transformers or transformers saved"
 )
 
 

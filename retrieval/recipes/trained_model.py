@@ -11,16 +11,17 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import is_encoder
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.bert_weights import hub_hint
-from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
+from retrieval.recipes.trained_run import check_vocabulary, fetch_model, load_parameters
 from retrieval.registry import Table
 from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
@@ -294,7 +295,7 @@ def published_model(
     return Trained(own, vocabulary, model)
 
 
-TRAINED: Table[TrainedKind] = Table("kind of trained model", file="trained")
+TRAINED: Table[TrainedKind] = Table("kind of trained model", word="trained")
 
 
 def is_place(value: str) -> bool:

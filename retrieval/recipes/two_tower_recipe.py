@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.tree import declared
+from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models import two_tower

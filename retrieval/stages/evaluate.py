@@ -120,7 +120,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 
 def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
-    rows, notes, asked, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
+    rows, notes, wanted, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
     search = rankings.Search(
         depth=run.config.evaluate.depth,
         words=indexed.index.words,
@@ -136,11 +136,11 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         if run.config.evaluate.runs:
             for ranking in lists:
                 ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
-        told = metrics_of_judgements(value, asked) if value.qrels else asked
-        for metric in [metric for metric in metrics.by_kind(asked)[0] if metric not in told]:
+        measured = metrics_of_judgements(value, wanted) if value.qrels else wanted
+        for metric in [metric for metric in metrics.by_kind(wanted)[0] if metric not in measured]:
             _log.warning("set %s: %s is left out, for no judgement has such a grade", name, metric)
-        scores = measure(folder, value, lists, asked, search.depth)
-        if value.articles and not asked:
+        scores = measure(folder, value, lists, wanted, search.depth)
+        if value.articles and not wanted:
             scores += by_articles(value, lists)
         rows += write_values(run.folder, name, scores)
         notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
@@ -186,51 +186,51 @@ def _validation(run: Run, collection: Collection, value: Judged) -> Validation:
     return Validation(queries, embeddings_QE, golds, own_rows, len(value.candidates))
 
 
-def measure(folder: Path, value: Judged, lists: Sequence[Ranking], asked: Sequence[str], depth: int) -> list[Scores]:
+def measure(folder: Path, value: Judged, lists: Sequence[Ranking], wanted: Sequence[str], depth: int) -> list[Scores]:
     """The metrics of the systems of a set, by its judgements and by its answers.
 
     Args:
       folder: of the set.
-      asked: the metrics; without one those that suit the set.
+      wanted: the metrics; without one those that suit the set.
       depth: of the lists.
     """
-    scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
-    if value.answers and (names := metrics_of_answers(value, asked, depth)):
+    scores = [each for ranking in lists for each in by_judgements(value, ranking, wanted)]
+    if value.answers and (names := metrics_of_answers(value, wanted, depth)):
         scores += by_answers(folder, value, lists, names)
     return scores
 
 
-def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iterator[Scores]:
+def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Iterator[Scores]:
     """The metrics of a system by every rule of a set.
 
     Args:
-      asked: the metrics; without one those that suit the rule.
+      wanted: the metrics; without one those that suit the rule.
     """
     query_ids = list(value.queries)
-    asked = metrics_of_judgements(value, asked)
+    wanted = metrics_of_judgements(value, wanted)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or relevance.PAIR in value.qrels
-        names = asked or (HITS if hits else RANKING)
+        names = wanted or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
 
 
-def metrics_of_judgements(value: Judged, asked: Sequence[str]) -> list[str]:
+def metrics_of_judgements(value: Judged, wanted: Sequence[str]) -> list[str]:
     """Those that are asked for and that the judgements tell: where no grade is high enough, all values would be 0."""
     highest = max(
         (grade for qrels in value.qrels.values() for of in qrels.values() for grade in of.values()), default=0
     )
-    return [name for name in metrics.by_kind(asked)[0] if metrics.least_grade(name) <= highest]
+    return [name for name in metrics.by_kind(wanted)[0] if metrics.least_grade(name) <= highest]
 
 
-def metrics_of_answers(value: Judged, asked: Sequence[str], depth: int) -> Sequence[str]:
+def metrics_of_answers(value: Judged, wanted: Sequence[str], depth: int) -> Sequence[str]:
     """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case.
 
     Of these, none that looks at more results than there are.
     """
-    _, asked = metrics.by_kind(asked)
-    return asked or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
+    _, wanted = metrics.by_kind(wanted)
+    return wanted or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
 
 
 def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Sequence[str]) -> Iterator[Scores]:
@@ -258,15 +258,15 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    asked = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
-    if not asked.queries:
+    questions = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
+    if not questions.queries:
         return
-    ids = [asked.queries[place] for place in asked.some(_WITHIN)]
+    ids = [questions.queries[place] for place in questions.some(_WITHIN)]
     for ranking in lists:
-        yield Scores(ranking, "article", asked.queries, asked.found(ranking.rows, HITS))
+        yield Scores(ranking, "article", questions.queries, questions.found(ranking.rows, HITS))
     for ranking in lists:
         if ranking.among:
-            yield Scores(ranking, "within-article", ids, asked.within(ranking.among, _WITHIN, HITS))
+            yield Scores(ranking, "within-article", ids, questions.within(ranking.among, _WITHIN, HITS))
 
 
 def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import numpy as np
 from retrieval import files
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.pipeline.run import Run
 from retrieval.recipes import guide
 from retrieval.runtime import hashing

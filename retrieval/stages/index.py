@@ -197,10 +197,7 @@ STAGES.register(
     Stage(
         index,
         check_config=(check,),
-        check=(
-            check_inputs,
-            check_stages,
-        ),
+        check=(check_inputs, check_stages),
         fields=("index", "evaluate.depth", "encode.corpus"),
         reads=read,
         files=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],

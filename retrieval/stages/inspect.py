@@ -22,7 +22,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.data_warnings import DataCount, cut_off
-from retrieval.stages.seen_queries import SeenQueries
+from retrieval.stages.queried import SeenQueries
 
 _NAME = "inspect.json"
 _TEXTS = 20_000  # passages and labelled queries that it looks at, the first
@@ -51,19 +51,19 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     tasks = task_kind.drawn(config.data.rates, labelled=False) if run.prepares else []
     sets = {name: beir.read_judged(run.sets / name) for name in set_names(run.sets)}
     queries = itertools.chain.from_iterable(value.queries.values() for value in sets.values())
-    seen = SeenQueries(queries, vocabulary if tasks else None)
-    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most, seen) if is_labelled else _NOTHING
+    queried = SeenQueries(queries, vocabulary if tasks else None)
+    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most, queried) if is_labelled else _NOTHING
     if not (texts or learnt.first):
         raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
-        seen.see_corpus(run.corpus, tasks, config.data.held_out)
+        queried.see_corpus(run.corpus, tasks, config.data.held_out)
     statistics = records.details(run, "prepare") if run.prepares else None
     counts = [
         *data_warnings.of_corpus(statistics, texts, sizes),
-        *seen.of_corpus(),
+        *queried.of_corpus(),
         *(data_warnings.of_labelled(learnt.first, sizes) if learnt.first else ()),
-        *itertools.chain.from_iterable(_set(value, run.sets, learnt, seen, sizes) for value in sets.values()),
+        *itertools.chain.from_iterable(_set(value, run.sets, learnt, queried, sizes) for value in sets.values()),
     ]
     header = ["about", "what", "number", "of", "%", "", "such as, or why"]
     print(display.markdown(header, [_row(count) for count in counts], left=2))
@@ -73,7 +73,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def _learnt(opened: Callable[[Path], Any], most: int, seen: SeenQueries) -> _Learnt:
+def _learnt(opened: Callable[[Path], Any], most: int, queried: SeenQueries) -> _Learnt:
     """Reads all labelled queries: a test query may be the last of them."""
     first: list[Example] = []
     positives = set[bytes]()
@@ -81,19 +81,19 @@ def _learnt(opened: Callable[[Path], Any], most: int, seen: SeenQueries) -> _Lea
         for example in groups:
             if len(first) < most:
                 first.append(example)
-            seen.see_example(example)
+            queried.see_example(example)
             positives.update(map(grouping.digest, example.positives))
     return _Learnt(first, positives)
 
 
 def _set(
-    value: Judged, folder: Path, learnt: _Learnt, seen: SeenQueries, sizes: TextSizes | None
+    value: Judged, folder: Path, learnt: _Learnt, queried: SeenQueries, sizes: TextSizes | None
 ) -> Iterator[DataCount]:
     """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
     about, queries = f"set {value.name}", list(value.queries.values())
     if sizes:
         yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length, queries)
-    yield from seen.of_set(about, queries, is_labelled=bool(learnt.first))
+    yield from queried.of_set(about, queries, is_labelled=bool(learnt.first))
     if not learnt.first:
         return
     relevant = {id for qrels in value.qrels.values() for grades in qrels.values() for id, g in grades.items() if g > 0}

@@ -22,10 +22,10 @@ from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import held_out_questions, prompted
-from retrieval.recipes.initial_parameters import of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import open_trained
+from retrieval.recipes.trained_run import of_towers
 from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
 from retrieval.search.mining import at_random
 from retrieval.stages import hard_negatives, indexes, pair_negatives, sets

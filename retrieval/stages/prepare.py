@@ -9,10 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import libraries
-from retrieval.config.fields import (
-    of_fields,
-    values_of,
-)
+from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -22,7 +19,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import details, is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Stage
-from retrieval.recipes.examples import check_shards
+from retrieval.recipes.examples import check_shards, unlabelled
+from retrieval.stages import data_warnings
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +46,8 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         _log.info("the corpus: %s: %s, such as %s", what, f"{statistics['counts'][what]:,}", example)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
+    if "train" in config.stages and (tasks := unlabelled(config)):
+        data_warnings.warn_of_corpus(run, statistics, tasks)
     return statistics
 
 
@@ -73,8 +73,8 @@ def shards_of(run: Run) -> int:
     Raises:
       UserError: a file of a corpus that is yet to be prepared is missing.
     """
-    told = details(run, "prepare") or {}
-    return told.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
+    summary = details(run, "prepare") or {}
+    return summary.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
 
 
 def check_reader(writer: Run, reader: Run) -> None:

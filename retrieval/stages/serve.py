@@ -23,8 +23,9 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS
 from retrieval.recipes.trained_model import TRAINED
+from retrieval.recipes.trained_run import check_towers
 from retrieval.stages.search import reads
 
 if TYPE_CHECKING:

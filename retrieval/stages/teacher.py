@@ -15,7 +15,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import teacher_scores
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage

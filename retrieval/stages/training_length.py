@@ -86,10 +86,10 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
       measure: gives the seconds of a step. Every host calls it.
     """
     config = config.copy_and_resolve_references()
-    train, asked = config.train, [run.config.train[name] for name in _LENGTH]
+    train, length = config.train, [run.config.train[name] for name in _LENGTH]
     record = hosts.on_first(lambda: records.read_own_record(run, "train") or {})
     plan = record.get("planned")
-    if not plan or plan["asked"] != asked:
+    if not plan or plan["asked"] != length:
         steps = _in_time(train, measure()) if train.minutes and train.steps else train.steps
         if plan and step is not None:
             steps, schedule = max(step, min(steps, plan["steps"])), plan["schedule"]
@@ -97,7 +97,7 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
         else:
             steps = max(step or 0, steps)
             schedule = train.schedule_steps or steps
-        plan = hosts.on_first(lambda: {"asked": asked, "steps": steps, "schedule": schedule})
+        plan = hosts.on_first(lambda: {"asked": length, "steps": steps, "schedule": schedule})
         if record:
             hosts.on_first(lambda: records.write_record(run, "train", record | {"planned": plan}))
     train.steps = plan["steps"]
@@ -131,13 +131,13 @@ def warn(train: ConfigDict) -> None:
         )
 
 
-def traced(asked: Sequence[int], last: int) -> tuple[int, int]:
+def traced(named: Sequence[int], last: int) -> tuple[int, int]:
     """The first and the last step of the trace, 0 and 0 for none.
 
     Raises:
       UserError: they are not two, or not steps of the run.
     """
-    steps = tuple(asked) or (0, 0)
+    steps = tuple(named) or (0, 0)
     if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= last):
         raise UserError(
             f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
@@ -229,8 +229,7 @@ def measure_step(config: ConfigDict, size: int, devices: Sequence[sharding.Devic
     like = train_state.abstract_state(config, model, mesh)
     state = initial_parameters.initial_state(config, size, like)
     batch = jax.tree.map(
-        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding),
-        abstract_batch(config, mesh),
+        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding), abstract_batch(config, mesh)
     )
     seconds = []
     with jax.set_mesh(mesh):
