@@ -45,30 +45,6 @@ class Scores(NamedTuple):
     values: dict[str, np.ndarray]
 
 
-class OtherSystems:
-    """The systems of a set that are not searched now: run files, lists of other stages, and what is fused."""
-
-    def __init__(self, run: Run):
-        self._run, self._fusing = run, fused.fusing(run.config.fuse)
-        self._files = ranked_lists.run_files(run.config.runs.files)
-        _check_one_set(self._files, set_names(run.sets))
-
-    @property
-    def fuses(self) -> bool:
-        """Whether systems are fused beside the hybrid."""
-        return bool(self._fusing.systems)
-
-    def read(self, value: Judged, depth: int) -> tuple[Judged, list[Ranking]]:
-        """The set with the candidates of run files, and the first results of all systems."""
-        whole, lists = ranked_lists.read(self._files, value, self._run.config.runs.unknown)
-        lists = [ranking.first(whole, depth) for ranking in lists]
-        return whole, [*ranked_lists.read_searched(self._run, value), *lists]
-
-    def fused(self, name: str, lists: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: int) -> list[Ranking]:
-        """Lists that are fused from those of a set."""
-        return list(fused.fuse(name, lists, self._fusing, golds, depth))
-
-
 def check(config: ConfigDict) -> None:
     """Checks the metrics, the run files and what is to be fused.
 
@@ -115,62 +91,70 @@ def evaluate(run: Run) -> dict[str, Any]:
     Returns what the report says about the searches.
     """
     if hosts.is_alone():
-        return _evaluate(run, None)
-    return pod_search.lead(functools.partial(open_collection, run), functools.partial(_evaluate, run))
+        return _Evaluation(run, None).write()
+    return pod_search.lead(functools.partial(open_collection, run), lambda together: _Evaluation(run, together).write())
 
 
-def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
-    rows, notes, wanted, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
-    search = rankings.Search(
-        depth=run.config.evaluate.depth,
-        words=indexed.index.words,
-        options=functools.partial(indexes.options_of, config=indexed),
-        step=(details(run, "train") or {}).get("step"),
-        weight=run.config.fuse.dense_weight,
-    )
-    encoded, others = details(run.holder("encode"), "encode") or {}, OtherSystems(run)
-    for name in set_names(run.sets):
-        folder, collection = run.sets / name, open_collection(run, name)
-        search = search._replace(encoding=encoded.get(costs.of_set(name), {}))
-        value, lists = _rankings(run, beir.read_judged(folder), collection, search, others, together)
-        if run.config.evaluate.runs:
-            for ranking in lists:
-                ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
+class _Evaluation:
+    """Every set of a run, searched by all indexes over it, beside what others found, and what is fused of both."""
+
+    def __init__(self, run: Run, together: Together | None):
+        self._run, self._together, indexed = run, together, run.holder("index").config
+        self._fusing = fused.fusing(run.config.fuse)
+        self._files = ranked_lists.run_files(run.config.runs.files)
+        _check_one_set(self._files, set_names(run.sets))
+        self._encoded = details(run.holder("encode"), "encode") or {}
+        self._search = rankings.Search(
+            depth=run.config.evaluate.depth,
+            words=indexed.index.words,
+            options=functools.partial(indexes.options_of, config=indexed),
+            step=(details(run, "train") or {}).get("step"),
+            weight=run.config.fuse.dense_weight,
+        )
+
+    def write(self) -> dict[str, Any]:
+        """Writes the results of all sets; returns what the report says about the searches."""
+        run, rows, notes = self._run, [], {}
+        for name in set_names(run.sets):
+            value, lists = self._lists(beir.read_judged(run.sets / name))
+            if run.config.evaluate.runs:
+                for ranking in lists:
+                    ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
+            rows += write_values(run.folder, name, self._scores(value, lists))
+            notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
+        files.write_json(run.folder / result_files.NAME, rows)
+        return notes
+
+    def _scores(self, value: Judged, lists: Sequence[Ranking]) -> list[Scores]:
+        wanted = self._run.config.evaluate.metrics
         measured = metrics_of_judgements(value, wanted) if value.qrels else wanted
         for metric in [metric for metric in metrics.by_kind(wanted)[0] if metric not in measured]:
-            _log.warning("set %s: %s is left out, for no judgement has such a grade", name, metric)
-        scores = measure(folder, value, lists, wanted, search.depth)
-        if value.articles and not wanted:
-            scores += by_articles(value, lists)
-        rows += write_values(run.folder, name, scores)
-        notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
-    files.write_json(run.folder / result_files.NAME, rows)
-    return notes
+            _log.warning("set %s: %s is left out, for no judgement has such a grade", value.name, metric)
+        scores = measure(self._run.sets / value.name, value, lists, wanted, self._search.depth)
+        return [*scores, *(by_articles(value, lists) if value.articles and not wanted else ())]
 
-
-def _rankings(
-    run: Run,
-    value: Judged,
-    collection: Collection,
-    search: rankings.Search,
-    others: OtherSystems,
-    together: Together | None,
-) -> tuple[Judged, list[Ranking]]:
-    """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
-    whole, read = others.read(value, search.depth)  # before a search, which may take long
-    validation, is_weighed = None, collection.has_embeddings() or others.fuses
-    if is_weighed and value.name == held_out_questions.split_set(run):
-        validation = _validation(run, collection, value)
-    lists = [*rankings.Ranker(value, collection, search, validation, together).lists(), *read]
-    if not lists:
-        raise UserError(
-            f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
-            "files in config.runs.files"
-        )
-    lists += others.fused(value.name, lists, validation.golds if validation else (), search.depth)
-    if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
-        raise UserError(f"set '{value.name}': {same}; give one another name")
-    return whole, lists
+    def _lists(self, value: Judged) -> tuple[Judged, list[Ranking]]:
+        """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
+        run, name, depth = self._run, value.name, self._search.depth
+        whole, of_files = ranked_lists.read(
+            self._files, value, run.config.runs.unknown
+        )  # before a search, which is long
+        read = [*ranked_lists.read_searched(run, value), *(ranking.first(whole, depth) for ranking in of_files)]
+        collection, validation = open_collection(run, name), None
+        is_weighed = collection.has_embeddings() or self._fusing.systems
+        if is_weighed and name == held_out_questions.split_set(run):
+            validation = _validation(run, collection, value)
+        search = self._search._replace(encoding=self._encoded.get(costs.of_set(name), {}))
+        lists = [*rankings.Ranker(value, collection, search, validation, self._together).lists(), *read]
+        if not lists:
+            raise UserError(
+                f"set '{name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
+                "files in config.runs.files"
+            )
+        lists += list(fused.fuse(name, lists, self._fusing, validation.golds if validation else (), depth))
+        if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
+            raise UserError(f"set '{name}': {same}; give one another name")
+        return whole, lists
 
 
 def _validation(run: Run, collection: Collection, value: Judged) -> Validation:

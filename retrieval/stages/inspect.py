@@ -22,7 +22,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.stages import data_warnings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.data_warnings import DataCount, cut_off
-from retrieval.stages.queried import SeenQueries
+from retrieval.stages.seen_queries import SeenQueries
 
 _NAME = "inspect.json"
 _TEXTS = 20_000  # passages and labelled queries that it looks at, the first

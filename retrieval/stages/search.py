@@ -28,6 +28,11 @@ _WIDTH, _HITS = 160, 5  # of what is shown
 _AT_ONCE = 32  # queries of a file
 _STANDARD_INPUT = "-"
 
+# The fields that answers take from the config of the run that asks.
+USES = (
+    *("seed", "model", *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")), "documents.base_url"),
+    *("evaluate.depth", "fuse.dense_weight", "answer"),
+)
 _AROUND = 60  # characters that are shown on either side of an answer
 
 
@@ -144,15 +149,7 @@ STAGES.register(
     Stage(
         search,
         check=(check_towers, answering.check),
-        uses=(
-            "seed",
-            "model",
-            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
-            "documents.base_url",
-            "evaluate.depth",
-            "fuse.dense_weight",
-            "answer",
-        ),
+        uses=USES,
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=answering.fetch,
