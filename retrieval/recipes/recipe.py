@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import GENERAL, declared, values_of
-from retrieval.data.examples.example_kind import ExampleKind
+from retrieval.data.examples.example_kind import GUIDE, PAIRS, ExampleKind, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
@@ -219,6 +220,33 @@ class Recipe(abc.ABC):
     def places(self, texts: Mapping[str, Rows]) -> Rows | None:
         """The places for masked tokens that packed texts have; None where nothing is masked."""
         return None
+
+
+class PairRecipe(Recipe):
+    """Examples are a query with its positive and `data.negatives` hard negatives. A batch may go in chunks of them."""
+
+    kind = PAIRS
+    options = ("data.negatives",)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """As `Recipe.lengths`."""
+        data = self.config.data
+        lengths = data.query_length, data.document_length
+        return pair_lengths(*lengths, data.negatives, positives, has_teacher(self), bool(guide_of(self)))
+
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """The embeddings of a guide."""
+        if not guide_of(self):
+            return {}
+        guide = importlib.import_module("retrieval.recipes.guide")  # a run without one reads no published models
+        return {"guide": (GUIDE, guide.size(self.config))}
+
+    def chunk_sizes(self, devices: int) -> list[int]:
+        """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""
+        rows, packed = self.config.train.batch_size, self.packing()
+        unit = devices * (packed.examples if packed else 1)
+        return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
 
 
 RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes", "recipe")

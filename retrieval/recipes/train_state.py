@@ -16,7 +16,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from retrieval.errors import UserError
 from retrieval.models.transformer_config import remat_for
 from retrieval.recipes import source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
@@ -24,37 +23,22 @@ from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardin
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import artefacts, devices
 from retrieval.training import loop, memory, optimizer, schedules, work
-from retrieval.training.checkpoint import Checkpointer, steps_in
+from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
 
-def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
-    """The checkpoints of a work directory, for this host alone.
-
-    Raises:
-      UserError: it has none.
-    """
-    place = artefacts.checkpoints(folder)
-    if not steps_in(place):
-        raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
-    keep, best = _kept(config)
-    named = config.loop.keep_steps
-    return Checkpointer(place, keep, best, named=named, alone=True)
-
-
-def open_checkpoints(folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None) -> Checkpointer:
-    """The checkpoints that a run writes.
+def open_checkpoints(
+    folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None, alone: bool = False
+) -> Checkpointer:
+    """The checkpoints of a work directory.
 
     Args:
-      before: is called before each, for what a run that goes on from one has to have besides.
+      before: is called before one is written, for what a run that goes on from it has to have besides.
+      alone: whether this host alone reads them, and none is written.
     """
-    keep, best = _kept(config)
-    return Checkpointer(artefacts.checkpoints(folder), keep, best, named=config.loop.keep_steps, before=before)
-
-
-def _kept(config: ConfigDict) -> tuple[int, str]:
-    """How many checkpoints are kept, and by which metric the best one."""
-    return config.loop.keep_checkpoints, config.loop.best if config.loop.validate_every else ""
+    fields, place = config.loop, artefacts.checkpoints(folder)
+    best = fields.best if fields.validate_every else ""
+    return Checkpointer(place, fields.keep_checkpoints, best, named=fields.keep_steps, before=before, alone=alone)
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:

@@ -194,7 +194,9 @@ def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0)
     if adapters := train_state.adapters_of(config):
         adapters.check_base(record, initial_parameters.start_of(config).inputs(run), folder)
         like = initial_parameters.initial_state(config, vocab_size, like)
-    with contextlib.closing(train_state.read_checkpoints(folder, config)) as checkpointer:
+    if not checkpoint.steps_in(artefacts.checkpoints(folder)):
+        raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
+    with contextlib.closing(train_state.open_checkpoints(folder, config, alone=True)) as checkpointer:
         return config, like.restored(checkpointer, step=step or checkpointer.best_step()).params
 
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retrieval import files
-from retrieval.data.labelled import pair_shards
+from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.sets.candidate import Candidate
 from retrieval.pipeline.run import Run
@@ -41,7 +41,7 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
         lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
         lambda text: int.from_bytes(digest(text), "big"),
     )
-    path = run.pairs / f"{pair_shards.GUIDE}.npy"
+    path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
         opened, parts = guide.open_guide(run), run.pairs / _PARTS
         parts.mkdir(exist_ok=True)

@@ -32,6 +32,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data import holdout
+from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.examples.task_kind import IN_ORDER, SCORED
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.labelled.teacher_scores import TeacherScores
@@ -48,7 +49,6 @@ _log = logging.getLogger(__name__)
 
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
-GUIDE = "guide_rows"
 # From what gives the examples, to what gives a query's and its texts' rows in a table.
 GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
 COUNTS = 3  # of each text, in a record
