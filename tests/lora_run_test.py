@@ -195,10 +195,7 @@ def test_training_goes_on_with_an_adapter_or_merged(finished, adapter, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (
-            {"rank": 4},
-            r"of other sizes; set\n  --config\.train\.lora\.rank=2 --config\.train\.lora\.alpha=16 ",
-        ),
+        ({"rank": 4}, r"of other sizes; set\n  --config\.train\.lora\.rank=2 --config\.train\.lora\.alpha=16 "),
         ({"targets": ("query",)}, r"--config\.train\.lora\.targets=key,mlp_in,mlp_out,output,query,value\n"),
     ],
 )

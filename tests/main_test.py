@@ -29,11 +29,7 @@ def parse(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--config=dpr:local"],
-        ["-config=configs/dpr.py:local"],
-        ["-config.train.steps", "7", "--config", "dpr:local"],
-    ],
+    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps", "7", "--config", "dpr:local"]],
 )
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
@@ -56,13 +52,7 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
 
-@pytest.mark.parametrize(
-    ("words", "stages"),
-    [
-        (["evaluate", "report"], ["evaluate", "report"]),
-        ([], None),
-    ],
-)
+@pytest.mark.parametrize(("words", "stages"), [(["evaluate", "report"], ["evaluate", "report"]), ([], None)])
 def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
     seen = []
     monkeypatch.setattr(cli, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
