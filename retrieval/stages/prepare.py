@@ -1,5 +1,6 @@
 """The stage `prepare`: a corpus to shards."""
 
+import contextlib
 import importlib.util
 import logging
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
     if "train" in config.stages and (tasks := unlabelled(config)):
-        data_warnings.warn_of_corpus(run, statistics, tasks)
+        with contextlib.suppress(UserError):  # of prefixes without room, which who reads the corpus says
+            data_warnings.warn_of_corpus(run, statistics, tasks)
     return statistics
 
 

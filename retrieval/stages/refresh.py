@@ -160,7 +160,9 @@ class Refresh:
           checkpoints: those of the run; versions that none of them belongs to are deleted.
           phase: what the first of them waits for, if not for a number of steps.
         """
+        assert isinstance(setup.batches, Versions), "`RefreshKind.batches` gave them"
         self._kind, self._setup, self._checkpoints, self._phase = kind, setup, checkpoints, phase
+        self._batches = setup.batches
         self._embedder = Embedder(setup.run.config, setup.vocabulary, setup.mesh)
 
     def __call__(self, step: int, params: Any) -> dict[str, float]:
@@ -190,7 +192,7 @@ class Refresh:
             prefixes = Prefixes.of(run.config.data, vocabulary)
             inputs = RefreshInputs(vocabulary, prefixes, self._embedder, mesh, params, version)
             versions.make(self._kind, run, inputs, step)
-        self._setup.batches.turn_to(version)
+        self._batches.turn_to(version)
         summary, numbers = self._kind.summary(versions.statistics(run.folder, version))
         _log.info("step %d: %s, version %d", step, summary, version)
         return numbers
