@@ -23,7 +23,7 @@ from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
 from retrieval import cli, files
 from retrieval.errors import UserError
-from retrieval.pipeline import fixed, records, 
+from retrieval.pipeline import fixed, records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import examples
