@@ -56,7 +56,7 @@ class Start:
 
 
 STARTS: Table[Start] = Table("start", "retrieval.recipes", "start")
-DRAWN = STARTS.register("", Start())
+STARTS.register("", Start())
 
 
 def start_of(config: ConfigDict) -> Start:

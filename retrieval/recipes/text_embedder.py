@@ -1,6 +1,7 @@
 """Trained embedders, whoever trained them, for texts into files: work directories, exports and published folders."""
 
 import array
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -55,11 +56,16 @@ class TextEmbedder:
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        self._write(folder, name, queries, total, self._query_rows, self._query_tower)
+
+        def rows(texts: Sequence[str]) -> list[list[list[int]]]:
+            return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
+
+        self._write(folder, name, queries, total, rows, self._query_tower)
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
-        self._write(folder, name, documents, total, self._document_rows, self._document_tower)
+        rows = functools.partial(candidate_windows, self._config, self._vocabulary)
+        self._write(folder, name, documents, total, rows, self._document_tower)
 
     def score_all(
         self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
@@ -95,12 +101,6 @@ class TextEmbedder:
     ) -> None:
         numbered = ((str(place), text) for place, text in enumerate(texts))
         encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
-
-    def _query_rows(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
-
-    def _document_rows(self, documents: Sequence[Candidate]) -> list[list[list[int]]]:
-        return candidate_windows(self._config, self._vocabulary, documents)
 
 
 class _Embedders(PublishedKind):

@@ -258,11 +258,8 @@ STAGES.register(
         encode,
         check=(Run.check_vocabulary, check_towers, check_start, check_form, devices.check),
         fields=(
-            "seed",
-            "encode",
-            "model",
+            *("seed", "encode", "model", "loop.validate_queries"),
             *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
-            "loop.validate_queries",
         ),
         reads=lambda config: ("prepare", "sets", Read("train", required=True), *of_pairs(config)),
         files=Run.vocabulary_inputs,

@@ -221,11 +221,8 @@ STAGES.register(
         fields=("handover", "data.prompts", "documents.base_url"),
         uses=("model", *(f"data.{name}" for name in TEXT_FIELDS)),
         reads=lambda config: (
-            Read("encode", required=True, same=True),
-            Read("train", optional=True),
-            Read("prepare", same=True),
-            "sets",
-            *of_pairs(config),
+            *(Read("encode", required=True, same=True), Read("train", optional=True), Read("prepare", same=True)),
+            *("sets", *of_pairs(config)),
         ),
         files=_files,
         leaves=(FOLDER,),

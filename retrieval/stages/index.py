@@ -113,14 +113,10 @@ def check_stages(run: Run) -> None:
             )
 
 
-def inputs(kinds: Sequence[Built]) -> list[Path]:
+def inputs(run: Run) -> list[Path]:
     """The files outside of the work directory that indexes are built from."""
-    return [path for kind, options in kinds for path in kind.inputs(options)]
-
-
-def written(folder: Path) -> list[Path]:
-    """The folders of all indexes of a work directory."""
-    return sorted(path.parent for path in (folder / "index").rglob(files.MANIFEST))
+    of_kinds = (path for kind, options in _all(run.config) for path in kind.inputs(options))
+    return [*of_kinds, *run.vocabulary_inputs()]
 
 
 def _is_available(kind: IndexKind) -> bool:
@@ -188,7 +184,7 @@ STAGES.register(
         check=(check_inputs, check_stages),
         fields=("index", "evaluate.depth", "encode.corpus"),
         reads=read,
-        files=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
+        files=inputs,
         writes=("index",),
         everywhere=True,
     ),

@@ -35,13 +35,9 @@ from retrieval.stages.hard_negatives import Lists, Question, Searched
 
 # The fields that decide which pairs and embeddings there are.
 FIELDS = (
-    "mine.model",
-    "mine.reranker",
-    "mine.format",
+    *("mine.model", "mine.reranker", "mine.format", "rerank.length", "model.dtype"),
     *(f"pairs.{name}" for name in ("files", "sources", "format", "fields", "queries", "collection")),
     *(f"data.{name}_length" for name in ("query", "document")),
-    "rerank.length",
-    "model.dtype",
 )
 
 

@@ -135,10 +135,12 @@ STAGES.register(
         check=(libraries.check_training, check_inputs),
         check_reader=check_reader,
         fields=(
-            "corpus",
-            "vocab",
-            *(f"documents.{name}" for name in ("id", "title", "text", "url")),
-            "prepare.shard_size",
+            *(
+                "corpus",
+                "vocab",
+                "prepare.shard_size",
+                *(f"documents.{name}" for name in ("id", "title", "text", "url")),
+            ),
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),

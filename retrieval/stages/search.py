@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -129,12 +128,11 @@ def said(answer: Answer) -> str:
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
     """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
     hits = {system: [each._asdict() for each in results] for system, results in lists.items()}
-    return json.dumps({"query": query, "systems": hits} | ({"answer": _fields(answer, system)} if answer else {}))
-
-
-def _fields(answer: Answer, system: str) -> dict[str, Any]:
+    if not answer:
+        return json.dumps({"query": query, "systems": hits})
     place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
-    return {"answer": answer.text, **place, "score": answer.score}
+    fields = {"answer": answer.text, **place, "score": answer.score}
+    return json.dumps({"query": query, "systems": hits, "answer": fields})
 
 
 def reads(config: ConfigDict) -> list[str | Read]:

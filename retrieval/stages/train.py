@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -41,7 +40,9 @@ _FILES = {"pairs": "files", "spans": "questions"}
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     setup = training_setup.prepare(run)
-    with _bad_batches_uploaded(run):
+    with contextlib.ExitStack() as stack:
+        if run.copy:  # in the end each host puts its bad batches on the store
+            stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.copy)
         checkpoints = train_state.open_checkpoints(run.folder, setup.config, before=lambda: run.put("metrics"))
         newest = checkpoints.latest_step()
         setup = setup.planned(newest)
@@ -80,16 +81,6 @@ def train(run: Run) -> dict[str, Any]:
     if setup.config.train.steps:
         _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
     return _details(setup, result, earlier, phase)
-
-
-@contextlib.contextmanager
-def _bad_batches_uploaded(run: Run) -> Iterator[None]:
-    """Where the work directory is on a store, puts bad batches there in the end, of every host."""
-    try:
-        yield
-    finally:
-        if run.copy:
-            run.copy.give(run.copy.looks([BAD_BATCHES]))
 
 
 def _earlier_lengths(setup: Setup) -> list[int]:
@@ -215,14 +206,7 @@ STAGES.register(
         ),
         check=(libraries.check_training, Run.check_vocabulary, check_data, check_model),
         fields=(
-            "seed",
-            "recipe",
-            "data",
-            "model",
-            "train",
-            "encode.windows",
-            "spans.early",
-            sources.FIELD,
+            *("seed", "recipe", "data", "model", "train", "encode.windows", "spans.early", sources.FIELD),
             *refresh_kind.settings(),
             *(f"loop.{name}" for name in _VALIDATION),
         ),

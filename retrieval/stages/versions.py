@@ -6,10 +6,9 @@ Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -49,34 +48,24 @@ class RefreshInputs(NamedTuple):
     version: int
 
 
-class Maker(Protocol):
-    """What makes the versions, as `refresh.RefreshKind` has it."""
-
-    def check_pairs(self, config: ConfigDict, pairs: Path) -> None: ...
-
-    def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None: ...
-
-    def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None: ...
-
-
 class Versions:
     """Batches of one version of the pairs after another."""
 
-    def __init__(self, maker: Maker, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        """Begins with version 0.
+    def __init__(self, kind: Any, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
+        """Begins with version 0; `kind` is the `refresh.RefreshKind` that makes the others.
 
         Raises:
           UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
         folder = run.folder
-        maker.check_pairs(run.config, run.pairs)
+        kind.check_pairs(run.config, run.pairs)
 
         def make(version: int) -> examples.Batches:
             return examples.make_batches(
                 run, vocabulary, mesh, folder_of(folder, version) if version else None, version
             )
 
-        self._maker, self._run, self._make = maker, run, make
+        self._kind, self._run, self._make = kind, run, make
         self._version, self._batches = 0, make(0)
 
     def __iter__(self) -> "Versions":
@@ -93,7 +82,7 @@ class Versions:
         """
         folder = folder_of(self._run.folder, version)
         files.verify_manifest(folder, "delete the newest checkpoint, and train again")
-        self._maker.check_version(self._run.pairs, folder, statistics(self._run.folder, version))
+        self._kind.check_version(self._run.pairs, folder, statistics(self._run.folder, version))
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:
@@ -129,7 +118,7 @@ class Schedule(NamedTuple):
         return self.first + (version - 1) * self.every
 
 
-def make(maker: Maker, run: Run, inputs: RefreshInputs, step: int) -> None:
+def make(kind: Any, run: Run, inputs: RefreshInputs, step: int) -> None:
     """Makes a version with the parameters after a step, and writes it. Every process of the mesh takes its part.
 
     Raises:
@@ -147,7 +136,7 @@ def make(maker: Maker, run: Run, inputs: RefreshInputs, step: int) -> None:
 
         hosts.on_first(publish_here)
 
-    maker.make(run, inputs, publish)
+    kind.make(run, inputs, publish)
 
 
 def statistics(folder: Path, version: int) -> dict[str, Any]:
