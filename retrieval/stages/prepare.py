@@ -135,12 +135,8 @@ STAGES.register(
         check=(libraries.check_training, check_inputs),
         check_reader=check_reader,
         fields=(
-            *(
-                "corpus",
-                "vocab",
-                "prepare.shard_size",
-                *(f"documents.{name}" for name in ("id", "title", "text", "url")),
-            ),
+            *("corpus", "vocab", "prepare.shard_size"),
+            *(f"documents.{name}" for name in ("id", "title", "text", "url")),
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),

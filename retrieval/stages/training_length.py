@@ -23,7 +23,7 @@ from retrieval.recipes.examples import abstract_batch
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime import hosts
-from retrieval.training import chips, loop, schedules, sharding
+from retrieval.training import chips, schedules, sharding
 
 _log = logging.getLogger(__name__)
 
@@ -251,9 +251,3 @@ def mean_flops(
         shape = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         of_shape[shape] = batch, of_shape.get(shape, (batch, 0.0))[1] + share
     return sum(share * count(batch) for batch, share in of_shape.values())
-
-
-def cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
-    """What a step costs all devices, of which each computes `flops` operations."""
-    chip = chips.of(mesh.devices.flat[0])
-    return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)

@@ -21,7 +21,7 @@ from retrieval.recipes.source_batches import make_batches
 from retrieval.runtime import artefacts, devices
 from retrieval.stages import training_length
 from retrieval.stages.refresh_kind import kind_of
-from retrieval.training import frozen, loop, sharding
+from retrieval.training import chips, frozen, loop, sharding
 from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.loop import TrainState
 
@@ -88,10 +88,13 @@ class Setup:
         """What a step costs, of several sources on average."""
         count = functools.partial(train_state.useful_flops, self.config, len(self.vocabulary), self.abstract, step=step)
         sources = self.batches.sources if isinstance(self.batches, Batches) else None
-        if not sources:
-            return training_length.cost(count(examples.abstract_batch(self.config, self.mesh)), self.mesh)
-        of_sources = examples.abstract_batches(self.config, self.mesh)
-        return training_length.cost(training_length.mean_flops(count, of_sources, sources.share_S.tolist()), self.mesh)
+        if sources:
+            of_sources = examples.abstract_batches(self.config, self.mesh)
+            flops = training_length.mean_flops(count, of_sources, sources.share_S.tolist())
+        else:
+            flops = count(examples.abstract_batch(self.config, self.mesh))
+        chip = chips.of(self.mesh.devices.flat[0])
+        return loop.Cost(self.mesh.size * flops, chip and self.mesh.size * chip.peak_flops / chip.cores)
 
     def settings(self, newest: int | None) -> loop.Settings:
         """How the loop trains."""

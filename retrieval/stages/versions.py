@@ -126,17 +126,13 @@ def make(kind: Any, run: Run, inputs: RefreshInputs, step: int) -> None:
     """
 
     def publish(write: Write) -> None:
-        def publish_here() -> None:
-            with files.atomic(folder_of(run.folder, inputs.version)) as temporary:
-                temporary.mkdir()
-                counts = {**write(temporary), "step": step}
-                files.write_json(temporary / _STATISTICS, counts)
-                files.write_manifest(temporary)
-            run.put(FOLDER)
+        with files.atomic(folder_of(run.folder, inputs.version)) as temporary:
+            temporary.mkdir()
+            files.write_json(temporary / _STATISTICS, {**write(temporary), "step": step})
+            files.write_manifest(temporary)
+        run.put(FOLDER)
 
-        hosts.on_first(publish_here)
-
-    kind.make(run, inputs, publish)
+    kind.make(run, inputs, lambda write: hosts.on_first(lambda: publish(write)))
 
 
 def statistics(folder: Path, version: int) -> dict[str, Any]:
