@@ -177,13 +177,10 @@ def test_tensorflow_and_bm25s_are_imported_only_where_needed():
     assert said.splitlines() == list(MODULES)
 
 
-TRAINING = """
-import sys
+TRAINING = """import atexit, sys
 from retrieval import main
-try:
-    main.program()
-finally:
-    print(*(name for name in sys.modules if name.startswith("retrieval")))
+atexit.register(lambda: print(*(name for name in sys.modules if name.startswith("retrieval"))))
+main.program()
 """
 
 
@@ -192,7 +189,6 @@ def test_a_training_has_in_memory_what_its_config_names(prepared, tmp_path):
     shutil.copytree(prepared, tmp_path / "run")
     command = [sys.executable, "-c", TRAINING, "--stage=train", f"--workdir={tmp_path / 'run'}"]
     names = subprocess.check_output(command, cwd=REPOSITORY, text=True).split()
-    assert (tmp_path / "run" / "metrics" / "train.jsonl").exists()
     of_methods = [name for name in names if name.startswith("retrieval.methods.") and name.count(".") > 2]
     assert [name for name in of_methods if not name.endswith(".fields")] == ["retrieval.methods.mlm.task"]
     assert len(names) <= 230, sorted(names)

@@ -160,6 +160,5 @@ def kind_of(value: str, field: str, run: Run) -> TrainedKind:
       UserError: there is neither, or its files do not say.
     """
     folder = EMBEDDERS.published(value, field)
-    if folder:
-        return TRAINED["reranker"] if reads_pairs(folder) else EMBEDDERS
-    return TRAINED["reranker"] if recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks else EMBEDDERS
+    judges = reads_pairs(folder) if folder else recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks
+    return TRAINED["reranker"] if judges else EMBEDDERS

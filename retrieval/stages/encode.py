@@ -213,15 +213,6 @@ def _older(run: Run, folder: Path, maker: str) -> Path | None:
     return None
 
 
-def check_form(run: Run) -> None:
-    """Checks that embeddings can be stored as the config says.
-
-    Raises:
-      UserError: they have fewer dimensions than are to be kept, or these do not fill whole bytes.
-    """
-    form_of(of_towers(run))
-
-
 def _with_prompts_of(name: str, config: ConfigDict, vocabulary: Vocabulary) -> ConfigDict:
     """The config with the prompts of a collection, of which the corpus has the usual ones."""
     if name == CORPUS:
@@ -256,7 +247,7 @@ STAGES.register(
     "encode",
     Stage(
         encode,
-        check=(Run.check_vocabulary, check_towers, check_start, check_form, devices.check),
+        check=(Run.check_vocabulary, check_towers, check_start, lambda run: form_of(of_towers(run)), devices.check),
         fields=(
             *("seed", "encode", "model", "loop.validate_queries"),
             *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),

@@ -91,12 +91,6 @@ def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
     return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(vocab)))]
 
 
-def check_inputs(run: Run) -> None:
-    """Checks the files of a corpus that is yet to be prepared."""
-    if not is_done(run, "prepare"):
-        check_files(run.config)
-
-
 def _check_settings(corpus: str, prepare: ConfigDict) -> None:
     """Checks that the settings of the corpus fit each other."""
     corpus_kind.kind_of(corpus)
@@ -119,11 +113,14 @@ def _check_settings(corpus: str, prepare: ConfigDict) -> None:
 check_settings = of_fields(_check_settings, "corpus", "prepare")
 
 
-def check_files(config: ConfigDict) -> None:
-    """Checks the files of the corpus and of the vocabulary by their beginnings."""
-    kind, parts = corpus_kind.kind_of(config.corpus)
-    kind.check(parts, values_of(config, kind.options))
-    for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):
+def check_inputs(run: Run) -> None:
+    """Checks the files of a corpus that is yet to be prepared, and of the vocabulary, by their beginnings."""
+    if is_done(run, "prepare"):
+        return
+    kind, parts = corpus_kind.kind_of(run.config.corpus)
+    kind.check(parts, values_of(run.config, kind.options))
+    vocabulary = source_paths.split(str(vocabularies.named(run.config.vocab) or ""))
+    for path in source_paths.checked("config.vocab", vocabulary):
         vocabularies.load(path)
 
 

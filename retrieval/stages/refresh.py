@@ -34,6 +34,8 @@ from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
 
+Logged = Iterable[tuple[int, Mapping[str, float]]]  # steps, with the metrics of each
+
 
 class RefreshKind:
     """A kind of refresh. One of your own overrides `make` and `summary`, and what else differs.
@@ -80,9 +82,7 @@ class RefreshKind:
         """What the loop calls between steps."""
         return Refresh(self, setup, checkpoints, phase)
 
-    def second_phase(
-        self, config: ConfigDict, history: Iterable[tuple[int, Mapping[str, float]]], checkpoints: Checkpointer
-    ) -> "SecondPhase | None":
+    def second_phase(self, config: ConfigDict, history: Logged, checkpoints: Checkpointer) -> "SecondPhase | None":
         """What the loop calls after validations; None where the first refresh comes after a number of steps."""
         return SecondPhase(config, history, checkpoints) if config.mine.patience else None
 
@@ -112,9 +112,7 @@ class SecondPhase:
       step: after which it begins, or None where it has not.
     """
 
-    def __init__(
-        self, config: ConfigDict, history: Iterable[tuple[int, Mapping[str, float]]], checkpoints: Checkpointer
-    ):
+    def __init__(self, config: ConfigDict, history: Logged, checkpoints: Checkpointer):
         """Takes up the scores of a run that goes on: step and metrics of the lines that it has logged up to there."""
         self._config, self._checkpoints = config, checkpoints
         self._patience, self._measure = config.mine.patience, config.loop.best

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -128,11 +129,11 @@ def said(answer: Answer) -> str:
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
     """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
     hits = {system: [each._asdict() for each in results] for system, results in lists.items()}
-    if not answer:
-        return json.dumps({"query": query, "systems": hits})
-    place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
-    fields = {"answer": answer.text, **place, "score": answer.score}
-    return json.dumps({"query": query, "systems": hits, "answer": fields})
+    line: dict[str, Any] = {"query": query, "systems": hits}
+    if answer:
+        place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
+        line["answer"] = {"answer": answer.text, **place, "score": answer.score}
+    return json.dumps(line)
 
 
 def reads(config: ConfigDict) -> list[str | Read]:

@@ -80,9 +80,8 @@ class Setup:
 
     def validator(self) -> Callable[[Any], dict[str, float]] | None:
         """A function from parameters to metrics; None where the config asks for no validation."""
-        if not self.config.loop.validate_every:
-            return None
-        return self.recipe.validation(self.run, self.vocabulary, self.mesh)
+        is_asked_for = self.config.loop.validate_every
+        return self.recipe.validation(self.run, self.vocabulary, self.mesh) if is_asked_for else None
 
     def cost(self, step: Callable) -> loop.Cost:
         """What a step costs, of several sources on average."""
