@@ -176,11 +176,10 @@ class Refresh:
           UserError: the version cannot be made.
         """
         run, vocabulary, mesh = self._setup.run, self._setup.vocabulary, self._setup.mesh
-        every = run.config.mine.refresh_every
-        first = self._phase.step if self._phase else every
+        first = self._phase.step if self._phase else run.config.mine.refresh_every
         if first is None:
             return {}
-        when = Schedule(first, every)
+        when = Schedule(first, run.config.mine.refresh_every)
         version = when.newest(step)
         if not version or step != when.made_after(version):
             return {}

@@ -3,7 +3,6 @@
 A teacher is a reranker, which reads a query and a document together, or an embedder, whose scores are inner products.
 """
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -109,7 +108,7 @@ def check(run: Run) -> None:
 
 def inputs(run: Run) -> list[Path]:
     """The files that tell whether examples or a teacher have changed."""
-    models = itertools.chain.from_iterable(kind.inputs(run, model, _FIELD) for kind, model in _teachers(run))
+    models = (path for kind, model in _teachers(run) for path in kind.inputs(run, model, _FIELD))
     return [*labelled_groups.inputs(run.config), *models]
 
 
