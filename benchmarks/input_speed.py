@@ -23,7 +23,7 @@ from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
 from retrieval import cli, files
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
+from retrieval.pipeline import fixed, records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import examples
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(cli.WORKDIR.value)
     config = cli.config() or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    runner.check_run(run)
+    fixed.check_run(run)
     if not records.is_done(run, "prepare"):
         raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
     result = measure(run, _TRAINER.value, _ROUNDS, _SECONDS)

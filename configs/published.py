@@ -55,7 +55,7 @@ def start_from(model: str, config: ConfigDict, flag: str) -> None:
       UserError: it is no model, or a part of it is not understood here.
     """
     from retrieval.errors import UserError, hub_hint
-    from retrieval.models.encoder_folder import is_encoder
+    from retrieval.models.encoders.family import is_encoder
     from retrieval.recipes import exported_towers
     from retrieval.runtime import hub
 

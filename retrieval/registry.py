@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -9,29 +10,26 @@ from retrieval.errors import UserError, unknown_name
 
 Entry = TypeVar("Entry")
 
-_OF_EXAMPLES = ("task", "format")
-
 
 class Table(Mapping[str, Entry], Generic[Entry]):
-    """Entries by name, in the order in which they were registered.
+    """Entries by name: the built-in ones, then those of plugins, in the order in which they were registered.
 
-    The built-in entries register themselves. A table imports their modules when it is first read: those of its package
-    in the trunk, and of each method the files that are named after what they register. A method's `examples.py` may
-    register tasks and formats.
+    A built-in entry registers itself when its file is imported, which is when it is first asked for. Which file that
+    is, the package says in `NAMES`: the word for the kind -> the file -> the names of its entries.
     """
 
-    def __init__(self, kind: str, package: str = "", file: str = ""):
-        """Makes an empty table.
+    def __init__(self, kind: str, package: str = "", word: str = ""):
+        """Makes a table.
 
         Args:
           kind: what an entry is, for errors: 'stage', 'loss'.
-          package: the package or the module of the trunk that registers entries; '' where there is none.
-          file: the word in the name of a method's files that register entries: 'stage' is `methods/NAME/stage.py`,
-            `methods/NAME/ANY_stage.py` and `methods/NAME/stage_and_recipe.py`. '' where methods register none.
+          package: that of the trunk with entries; '' where there is none.
+          word: for the kind in `NAMES`, of that package and of those of methods; '' where nothing registers itself.
         """
         self.kind = kind
-        self._package, self._file = package, file
+        self._package, self._word = package, word
         self._entries: dict[str, Entry] = {}
+        self._modules: dict[str, str] | None = None
 
     def register(self, name: str, entry: Entry) -> Entry:
         """Adds an entry, and returns it.
@@ -39,7 +37,8 @@ class Table(Mapping[str, Entry], Generic[Entry]):
         Raises:
           UserError: another entry has the name.
         """
-        if name in self._entries:
+        of_house = self._files().get(name)  # a module that is not imported yet is not who calls
+        if name in self._entries or (of_house and of_house not in sys.modules):
             raise UserError(f"the {self.kind} '{name}' is registered twice: rename the one of the plugin")
         self._entries[name] = entry
         return entry
@@ -50,37 +49,36 @@ class Table(Mapping[str, Entry], Generic[Entry]):
         Args:
           field: the field of the config that has the name, for the error.
         """
-        self._load()
-        if name not in self._entries:
-            raise unknown_name(f"{self.kind} in {field}" if field else self.kind, name, self._entries)
-        return self._entries[name]
+        if name not in self:
+            raise unknown_name(f"{self.kind} in {field}" if field else self.kind, name, self)
+        return self[name]
 
     def __getitem__(self, name: str) -> Entry:
-        self._load()
+        if name not in self._entries and name in self._files():
+            importlib.import_module(self._files()[name])
         return self._entries[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._files()
+
     def __iter__(self) -> Iterator[str]:
-        self._load()
-        return iter(self._entries)
+        return iter(dict.fromkeys((*self._files(), *self._entries)))
 
     def __len__(self) -> int:
-        self._load()
-        return len(self._entries)
+        return sum(1 for _ in self)
 
-    def _load(self) -> None:
-        (package, self._package), (file, self._file) = (self._package, ""), (self._file, "")
-        if package:
-            for module in _modules(package):
-                importlib.import_module(module)
-        if file:
-            for method in _modules("retrieval.methods"):
-                for module in _modules(method):
-                    name = module.rpartition(".")[2]
-                    if file in name.split("_") or (name == "examples" and file in _OF_EXAMPLES):
-                        importlib.import_module(module)
-
-
-def _modules(name: str) -> list[str]:
-    """The modules of a package, or a module itself."""
-    path = getattr(importlib.import_module(name), "__path__", None)
-    return [f"{name}.{module.name}" for module in pkgutil.iter_modules(path)] if path else [name]
+    def _files(self) -> dict[str, str]:
+        """The modules that register the built-in entries, by the names of these."""
+        if self._modules is None:
+            methods = importlib.import_module("retrieval.methods")
+            packages = [
+                self._package,
+                *(f"{methods.__name__}.{of.name}" for of in pkgutil.iter_modules(methods.__path__)),
+            ]
+            self._modules = {
+                name: f"{package}.{file}"
+                for package in filter(None, packages)
+                for file, names in getattr(importlib.import_module(package), "NAMES", {}).get(self._word, {}).items()
+                for name in names.split()
+            }
+        return self._modules

@@ -10,6 +10,7 @@ from flax import nnx
 from configs.studies import pretraining_tasks
 from retrieval import cli
 from retrieval.config import experiment
+from retrieval.config.fields import check_value, declared
 from retrieval.pipeline import preflight
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
@@ -43,6 +44,12 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     experiment.check(config)
     planned = ("plan",) if "train" in config.stages else ()
     preflight.check_settings(config, (*config.stages, *planned, "search"))
+
+
+def test_every_default_is_a_value_that_its_field_may_have():
+    """A config is checked where it differs from these."""
+    for path, field in declared().items():
+        check_value(path, field.default, field.kind)
 
 
 def test_the_papers_model_is_two_bert_bases():

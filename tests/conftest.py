@@ -146,6 +146,7 @@ def own_table(monkeypatch):
     def own(table, entries=None):
         house = dict(table.items())  # registered before others take their place
         monkeypatch.setattr(table, "_entries", house if entries is None else entries)
+        monkeypatch.setattr(table, "_modules", {})
 
     return own
 

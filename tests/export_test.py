@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.models import export_files as folders
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.pipeline import records
-from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import bert_weights, initial_parameters, trained_run
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
@@ -65,7 +65,7 @@ def changeable(folder, path):
 
 
 def towers_of(run):
-    return initial_parameters.load_towers(run, len(exported.VOCABULARY))
+    return trained_run.load_towers(run, len(exported.VOCABULARY))
 
 
 def test_two_towers_have_a_folder_each_and_a_router(folder):
@@ -168,7 +168,7 @@ def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
     changes = {f"model.{name}": run.config.model[name] for name in names} | {"vocab": str(folder / "query")}
     for place, start in (("one", str(folder)), ("each", f"{folder / 'query'},{folder / 'document'}")):
         other = exported.work_directory(tmp_path / place, shift=0, **changes, **{"train.init_from": start})
-        initial_parameters.check_start(other)
+        initial_parameters.start_of(other.config).check(other)
         jax.tree.map(np.testing.assert_array_equal, *(parameters_of(towers_of(each)) for each in (run, other)))
 
 

@@ -208,7 +208,7 @@ def test_it_goes_on_from_a_folder(pretrained, inputs, tmp_path):
     execute(run, "prepare", "sets")
     preflight.check(run, stages)
     model = build_model(run.config, size := len(run.load_vocabulary()))
-    initial_parameters.init_from(model, run.config, size)
+    initial_parameters.start_of(run.config).init(model, run.config, size)
     like = parameters_of(model.query_tower.encoder)
     jax.tree.map(np.testing.assert_array_equal, like, EncoderFolder.open(folder).encoder(like))
     execute(run, "train", "encode", "index", "evaluate")

@@ -97,16 +97,8 @@ def saved(step):
 
 # What a run has finished or saved before it is killed, and the most seconds until then.
 MOMENTS = {
-    "pre-training": [
-        ((), 6.0),
-        (saved(4), 1.0),
-        (["stages/train.json"], 1.0),
-        (["stages/evaluate.json"], 0.3),
-    ],
-    "fine-tuning": [
-        (["stages/pairs.json"], 2.0),
-        (saved(20), 1.0),
-    ],
+    "pre-training": [((), 6.0), (saved(4), 1.0), (["stages/train.json"], 1.0), (["stages/evaluate.json"], 0.3)],
+    "fine-tuning": [(["stages/pairs.json"], 2.0), (saved(20), 1.0)],
 }
 FIXTURES = {"pre-training": ("command", "whole"), "fine-tuning": ("tuning_command", "tuned")}
 

@@ -10,7 +10,7 @@ from retrieval.errors import UserError
 
 @pytest.fixture(autouse=True)
 def own_fields(monkeypatch):
-    tree.declared()  # which loads those of the house, once
+    fields.declared()  # which loads those of the house, once
     monkeypatch.setattr(fields, "DECLARED", {})
     declare("", seed=Field(0, fields.SEED, "the seed of everything random"))
     declare("train.adam", beta=Field(0.9, fields.SHARE, "decay"))

@@ -63,14 +63,14 @@ def make_run(folder, start):
 
 def started(run):
     model = build_model(run.config, 50)
-    initial_parameters.check_start(run)
-    initial_parameters.init_from(model, run.config, 50)
+    initial_parameters.start_of(run.config).check(run)
+    initial_parameters.start_of(run.config).init(model, run.config, 50)
     return jax.tree.leaves(parameters_of(model))
 
 
 def test_a_run_starts_from_a_model_of_the_hub(served, models, cache, tmp_path):
     run = make_run(tmp_path, "hf:me/bert@main")
-    files = {path.name: path for path in initial_parameters.train_inputs(run)}
+    files = {path.name: path for path in initial_parameters.start_of(run.config).inputs(run)}
     assert {"config.json", "model.safetensors", "vocab.txt"} <= files.keys()  # whose sums the record keeps
     assert all(path.read_bytes() == models["me/bert"][name] for name, path in files.items())
     assert all(cache in path.parents for path in files.values())

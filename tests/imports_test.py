@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -54,7 +55,7 @@ def test_fields_name_no_method_and_load_nothing_that_takes_long():
     of_fields = set(imports(REPOSITORY / "retrieval" / "config" / "fields.py"))
     assert not {name for name in of_fields if name.startswith("retrieval.config")}
     program = (
-        "import sys; from retrieval.config import tree; assert 'model.classes' in tree.declared();"
+        "import sys; from retrieval.config.fields import declared; assert 'model.classes' in declared();"
         "assert not {'jax', 'numpy', 'flax', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
@@ -174,3 +175,20 @@ def test_tensorflow_and_bm25s_are_imported_only_where_needed():
     """bm25s starts JAX's devices when it is imported, and BM25, which reads its lists of words, does without any."""
     said = subprocess.check_output([sys.executable, "-c", IMPORT, *MODULES], cwd=REPOSITORY, text=True)
     assert said.splitlines() == list(MODULES)
+
+
+TRAINING = """import atexit, sys
+from retrieval import main
+atexit.register(lambda: print(*(name for name in sys.modules if name.startswith("retrieval"))))
+main.program()
+"""
+
+
+def test_a_training_has_in_memory_what_its_config_names(prepared, tmp_path):
+    """Of methods their fields, and the task whose pairs `prepare` has counted."""
+    shutil.copytree(prepared, tmp_path / "run")
+    command = [sys.executable, "-c", TRAINING, "--stage=train", f"--workdir={tmp_path / 'run'}"]
+    names = subprocess.check_output(command, cwd=REPOSITORY, text=True).split()
+    of_methods = [name for name in names if name.startswith("retrieval.methods.") and name.count(".") > 2]
+    assert [name for name in of_methods if not name.endswith(".fields")] == ["retrieval.methods.mlm.task"]
+    assert len(names) <= 230, sorted(names)

@@ -20,7 +20,7 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
 
@@ -49,9 +49,9 @@ def make_run(folder, init_from, source=ict, **changes):
 
 def started(run, vocab_size=50):
     """The model that the run trains, before the first step."""
-    initial_parameters.check_start(run)
+    initial_parameters.start_of(run.config).check(run)
     model = build_model(run.config, vocab_size)
-    initial_parameters.init_from(model, run.config, vocab_size)
+    initial_parameters.start_of(run.config).init(model, run.config, vocab_size)
     return model
 
 
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
 
     run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
     with pytest.raises(UserError, match=re.escape(fill(says))):
-        initial_parameters.check_start(run)
+        initial_parameters.start_of(run.config).check(run)
 
 
 def test_an_untied_output_layer_is_refused(tmp_path, bert):
@@ -187,12 +187,12 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     longer, run = of_length(start, 32, tmp_path).config, of_length(kind, 16, tmp_path)
     longer.seed = 1
     trained = build_model(longer, 50)
-    monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
+    monkeypatch.setattr(trained_run, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
     monkeypatch.chdir(tmp_path)
-    initial_parameters.check_sizes(run.config, longer)
+    trained_run.check_sizes(run.config, longer)
     model = build_model(run.config, 50)
-    initial_parameters.init_from(model, run.config, 50)
+    initial_parameters.start_of(run.config).init(model, run.config, 50)
     text = Text.from_ids(
         jax.numpy.asarray([[2, *range(5, 18), 3, -1], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
     )

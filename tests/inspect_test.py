@@ -18,7 +18,7 @@ from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.pipeline.run import Run
 from retrieval.stages import data_warnings
-from retrieval.stages.seen_queries import SeenQueries
+from retrieval.stages.inspect import SeenQueries
 
 WORDS = [f"word{number}" for number in range(60)]
 TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"

@@ -36,11 +36,8 @@ def parameters(run, step):
     return jax.tree.leaves(checkpoint.Checkpointer(run.folder / "checkpoints").restore(like, step=step).params)
 
 
-def test_named_steps_stay_beside_the_newest(curve):
+def test_named_steps_stay_beside_the_newest_and_a_run_of_none_keeps_its_start(curve, inputs, tmp_path):
     assert checkpoint.steps_in(curve.folder / "checkpoints") == [1, 3, 4, 6]
-
-
-def test_a_run_of_no_steps_keeps_its_start(curve, inputs, tmp_path):
     run = start_at(curve, inputs, tmp_path / "run", 3, **{"train.steps": 0})
     preflight.check(run, ["train", "encode"])
     execute(run, "train", "encode")

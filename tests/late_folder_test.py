@@ -236,7 +236,7 @@ def test_training_starts_from_a_folder(made, folder, inputs, tmp_path):
     run = make_run("colbert", inputs, tmp_path / "run", **changes)
     recipe_of(run.config).check_run(run)
     model = recipe_of(run.config).build(len(VOCABULARY))
-    initial_parameters.init_from(model, run.config, len(VOCABULARY))
+    initial_parameters.start_of(run.config).init(model, run.config, len(VOCABULARY))
     jax.tree.map(np.testing.assert_array_equal, parameters_of(model), parameters_of(made[1]))
     run.config.data.query_prefix, run.config.model.embed_dim = "", 4
     with pytest.raises(UserError, match=r"--config.model.embed_dim=8 --config.data.query_prefix='?\[unused0\]"):

@@ -22,7 +22,7 @@ from retrieval.errors import UserError
 from retrieval.models import peft_folder, tensor_files
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import adapters, initial_parameters, train_state
+from retrieval.recipes import adapters, initial_parameters, train_state, trained_run
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime import model_folder
@@ -89,7 +89,7 @@ def test_a_checkpoint_has_adapters_and_heads_alone(finished):
 
 
 def test_the_base_is_the_published_bits_after_training(finished, model):
-    _, params = initial_parameters.load_adapted(finished.folder, finished.vocab_size, finished.config.mesh, 4)
+    _, params = trained_run.load_adapted(finished.folder, finished.vocab_size, finished.config.mesh, 4)
     encoder, tensors = params["query_tower"]["encoder"], load_file(model / "model.safetensors")
     assert encoder["layers"]["mlp_in"]["kernel"].dtype == encoder["token_embedding"]["embedding"].dtype == "bfloat16"
     for number in range(2):
@@ -175,7 +175,7 @@ def test_an_adapter_names_the_sums_of_its_base(adapter, model, tmp_path):
 
 
 def test_training_goes_on_with_an_adapter_or_merged(finished, adapter, tmp_path):
-    config, params = initial_parameters.load_adapted(finished.folder, finished.vocab_size, finished.config.mesh)
+    config, params = trained_run.load_adapted(finished.folder, finished.vocab_size, finished.config.mesh)
     config.train.init_from = str(adapter)
     config.loop.validate_every = 0
     going_on, merged = config, config.copy_and_resolve_references()
@@ -195,10 +195,7 @@ def test_training_goes_on_with_an_adapter_or_merged(finished, adapter, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (
-            {"rank": 4},
-            r"of other sizes; set\n  --config\.train\.lora\.rank=2 --config\.train\.lora\.alpha=16 ",
-        ),
+        ({"rank": 4}, r"of other sizes; set\n  --config\.train\.lora\.rank=2 --config\.train\.lora\.alpha=16 "),
         ({"targets": ("query",)}, r"--config\.train\.lora\.targets=key,mlp_in,mlp_out,output,query,value\n"),
     ],
 )

@@ -29,11 +29,7 @@ def parse(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--config=dpr:local"],
-        ["-config=configs/dpr.py:local"],
-        ["-config.train.steps", "7", "--config", "dpr:local"],
-    ],
+    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps", "7", "--config", "dpr:local"]],
 )
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
@@ -56,13 +52,7 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
 
-@pytest.mark.parametrize(
-    ("words", "stages"),
-    [
-        (["evaluate", "report"], ["evaluate", "report"]),
-        ([], None),
-    ],
-)
+@pytest.mark.parametrize(("words", "stages"), [(["evaluate", "report"], ["evaluate", "report"]), ([], None)])
 def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
     seen = []
     monkeypatch.setattr(cli, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
@@ -194,13 +184,8 @@ def run_all(run, stages):
     return [stage.function.calls for stage in stages.values()]
 
 
-def test_a_finished_stage_is_skipped(tmp_path, stages):
-    assert run_all(make_run(tmp_path), stages) == [1, 1]
-    assert run_all(make_run(tmp_path), stages) == [1, 1]
-
-
-def test_a_changed_stage_runs_again_on_clean_output(tmp_path, stages):
-    run_all(make_run(tmp_path), stages)
+def test_a_finished_stage_is_skipped_and_a_changed_one_runs_again_on_clean_output(tmp_path, stages):
+    assert run_all(make_run(tmp_path), stages) == run_all(make_run(tmp_path), stages) == [1, 1]
     (tmp_path / "out" / "stale").touch()
     assert run_all(make_run(tmp_path, "--config.evaluate.depth=7"), stages) == [1, 2]
     assert not (tmp_path / "out" / "stale").exists()
@@ -359,10 +344,6 @@ def test_a_run_killed_writing_its_config_goes_on(tmp_path, stages):
         (tmp_path / name).touch()
     runner.take_run(make_run(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
-
-
-def test_no_half_written_file_of_a_killed_run_stays(tmp_path, stages):
-    runner.open_run(make_run(tmp_path))
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25").mkdir(parents=True)
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25" / "weights.npz").touch()
     runner.take_run(make_run(tmp_path))

@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.models.text import Text
 from retrieval.pipeline.work_directory import kept_config
-from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import bert_weights, trained_run
 from retrieval.runtime import model_folder
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
@@ -347,7 +347,7 @@ def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_p
     }
     start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
     run = exported.work_directory(tmp_path / "run", shift=0, **changes, **start)
-    initial_parameters.check_sizes(run.config, kept_config(base.parent))
+    trained_run.check_sizes(run.config, kept_config(base.parent))
     expected = retrieval.load(base).encode_documents(TEXTS)[:, :6]
     np.testing.assert_allclose(retrieval.load(run.folder).encode_documents(TEXTS), expected, atol=1e-6)
 

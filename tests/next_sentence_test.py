@@ -26,7 +26,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 
@@ -153,7 +153,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     vocabulary = run.load_vocabulary()
 
     def trained():
-        return initial_parameters.load_parameters(folder, len(vocabulary), run.config.mesh)[1]
+        return trained_run.load_parameters(folder, len(vocabulary), run.config.mesh)[1]
 
     best = max(validated, key=lambda line: line["validation/LogLikelihood"])
     for name, value in by_numpy(trained(), recipe_of(run.config).held_out(run, vocabulary)).items():
@@ -161,9 +161,9 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     whole = parameters_of(trained())
     for name in ("ict", "mlm"):
         towers = make_run(name, inputs, tmp_path / name, **{"train.init_from": str(folder)})
-        initial_parameters.check_start(towers)
+        initial_parameters.start_of(towers.config).check(towers)
         model = build_model(towers.config, len(vocabulary))
-        initial_parameters.init_from(model, towers.config, len(vocabulary))
+        initial_parameters.start_of(towers.config).init(model, towers.config, len(vocabulary))
         jax.tree.map(np.testing.assert_array_equal, parameters_of(encoder_of(model)), whole["encoder"])
 
 

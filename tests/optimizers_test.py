@@ -11,7 +11,7 @@ from retrieval.errors import UserError
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
-from retrieval.stages import refresh, training_length
+from retrieval.stages import refresh_kind, training_length
 from retrieval.training import optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.optimizer import make_optimizer
@@ -60,7 +60,7 @@ def test_schedules_without_room_are_refused(changes, message):
     config = make_config(**changes)
     with pytest.raises(UserError, match=message):
         training_length.check(config.train, (), (), 0)
-        refresh.check(config)
+        refresh_kind.check(config)
 
 
 def test_a_constant_rate_may_be_planned_for_fewer_steps():

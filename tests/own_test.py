@@ -8,7 +8,7 @@ from support.tiny import CHEAP, execute, make_config
 
 from configs import own as own_documents
 from retrieval.data import holdout
-from retrieval.data.corpora.passages import document_id
+from retrieval.data.holdout import document_id
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records

@@ -2,6 +2,7 @@
 
 import pytest
 
+from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, Link, Paragraph, Section, from_json, to_json
 from retrieval.data.corpora.passages import Limits
@@ -66,7 +67,7 @@ def test_links_belong_to_the_passage_of_their_sentence():
 
 
 def test_document_ids_are_31_bits_and_differ():
-    ids = {passages.document_id(f"{i}:0") for i in range(10_000)}
+    ids = {holdout.document_id(f"{i}:0") for i in range(10_000)}
     assert len(ids) == 10_000 and all(0 <= i < 2**31 for i in ids)
 
 

@@ -69,7 +69,7 @@ def test_links_join_passages_with_the_linked_pages_lead(corpus):
         (passage,) = (p for p in passages.cut(toy_corpus.article(number), vocabulary, SETTINGS.limits)[1] if p.targets)
         for step in (1, 2):  # one by title, one through a redirect
             lead = passages.cut(toy_corpus.article((number + step) % 120), vocabulary, SETTINGS.limits)[0]
-            expected.add((passages.document_id(passage.id), lead.ids))
+            expected.add((holdout.document_id(passage.id), lead.ids))
     found = [(r["document_id"][0], tuple(r["lead_ids"])) for r in records(folder, "links")]
     assert set(found) == expected and len(found) == len(expected)
 

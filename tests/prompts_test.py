@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.export import tower_folders
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters, prompted
+from retrieval.recipes import prompted, trained_run
 from retrieval.runtime import model_folder
 from retrieval.search import encoding
 from retrieval.stages import mine
@@ -133,7 +133,7 @@ def test_training_sources_leave_theirs_under_their_names(tmp_path):
     expected = {"query": "the fox: ", "document": "", "nq-query": "ask: ", "y": "z: ", "nq-document": ""}
     expected |= {"fever-query": "the fox: ", "fever-document": ""}
     assert retrieval.load(run.folder).prompts == retrieval.load(exported.export(run)).prompts == expected
-    assert prompts.of_set(initial_parameters.of_towers(run).data, "NQ") == {
+    assert prompts.of_set(trained_run.of_towers(run).data, "NQ") == {
         "query": "nq-query",
         "document": "nq-document",
     }
@@ -224,7 +224,7 @@ def test_a_run_on_a_base_has_prompts_of_its_own_besides(tuned, tmp_path):
     config = tuned.config.copy_and_resolve_references()
     config.base, config.stages, config.data.prompts = str(tuned.folder), ("export",), ("clustering=x: ", "new=y: ")
     run = Run(config, tmp_path / "run", tuned.lock)
-    found = prompts.named(initial_parameters.of_towers(run).data)
+    found = prompts.named(trained_run.of_towers(run).data)
     assert found["clustering"] == "x: " and found["new"] == "y: " and found["Toy-query"] == "the sep: "
 
 

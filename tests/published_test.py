@@ -10,7 +10,7 @@ from support import exported, toy_hub
 from support.tuned import tuned
 
 import retrieval
-from configs import fine_tune, mlm, own, published
+from configs import fine_tune, own, published
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
@@ -254,13 +254,6 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
 def test_without_a_model_nothing_begins():
     with pytest.raises(UserError, match=r"config\.train\.steps=0 takes the parameters of config\.train\.init_from"):
         preflight.check_settings(published.get_config(), published.get_config().stages)
-
-
-def test_a_model_without_towers_joins_no_titles():
-    config = mlm.get_config("local")
-    config.data.titles = "joined"
-    with pytest.raises(UserError, match=r"config\.data\.titles=joined: a masked language model does not read it"):
-        preflight.check_settings(config, ("train",))
 
 
 def test_a_published_model_has_the_same_say_as_bm25(evaluated):

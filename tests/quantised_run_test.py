@@ -18,7 +18,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import trained_run
 from retrieval.recipes.placement import parameters_of
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
@@ -194,8 +194,8 @@ def test_another_model_length_or_prompt_reuses_nothing(trained, toy, tmp_path, c
     base = run_of(trained, toy, tmp_path / "run", "sets", "encode")
     execute(base)
     maker = json.loads((base.embeddings("toy", "trained") / "candidates.json").read_text())["maker"]
-    config, vocabulary = initial_parameters.of_towers(base), base.load_vocabulary()
-    trained_params = parameters_of(initial_parameters.load_towers(base, len(vocabulary)))
+    config, vocabulary = trained_run.of_towers(base), base.load_vocabulary()
+    trained_params = parameters_of(trained_run.load_towers(base, len(vocabulary)))
     assert encode._maker(config, vocabulary, trained_params) == maker
     assert encode._maker(config, vocabulary, jax.tree.map(lambda x: x + 1, trained_params)) != maker
     config.update_from_flattened_dict(change)

@@ -10,15 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support import children
-from support.refreshed_runs import (
-    assert_same,
-    cut_off,
-    judged,
-    make_run,
-    open_questions,
-    read_shards,
-    versions_of,
-)
+from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, read_shards, versions_of
 from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
@@ -32,6 +24,7 @@ from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import hard_negatives, mined_negatives, versions
 from retrieval.stages.hard_negatives import Searched
+from retrieval.stages.refresh_kind import kind_of
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
@@ -167,7 +160,7 @@ def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), make_mesh(whole.config)
-    batches = versions.Versions(whole, vocabulary, mesh)
+    batches = kind_of(whole.config).batches(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
@@ -213,7 +206,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, tmp_path):
     assert versions.is_there(run.folder, 2, 6)
     path.write_bytes(path.read_bytes()[:-1])
     assert not versions.is_there(run.folder, 2, 6)
-    batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    batches = kind_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 

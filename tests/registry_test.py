@@ -1,8 +1,10 @@
 """Tables of behaviour."""
 
+import subprocess
 import sys
 
 import pytest
+from conftest import REPOSITORY
 
 from retrieval.config import experiment
 from retrieval.errors import UserError
@@ -32,19 +34,48 @@ def test_a_name_is_registered_once():
         table.register("triplet", 2)
 
 
-def test_reading_a_table_registers_its_packages_modules(tmp_path, monkeypatch):
+def test_an_entry_is_imported_when_it_is_asked_for(tmp_path, monkeypatch):
     package = tmp_path / "losses_of_a_test"
     package.mkdir()
-    (package / "__init__.py").write_text("from retrieval.registry import Table\nTABLE = Table('loss', __name__)\n")
-    for name in ("second", "first"):
-        (package / f"{name}.py").write_text(
-            f"from losses_of_a_test import TABLE\nTABLE.register('{name}', '{name}!')\n"
-        )
+    (package / "__init__.py").write_text(
+        "from retrieval.registry import Table\nTABLE = Table('loss', __name__, 'loss_of_a_test')\n"
+        "NAMES = {'loss_of_a_test': {'second': 'two both', 'first': 'one'}}\n"
+    )
+    for file, names in {"second": ("two", "both"), "first": ("one",)}.items():
+        lines = [f"TABLE.register('{name}', '{name}!')" for name in names]
+        (package / f"{file}.py").write_text("\n".join(["from losses_of_a_test import TABLE", *lines]))
     monkeypatch.syspath_prepend(tmp_path)
     from losses_of_a_test import TABLE  # pyright: ignore[reportMissingImports]
 
-    assert "losses_of_a_test.first" not in sys.modules
-    assert dict(TABLE) == {"first": "first!", "second": "second!"}
+    assert list(TABLE) == ["two", "both", "one"] and "one" in TABLE
+    with pytest.raises(UserError, match="'one' is registered twice: rename the one of the plugin"):
+        TABLE.register("one", "another")
+    assert TABLE.find("both") == "both!" and "losses_of_a_test.first" not in sys.modules
+    assert dict(TABLE) == {"two": "two!", "both": "both!", "one": "one!"}
+
+
+PROGRAM = """
+import gc, importlib, pkgutil, retrieval
+from retrieval.registry import Table
+for _, name, _ in pkgutil.walk_packages(retrieval.__path__, "retrieval."):
+    if not name.endswith((".main", ".compare", ".study")):  # each defines the flags of a program
+        importlib.import_module(name)
+for table in (value for value in gc.get_objects() if isinstance(value, Table)):
+    print(table.kind, [name for name in table._entries if name not in table._files()], len(dict(table)), sep=": ")
+"""
+
+
+def test_packages_name_what_their_files_register():
+    """Only tables whose own file registers entries have others than `NAMES` says."""
+    said = subprocess.check_output([sys.executable, "-c", PROGRAM], cwd=REPOSITORY, text=True)
+    others = dict(line.split(": ")[:2] for line in said.splitlines())
+    assert {kind for kind, names in others.items() if names != "[]"} == {
+        "start",
+        "metric",
+        "target",
+        "maker of answers",
+    }
+    assert {"stage", "loss", "recipe", "task", "index", "encoder family", "kind of refresh"} < others.keys()
 
 
 def test_a_plugin_may_be_a_folder_as_a_method_is(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
@@ -69,7 +69,7 @@ def exported(trained):
 
 def test_it_is_exported_and_read_back(trained, exported):
     config, size = trained.config, len(trained.load_vocabulary())
-    _, model = initial_parameters.load_parameters(trained.folder, size, config.mesh)
+    _, model = trained_run.load_parameters(trained.folder, size, config.mesh)
     params = parameters_of(load_cross_encoder(EncoderFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], parameters_of(model)["encoder"])
     card = (exported / "README.md").read_text()
@@ -85,7 +85,7 @@ def test_its_model_reranks_from_python(trained):
     vocabulary, data = trained.load_vocabulary(), trained.config.data
     documents = [Candidate(str(place), "", text) for place, text in enumerate(texts)] + [Candidate("a", "Fox", "grass")]
     ours = JoinedRows(vocabulary, data.document_length, data.query_length)
-    _, reranker = initial_parameters.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
+    _, reranker = trained_run.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
     expected = {}
     for document, ids in zip(documents, ours.of(ours.begin(["what does the red fox eat?"]) * 4, documents)):
         ids_1L = np.array([ids], np.int32)
@@ -112,6 +112,6 @@ def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path)
     run = make_run("monobert", inputs, tmp_path / "again", **changes)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
-    initial_parameters.init_from(model, run.config, size)
+    initial_parameters.start_of(run.config).init(model, run.config, size)
     params = parameters_of(load_cross_encoder(EncoderFolder.open(exported), model.encoder.config))
     jax.tree.map(np.testing.assert_array_equal, parameters_of(model), params)

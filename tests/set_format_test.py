@@ -15,17 +15,15 @@ from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.parsing import text_files
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES
 from retrieval.stages import evaluate, sets
 
 
 @pytest.fixture
 def tables(monkeypatch, own_table):
     """The tables as they are; what a test adds is gone after it."""
-    len(STAGES)  # or those that a test is the first to import would be gone, too
     for table in (SETS, LABELLED):
         own_table(table)
-    monkeypatch.setattr(fields, "DECLARED", dict(tree.declared()))
+    monkeypatch.setattr(fields, "DECLARED", dict(fields.declared()))
 
 
 class Faq(SetFormat):
@@ -50,7 +48,7 @@ def check(config):
 
 def test_a_format_of_sets_is_one_class(tables, tmp_path):
     register(Faq)
-    assert tree.declared()["sets.faq"].default == "" and "questions and answers" in tree.declared()["sets.faq"].help
+    assert fields.declared()["sets.faq"].default == "" and "questions and answers" in tree.declared()["sets.faq"].help
     config = ict_bfs_wlp.get_config()
     config.sets.faq = str(tmp_path / "faq.tsv")
     with pytest.raises(UserError, match=r"faq\.tsv: no such file or folder, in config\.sets\.faq"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.config import experiment, tree
+from retrieval.config import experiment, fields
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Read, Stage, in_order, readers_of
 
@@ -40,5 +40,5 @@ def test_prepare_is_the_first_of_the_house():
 
 def test_what_is_mined_depends_on_fields_that_a_stage_reads():
     """What no stage reads can be changed behind its back."""
-    of_mining = [field for field in tree.declared() if field.startswith("mine.")]
+    of_mining = [field for field in fields.declared() if field.startswith("mine.")]
     assert not [field for field in of_mining if not readers_of(field)]

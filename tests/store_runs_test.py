@@ -21,7 +21,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import trained_run
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runtime import artefacts, ending, lease
@@ -167,7 +167,7 @@ def test_a_model_is_loaded_from_a_store(inputs, copied):
         downloads.bring(run, ["export"])
         vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
         embedder = Embedder(run.config, vocabulary, mesh)
-        params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+        params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
         tokens = query_tokens(run.config, vocabulary, ["red fox"])
         expected = embedder.embed_rows(embedder.queries(params), tokens)
     np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)

@@ -236,7 +236,7 @@ def test_wlp_asks_with_the_linked_pages_lead(corpus):
     for number in range(120):
         for passage in passages.cut(toy_corpus.article(number), vocabulary, Limits(60, 10, 5))[1]:
             if passage.targets:
-                linked[passages.document_id(passage.id)] = {(number + 1) % 120, (number + 2) % 120}
+                linked[holdout.document_id(passage.id)] = {(number + 1) % 120, (number + 2) % 120}
     dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
     leads = [passages.cut(toy_corpus.article(n), vocabulary, Limits(60, 10, 5))[0] for n in range(120)]
     for example in dataset.as_numpy_iterator():
@@ -309,7 +309,7 @@ def held_out(corpus):
     for number in range(120):
         for passage in passages.cut(toy_corpus.article(number), vocabulary, Limits(60, 10, 5))[1]:
             if holdout.is_held_out(passage.id, SHARE):
-                ids.add(passages.document_id(passage.id))
+                ids.add(holdout.document_id(passage.id))
                 ends = np.cumsum((0, *passage.tokens.lengths))
                 sentences.update(passage.tokens.ids[start:end] for start, end in itertools.pairwise(ends))
     assert len(ids) > 20 and min(map(len, sentences)) >= LEAST
@@ -410,7 +410,7 @@ def test_hard_negatives_follow_the_positive(corpus, hard):
         assert positive in known[query][0] and set(negatives) <= known[query][1] and len(negatives) == K
         # Fewer than K: each is taken before one is again.
         assert len(set(negatives)) == min(K, len(known[query][1]))
-        assert ids == [passages.document_id(labelled_digest(text)) for text in (positive, *negatives)]
+        assert ids == [holdout.document_id(labelled_digest(text)) for text in (positive, *negatives)]
 
 
 def labelled_digest(text):
@@ -456,7 +456,7 @@ KNOWN = [
 
 
 def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
-    id_of = {animal: passages.document_id(labelled_digest(f"the {animal}")) for animal in DOCUMENTS}
+    id_of = {animal: holdout.document_id(labelled_digest(f"the {animal}")) for animal in DOCUMENTS}
     sung, else_ = ({id_of[a] for a in animals} for animals in (("ant", "bee", "cow", "dog"), ("ant", "fox")))
     for number, positives in enumerate((0, 1)):
         folder = tmp_path / str(number)

@@ -210,9 +210,5 @@ def test_a_model_that_is_no_teacher_is_refused(mined, inputs, tmp_path):
 
 
 def test_documents_that_a_teacher_scores_alike():
-    assert together([np.array([2.0, 2.0, 1.0, 3.0]), np.array([0.0, 4.0, 5.0, 4.0])], [2, 2]).tolist() == [
-        0,
-        0.5,
-        0.5,
-        0.5,
-    ]
+    scores = [np.array([2.0, 2.0, 1.0, 3.0]), np.array([0.0, 4.0, 5.0, 4.0])]
+    assert together(scores, [2, 2]).tolist() == [0, 0.5, 0.5, 0.5]

@@ -26,8 +26,7 @@ from retrieval.api.document_texts import (
     read_passages,
 )
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
-from retrieval.config.fields import check_value
-from retrieval.config.tree import declared
+from retrieval.config.fields import check_value, declared
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.errors import UserError, unknown_name

@@ -7,10 +7,10 @@ from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TowerEncoder, VectorEncoder
 from retrieval.config import experiment
 from retrieval.errors import UserError, hub_hint
-from retrieval.models.encoder_folder import is_encoder
+from retrieval.models.encoders.family import is_encoder
 from retrieval.pipeline import downloads, preflight, records
 from retrieval.pipeline.run import Run
-from retrieval.recipes import exported_towers, initial_parameters, towers
+from retrieval.recipes import exported_towers, towers, trained_run
 from retrieval.recipes.exported_towers import Chosen, ExportedTowers
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import recipe_of
@@ -82,9 +82,9 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     if kind := next((kind for kind in TRAINED.values() if kind.is_of(trained)), None):
         _check_nothing_chosen(kind.name, Chosen(truncate_dim=truncate_dim))
         return Model(VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None, run.place, run)
-    config = towers.truncated(initial_parameters.of_towers(run), truncate_dim, "truncate_dim")
+    config = towers.truncated(trained_run.of_towers(run), truncate_dim, "truncate_dim")
     vocabulary = run.load_vocabulary()
-    params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+    params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
     exported = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
     return Model(TowerEncoder(exported), run.place, run)
 

@@ -16,7 +16,7 @@ from retrieval.api.document_index import Hit
 from retrieval.api.loaded_model import Model
 from retrieval.api.loading import load
 from retrieval.errors import UserError
-from retrieval.models.encoder_folder import is_encoder
+from retrieval.models.encoders.family import is_encoder
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
 from retrieval.runtime import artefacts, hashing, hub

@@ -55,13 +55,14 @@ class Field(NamedTuple):
         return name, (lambda value: value == values[0]) if values else bool
 
 
-DECLARED: dict[str, Field] = {}  # by dotted name; `tree.declared` has them all
+DECLARED: dict[str, Field] = {}  # by dotted name; `declared` has them all
+GENERAL: set[str] = set()  # those of the trunk that are no option of a loss: every recipe and loss may leave them set
 
 Result = TypeVar("Result")
 
 
-def declare(group: str, **fields: Field) -> None:
-    """Adds fields to a group, such as 'train' or 'model.decoder'; '' is the config itself.
+def declare(group: str, **fields: Field) -> list[str]:
+    """Adds fields to a group, such as 'train' or 'model.decoder'; '' is the config itself. Returns their dotted names.
 
     Raises:
       UserError: a field is declared twice.
@@ -71,6 +72,13 @@ def declare(group: str, **fields: Field) -> None:
         if path in DECLARED:
             raise UserError(f"the field config.{path} is declared twice: rename the one of the plugin")
         DECLARED[path] = field
+    return [f"{group}.{name}" for name in fields]
+
+
+def declared() -> Mapping[str, Field]:
+    """Every field, by its dotted name: those of `tree`, of the methods, and of the plugins that are loaded."""
+    importlib.import_module("retrieval.methods")
+    return DECLARED
 
 
 def values_of(config: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from retrieval.config.fields import PATHS, Field, declare
-from retrieval.config.tree import declared
+from retrieval.config.fields import PATHS, Field, declare, declared
 from retrieval.registry import Table
 
 Options = Mapping[str, Any]  # values of fields of a config, by their dotted names
@@ -59,13 +58,13 @@ Kind = TypeVar("Kind", bound=Format)
 class Formats(Table[Kind]):
     """The formats of a kind, by name."""
 
-    def __init__(self, kind: str, package: str, file: str = "", group: str = ""):
+    def __init__(self, kind: str, package: str, word: str = "", group: str = ""):
         """Arguments are those of `Table`.
 
         Args:
           group: of the config, in which each format has a field of its own that takes its files; '' for none.
         """
-        super().__init__(kind, package, file)
+        super().__init__(kind, package, word)
         self._group = group
 
     def add(self, form: type[Kind]) -> type[Kind]:

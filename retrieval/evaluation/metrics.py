@@ -48,7 +48,7 @@ class AnswerMetric(NamedTuple):
     is_share: bool = True
 
 
-METRICS: Table[Metric | AnswerMetric] = Table("metric", file="metric")
+METRICS: Table[Metric | AnswerMetric] = Table("metric", word="metric")
 for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
     METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
 # Top-k retrieval accuracy (Karpukhin et al. 2020, Table 2); ProQA calls it R@k.

@@ -15,8 +15,8 @@ from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
 from retrieval.recipes import module_fields, prompted
-from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.towers import truncated
+from retrieval.recipes.trained_run import load_towers, of_towers
 
 
 @dataclasses.dataclass(frozen=True)

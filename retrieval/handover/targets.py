@@ -98,7 +98,7 @@ class Target:
         raise NotImplementedError(f"the target '{self.name}' has no write()")
 
 
-TARGETS: Table[Target] = Table("target", "retrieval.handover.targets")
+TARGETS: Table[Target] = Table("target")
 
 
 def register(target: type[Target]) -> type[Target]:

@@ -336,17 +336,6 @@ class EncoderFolder:
                 )
 
 
-def is_encoder(folder: Path) -> bool:
-    """Whether a folder has a model's weights, and is no work directory; a model of sentence-transformers is one."""
-    if model_folder.has_modules(folder):
-        return True
-    try:
-        config = files.read_json(families.config_of(folder))
-    except UserError:
-        return False
-    return isinstance(config, dict) and ("model_type" in config or "hidden_size" in config)
-
-
 def written_config(config: TransformerConfig) -> dict[str, Any]:
     """A `config.json` that makes the family's class of Hugging Face the same encoder.
 

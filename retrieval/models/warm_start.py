@@ -1,15 +1,19 @@
 """A model that starts from the encoder of another."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, traverse_util
 
 from retrieval.errors import UserError
-from retrieval.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from retrieval.models.transformer import Transformer
 
 _SHOWN = 3  # differences that an error lists
 

@@ -20,7 +20,7 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
     for name in names:  # what is here of an unfinished stage is of use where its record here was that of the store
         if run.copy and f"stages/{name}.json" in run.copy.changed and not is_done(run, name):
             run.copy.drop(run.copy.looks(STAGES[name].writes))
-    for written in _by_folder(run, names).values():
+    for written in _by_folder(run, names).values() if any(of.copy for of in run.chain) else ():
         tops: list[str] = []
         sums: dict[str, str] = {}
         for name, holder in written.items():

@@ -1,14 +1,15 @@
 """Fixed stages, whose output is dear: which of their fields have changed, and whether a run goes on all the same."""
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from retrieval import files
-from retrieval.config.tree import declared
+from retrieval.config.fields import declared
 from retrieval.errors import UserError
-from retrieval.pipeline.records import changed_fields, is_done, kept_fields, read_own_record
+from retrieval.pipeline.records import began_alike, changed_fields, is_done, kept_fields, read_own_record
 from retrieval.pipeline.stage import STAGES, Fixed, Stage
-from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, kept_config
 from retrieval.runtime import artefacts
 
 
@@ -39,8 +40,7 @@ def grown(run: WorkDirectory) -> list[str]:
 
     Only where nothing else has changed that they were made with.
     """
-    done = [name for name, stage in STAGES.items() if stage.fixed and run.holder(name) is run and is_done(run, name)]
-    larger = [name for name in done if changed_fields(run, name)]
+    larger = [name for name in _fixed_of(run) if is_done(run, name) and changed_fields(run, name)]
     return larger if larger and not _refused_changes(run) else []
 
 
@@ -53,15 +53,27 @@ def has_another_length(run: WorkDirectory, name: str, before: Mapping[str, Any],
 def _refused_changes(run: WorkDirectory) -> list[str]:
     """The fields of fixed stages that are not what they were when those began, and may not be."""
     changes: dict[str, str] = {}
-    for name, stage in STAGES.items():
-        if not stage.fixed or run.holder(name) is not run:
-            continue
+    for name in _fixed_of(run):
         record = read_own_record(run, name)
-        if (record and record["done"]) or has_written(run, stage):
+        if (record and record["done"]) or has_written(run, STAGES[name]):
             # Of a stage without a record the config that is kept says what it was made with.
             begun = record or {"done": False, "inputs": {"fields": kept_fields(run, name)}}
             changes |= _refused(run, name, begun)
     return [changes[field] for field in sorted(changes)]
+
+
+def _fixed_of(run: WorkDirectory) -> list[str]:
+    """The fixed stages of a work directory whose output may be of other fields than the config has now.
+
+    Records tell of most that it is not. So no stage's file is read that has not changed.
+    """
+    records = {path.stem: read_own_record(run, path.stem) or {} for path in (run.folder / "stages").glob("*.json")}
+    files_of = (name for record in records.values() for name in (*record.get("outputs", ()), *record.get("noted", ())))
+    known = {CONFIG, files.LOCK, artefacts.LOGS, "stages", *(PurePath(name).parts[0] for name in files_of)}
+    changed = {name for name, record in records.items() if not began_alike(run, record)}
+    if {path.name for path in run.folder.iterdir()} - known:  # of a stage that has lost its record, perhaps
+        changed |= {*run.config.stages, *kept_config(run.folder).stages} - records.keys()
+    return [name for name in sorted(changed) if name in STAGES and run.holder(name) is run and STAGES[name].fixed]
 
 
 def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:

@@ -35,11 +35,11 @@ def check_stage(run: WorkDirectory, names: Sequence[str], place: int) -> None:
     """Checks that what the stage at a place reads is there, of now, and made from the same; errors as of `check`."""
     check_is_there(run, names, place)
     _check_outdated(run, names, place)
-    if found := mixed(run, names[place]):
+    if misfit := mixed(run, names[place]):
         raise UserError(
-            f"stage '{names[place]}' would read what stage '{found.stage}' of {found.holder.place} made of another "
-            f"'{found.other}' than that of {found.ours.place}, which it reads too: add '{found.stage}' to "
-            f"config.stages, or take the '{found.other}' of the base"
+            f"stage '{names[place]}' would read what stage '{misfit.stage}' of {misfit.holder.place} made of another "
+            f"'{misfit.other}' than that of {misfit.ours.place}, which it reads too: add '{misfit.stage}' to "
+            f"config.stages, or take the '{misfit.other}' of the base"
         )
 
 
@@ -70,9 +70,9 @@ def _check_fields(run: WorkDirectory, names: Sequence[str], place: int) -> None:
     """What a stage reads of its own run was made with the fields of now; of a fixed stage `fixed` says so."""
     for read, holder in needs(run, names[place]):
         need = read.stage
-        if holder.folder != run.folder or need in names[:place] or read.is_optional or STAGES[need].fixed:
+        if holder.folder != run.folder or need in names[:place] or read.is_optional or not is_done(holder, need):
             continue
-        if is_done(holder, need) and (changes := changed_fields(run, need)):
+        if not STAGES[need].fixed and (changes := changed_fields(run, need)):
             field, (old, new) = next(iter(changes.items()))
             raise UserError(
                 f"stage '{names[place]}' would read what stage '{need}' made with config.{field}={old!r}, which is "

@@ -25,9 +25,11 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
     for path, field in tree.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
         if other and (value := field_of(config, path)):  # that a field is missing, the checks say
-            told = f"{value:g}" if isinstance(value, float) else value
-            given = get_field(config, other)
-            _log.info("config.%s=%s is set, so config.%s=%s of the experiment does not count", other, given, path, told)
+            shown = f"{value:g}" if isinstance(value, float) else value
+            counts = get_field(config, other)
+            _log.info(
+                "config.%s=%s is set, so config.%s=%s of the experiment does not count", other, counts, path, shown
+            )
             config.update_from_flattened_dict({path: field.default})
 
 
@@ -54,9 +56,9 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
     """
     for field in set_fields:
         _check_decided(run, names, field)
-        readers = readers_of(field)
-        if {*run.config.stages, *names} & set(readers):
+        if any(readers_of(field, [name]) for name in dict.fromkeys((*names, *run.config.stages))):
             continue
+        readers = readers_of(field)
         if readers and field not in _READ_BY_ALL and all(run.holder(name) is run for name in readers):
             _log.info("config.%s: no stage of this run reads it, only --stage=%s would", field, ",".join(readers))
         for name in readers:
@@ -70,15 +72,11 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
 
 def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> None:
     """A base's stage has decided some fields for all who read its output, such as the sizes of a trained model."""
-    for name, stage in STAGES.items():
-        holder = run.holder(name)
-        if (
-            holder is run
-            or name not in holder.config.stages
-            or not is_among(stage.fixed.decides(holder.config) if stage.fixed else (), field)
-        ):
+    for name in sorted({name for base in run.chain[1:] for name in base.config.stages if name in STAGES}):
+        holder, fixed = run.holder(name), STAGES[name].fixed
+        if holder is run or not is_among(fixed.decides(holder.config) if fixed else (), field):
             continue
-        reads_itself = any(asked in names for asked in readers_of(field) if not _reads_output(run, asked, name))
+        reads_itself = any(reader in names for reader in readers_of(field) if not _reads_output(run, reader, name))
         if not reads_itself and _value(holder.config, field) != _value(run.config, field):
             raise UserError(
                 f"config.{field}: stage '{name}' of {holder.place} ran with another value, and what it made is used as "

@@ -46,7 +46,7 @@ def check_settings(config: ConfigDict, names: Collection[str]) -> None:
     """Checks that the fields which some stages read fit each other, and that each of these is read."""
     for path, field in tree.declared().items():
         other, fits = field.partner
-        value = get_field(config, path) if other and set(readers_of(path)) & set(names) else field.default
+        value = get_field(config, path) if other and readers_of(path, names) else field.default
         if value != field.default and not fits(get_field(config, other)):
             needed = f"={field.goes_with[1]}" if isinstance(field.goes_with, tuple) else ""
             raise UserError(

@@ -105,12 +105,12 @@ def details(run: WorkDirectory, stage: str) -> Any:
 
 def needs(run: WorkDirectory, name: str) -> list[tuple[Read, WorkDirectory]]:
     """What a stage reads, each with the run that has it: what is optional only where it has been made."""
-    found = []
+    outputs = []
     for read in reads_of(name, run.config):
         holder = (run.before(name) if read.earlier else run).holder(read.stage)
         if not read.is_optional or is_done(holder, read.stage):
-            found.append((read, holder))
-    return found
+            outputs.append((read, holder))
+    return outputs
 
 
 def identity(record: Mapping[str, Any]) -> str:
@@ -138,13 +138,13 @@ def stands_on(run: WorkDirectory, name: str) -> dict[str, str]:
     A model stands on nothing: it is what was trained on what there was. What is read of a base, because the run makes
     its own later, is not of this run.
     """
-    found: dict[str, str] = {}
+    identities: dict[str, str] = {}
     for read, holder in needs(run, name):
         record = None if read.earlier or read.loose else read_record(holder, read.stage)
         if record:
-            found |= {} if STAGES[read.stage].fixed else record.get("stands_on", {})
-            found[read.stage] = identity(record)
-    return found
+            identities |= {} if STAGES[read.stage].fixed else record.get("stands_on", {})
+            identities[read.stage] = identity(record)
+    return identities
 
 
 def is_current(run: WorkDirectory, name: str) -> bool:
@@ -156,6 +156,12 @@ def is_written(run: WorkDirectory, name: str) -> bool:
     """Whether the files that a finished stage of this run wrote are there; not what is in them."""
     record = read_own_record(run, name) or {}
     return all((run.folder / path).exists() for path in record.get("outputs", {}))
+
+
+def began_alike(run: WorkDirectory, record: Mapping[str, Any]) -> bool:
+    """Whether a stage began with the values that its fields have now, by its record alone."""
+    now = json.loads(run.config.to_json())
+    return all(field_of(now, field) == value for field, value in record["inputs"]["fields"].items())
 
 
 def changed_fields(
@@ -185,7 +191,7 @@ def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> lis
     for read, holder in needs(run, name):
         need, is_own = read.stage, holder.folder == run.folder
         whole = run if is_own else holder  # what is read of earlier sees its own run without what comes later
-        if read.loose or STAGES[need].fixed or not is_done(whole, need) or (is_own and need in before):
+        if read.loose or not is_done(whole, need) or (is_own and need in before) or STAGES[need].fixed:
             continue
         made = record_of(whole, need)["inputs"]["stages"]
         if made != _identities(whole, need) or (is_own and _changes(run, need, before)):
@@ -217,9 +223,9 @@ def mixed(run: WorkDirectory, name: str) -> Mixed | None:
     for read, holder in reads:
         if holder.folder == run.folder or STAGES[read.stage].fixed:
             continue  # what is older of one run, `outdated` says
-        seen = run.before(name) if read.earlier else run
+        view = run.before(name) if read.earlier else run
         for below, theirs in needs(holder, read.stage):
-            ours = seen.holder(below.stage)
+            ours = view.holder(below.stage)
             if _is_model(below.stage) and not below.earlier and ours.folder != theirs.folder:
                 return Mixed(read.stage, holder, below.stage, ours)
         made_of = (read_record(holder, read.stage) or {}).get("stands_on", {})

@@ -117,8 +117,8 @@ STAGES: Table[Stage] = Table("stage", "retrieval.stages", "stage")
 def reads_of(name: str, config: ConfigDict) -> list[Read]:
     """What a stage reads with a config, each stage once."""
     reads = STAGES[name].reads
-    given = reads(config) if callable(reads) else reads
-    named = [read if isinstance(read, Read) else Read(read) for read in given]
+    listed = reads(config) if callable(reads) else reads
+    named = [read if isinstance(read, Read) else Read(read) for read in listed]
     return list({read.stage: read for read in reversed(named)}.values())[::-1]
 
 
@@ -139,9 +139,9 @@ def in_order(names: Iterable[str], config: ConfigDict) -> list[str]:
     return sorted(order, key=lambda name: name not in readers)
 
 
-def readers_of(field: str) -> list[str]:
-    """The stages that name a field, or a group that it is in, among what they read."""
-    return [name for name, stage in STAGES.items() if is_among((*stage.fields, *stage.uses), field)]
+def readers_of(field: str, names: Iterable[str] = STAGES) -> list[str]:
+    """The stages, of these or of all, that name a field, or a group that it is in, among what they read."""
+    return [name for name in names if is_among((*STAGES[name].fields, *STAGES[name].uses), field)]
 
 
 def is_among(fields: Collection[str], field: str) -> bool:

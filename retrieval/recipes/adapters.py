@@ -146,7 +146,7 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
     """Writes the adapters of a tower into its exported folder, in place of the encoder that is there.
 
     Args:
-      params: those of the run, as `initial_parameters.load_adapted` gives them.
+      params: those of the run, as `trained_run.load_adapted` gives them.
     """
     folder, fields = bert_weights.folders(config)[tower], config.train.lora
     leaves: dict[str, Any] = dict(traverse_util.flatten_dict(lora.divide(params[tower]["encoder"])[1], sep="/"))

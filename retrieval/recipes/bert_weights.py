@@ -16,9 +16,12 @@ from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, hub_hint
 from retrieval.models import module_folder, two_tower
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import is_encoder
 from retrieval.models.module_folder import ModuleFolder
+from retrieval.pipeline.run import Run
 from retrieval.recipes import module_fields
+from retrieval.recipes.initial_parameters import STARTS, Start
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runtime import hub, model_folder
@@ -280,3 +283,26 @@ def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
     _check_rows(folder, published, name, theirs or ours, way)
     if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
+
+
+class PublishedWeights(Start):
+    """The weights that `folders` gives."""
+
+    def inputs(self, run: Run) -> Sequence[Path]:
+        """Their files."""
+        return inputs(run.config)
+
+    def check(self, run: Run) -> None:
+        """As `Start.check`."""
+        check(run.config, run.vocabulary)
+
+    def check_tensors(self, config: ConfigDict) -> None:
+        """As `Start.check_tensors`."""
+        check_tensors(config)
+
+    def init(self, model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
+        """As `Start.init`."""
+        init(model, config)
+
+
+STARTS.register("published", PublishedWeights())

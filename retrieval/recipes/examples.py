@@ -68,11 +68,7 @@ def register_tasks(
     counted = files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}}
     if task_kind.drawn(drawn_rates, labelled=False):
         counted = counted if validation else holdout.statistics_at(counted, config.data.held_out)
-    stored = Stored(
-        run.corpus,
-        counted,
-        pairs if (pairs / "stats.json").exists() else None,
-    )
+    stored = Stored(run.corpus, counted, pairs if (pairs / "stats.json").exists() else None)
     recipe = recipe_of(config)
     vocabulary.require(recipe.label, *recipe.kind.needs)
     if stored.labelled:
@@ -82,7 +78,7 @@ def register_tasks(
         stored,
         vocabulary,
         drawn_rates,
-        options=task_kind.options_of(config.data),
+        options=config.data,
         shuffle_buffer=1 if is_in_order(pairs) else config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,
@@ -104,7 +100,7 @@ def check_stored(config: ConfigDict, pairs: Path) -> None:
 
 
 def check_scores(
-    config: ConfigDict, has_scores: bool, is_scored: bool, whose: object, found: Sequence[float] | None = None
+    config: ConfigDict, has_scores: bool, is_scored: bool, whose: object, extremes: Sequence[float] | None = None
 ) -> None:
     """Checks that the loss learns from what labelled examples have.
 
@@ -112,7 +108,7 @@ def check_scores(
       has_scores: whether all their documents have a teacher's scores.
       is_scored: whether each is two texts and how alike they are.
       whose: the examples, for errors.
-      found: the lowest and the highest score, where they are known.
+      extremes: the lowest and the highest score, where they are known.
 
     Raises:
       UserError: they have no scores, or nothing else, and the loss learns from what they lack; or scores are outside
@@ -132,9 +128,9 @@ def check_scores(
             f"right answers with config.train.loss={name}: set it to one of {fitting}"
         )
     limits = recipe.loss.score_limits if recipe.loss else None
-    if limits and found and not limits[0] <= found[0] <= found[1] <= limits[1]:
+    if limits and extremes and not limits[0] <= extremes[0] <= extremes[1] <= limits[1]:
         raise UserError(
-            f"{whose}: scores from {found[0]:g} to {found[1]:g}, and config.train.loss={name} takes them from "
+            f"{whose}: scores from {extremes[0]:g} to {extremes[1]:g}, and config.train.loss={name} takes them from "
             f"{limits[0]:g} to {limits[1]:g}: divide them, or take a loss of their order, cosent"
         )
 
@@ -191,11 +187,7 @@ class NoBatches(Iterator[dict[str, jax.Array]]):
 
 
 def make_batches(
-    run: Run,
-    vocabulary: Vocabulary,
-    mesh: jax.sharding.Mesh,
-    pairs: Path | None = None,
-    version: int = 0,
+    run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, pairs: Path | None = None, version: int = 0
 ) -> Batches:
     """The batches of the config's tasks.
 
@@ -354,11 +346,11 @@ def _check(config: ConfigDict) -> None:
 
 def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
     """The tasks that are drawn give the kind of examples that the recipe trains on."""
-    given = [task for task, rate in config.data.rates.items() if rate]
-    for task in given:
+    tasks = [task for task, rate in config.data.rates.items() if rate]
+    for task in tasks:
         if (kind := TASKS[task].kind).name != recipe.kind.name:
             fitting = [name for name, other in RECIPES.items() if other.kind.name == kind.name]
-            others = [f"config.data.rates.{name}=0" for name in given if TASKS[name].kind.name != kind.name]
+            others = [f"config.data.rates.{name}=0" for name in tasks if TASKS[name].kind.name != kind.name]
             switch = " and ".join([f"config.recipe={' or '.join(fitting)}", *others])
             raise UserError(
                 f"task '{task}' gives {kind.what}, and config.recipe={config.recipe} trains on "

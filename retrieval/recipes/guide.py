@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import experiment
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.models import two_tower
 from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers

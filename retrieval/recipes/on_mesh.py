@@ -40,12 +40,12 @@ class OnMesh:
           function: of the model, the text, and further arrays with a row for each of the text's.
         """
         # On every device in the end: a host cannot read what only another's devices have.
-        everywhere = sharding.replicated(self.mesh)
+        replicated = sharding.replicated(self.mesh)
 
         @jax.jit
         def run(params: Any, ids: jax.Array, types: jax.Array, *further: Any) -> Any:
             said = function(self._bound(gather(params)), Text.from_ids(ids, types), *further)
-            return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), said)
+            return jax.tree.map(lambda leaf: jax.reshard(leaf, replicated), said)
 
         def of(params: Any) -> Callable[..., Any]:
             with jax.set_mesh(self.mesh):  # once for all batches: a large model takes long to send
@@ -63,5 +63,5 @@ class OnMesh:
 
 def token_types(ids_BL: np.ndarray, sep_id: int, place: int = 1) -> np.ndarray:
     """BERT's token types of padded rows: 1 after the first [SEP] (or its `place`), as in training."""
-    seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
-    return np.where(ids_BL == FILLER, 0, seen >= place).astype(np.int32)
+    separators_BL = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
+    return np.where(ids_BL == FILLER, 0, separators_BL >= place).astype(np.int32)

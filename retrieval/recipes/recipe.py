@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import values_of
-from retrieval.config.tree import declared
-from retrieval.data.examples.example_kind import ExampleKind
+from retrieval.config.fields import GENERAL, declared, values_of
+from retrieval.data.examples.example_kind import GUIDE, PAIRS, ExampleKind, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
-from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.warm_start import copy_encoder
-from retrieval.pipeline.run import Run
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss
+
+if TYPE_CHECKING:
+    from retrieval.models.encoder_folder import EncoderFolder
+    from retrieval.pipeline.run import Run
 
 
 class Recipe(abc.ABC):
@@ -220,7 +222,34 @@ class Recipe(abc.ABC):
         return None
 
 
-RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.two_tower_recipe", "recipe")
+class PairRecipe(Recipe):
+    """Examples are a query with its positive and `data.negatives` hard negatives. A batch may go in chunks of them."""
+
+    kind = PAIRS
+    options = ("data.negatives",)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """As `Recipe.lengths`."""
+        data = self.config.data
+        lengths = data.query_length, data.document_length
+        return pair_lengths(*lengths, data.negatives, positives, has_teacher(self), bool(guide_of(self)))
+
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """The embeddings of a guide."""
+        if not guide_of(self):
+            return {}
+        guide = importlib.import_module("retrieval.recipes.guide")  # a run without one reads no published models
+        return {"guide": (GUIDE, guide.size(self.config))}
+
+    def chunk_sizes(self, devices: int) -> list[int]:
+        """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""
+        rows, packed = self.config.train.batch_size, self.packing()
+        unit = devices * (packed.examples if packed else 1)
+        return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
+
+
+RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes", "recipe")
 
 
 def recipe_of(config: ConfigDict) -> Recipe:
@@ -260,6 +289,10 @@ def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
     read = (
         own | {option for loss in losses.values() for option in loss.options()} | (set() if losses else {TEMPERATURE})
     )
+    some = (declared().keys() - GENERAL) | _own_fields(RECIPES["two_tower"])  # that not all recipes and losses read
+    values = values_of(recipe.config, sorted(some - read))
+    if all(value == declared()[field].default for field, value in values.items()):
+        return  # as in most runs, which need not read what other recipes and losses do
     others = {field for other in RECIPES.values() for field in _own_fields(other)} - read
     for field, value in values_of(recipe.config, sorted(others)).items():
         if value != (default := declared()[field].default):
@@ -371,10 +404,10 @@ def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False
     Raises:
       UserError: the parameters have other names or shapes.
     """
-    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    wanted, theirs = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
     if shared:
-        both = wanted.keys() & given.keys()
-        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
-    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
+        both = wanted.keys() & theirs.keys()
+        wanted, theirs = ({path: value[path] for path in both} for value in (wanted, theirs))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in theirs.items()}:
         raise UserError("a model of other sizes or another kind")
-    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in theirs.items()}))

@@ -7,8 +7,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import values_of
-from retrieval.config.tree import declared
+from retrieval.config.fields import declared, values_of
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.batches import Batches, Sources
 from retrieval.data.labelled import sources
@@ -40,20 +39,20 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
     """
     if not run.config.pairs.sources:
         return examples.make_batches(run, vocabulary, mesh)
-    found = _drawn(run, vocabulary)
-    given, data = sources.read(run.config.pairs.sources), run.config.data
-    sizes = [epoch for _, _, epoch in found.values()]
-    weights = [source.weight for source in given if source.weight is not None]
+    drawn = _drawn(run, vocabulary)
+    listed, data = sources.read(run.config.pairs.sources), run.config.data
+    sizes = [epoch for _, _, epoch in drawn.values()]
+    weights = [source.weight for source in listed if source.weight is not None]
     share_S, epoch = batches.shares(sizes, weights, data.source_alpha), sum(sizes)
-    named = ", ".join(f"{name} {share:.1%}" for name, share in zip(found, share_S))
+    named = ", ".join(f"{name} {share:.1%}" for name, share in zip(drawn, share_S))
     _log.info("train: sources are drawn %s: %s", "by their weights" if weights else "by their sizes", named)
     if data.mixed_sources:
-        own, arguments, _ = next(iter(found.values()))
-        rates = {arguments["task"]: share for (_, arguments, _), share in zip(found.values(), share_S.tolist())}
+        own, arguments, _ = next(iter(drawn.values()))
+        rates = {arguments["task"]: share for (_, arguments, _), share in zip(drawn.values(), share_S.tolist())}
         mixture = {"task": seqio_tasks.mixed(rates, "+".join(rates)), "stem": ""}
         return examples.opened(own, mesh, arguments | mixture, epoch)
-    lanes = {name: examples.open_lanes(own, mesh, arguments) for name, (own, arguments, _) in found.items()}
-    keys = [key_of(own.config) for own, _, _ in found.values()]
+    lanes = {name: examples.open_lanes(own, mesh, arguments) for name, (own, arguments, _) in drawn.items()}
+    keys = [key_of(own.config) for own, _, _ in drawn.values()]
     return Batches(lanes, batch_sharding(mesh), epoch=epoch, sources=Sources(share_S, run.config.seed, keys))
 
 
@@ -70,13 +69,13 @@ def epoch_of(run: Run, vocabulary: Vocabulary) -> int:
 
 def _drawn(run: Run, vocabulary: Vocabulary) -> dict[str, tuple[Run, Drawn, int]]:
     """Of each source the run with its config, what is drawn of it, and the examples of an epoch."""
-    found, least = {}, 1 if run.config.data.mixed_sources else run.config.train.batch_size
+    drawn, least = {}, 1 if run.config.data.mixed_sources else run.config.train.batch_size
     for number, (name, own) in enumerate(sources.configs_of(run.config).items()):
         of_source, source = dataclasses.replace(run, config=own), Source(name, number)
         with sources.naming(name):
             folder = folder_of(run.pairs, name)
-            found[name] = (of_source, *examples.drawn(of_source, vocabulary, folder, source=source, least=least))
-    return found
+            drawn[name] = (of_source, *examples.drawn(of_source, vocabulary, folder, source=source, least=least))
+    return drawn
 
 
 def check(config: ConfigDict) -> None:
@@ -85,8 +84,8 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: they do not, or a field that is set would be read by nobody.
     """
-    given = sources.read(config.pairs.sources)
-    if not given:
+    listed = sources.read(config.pairs.sources)
+    if not listed:
         return
     if others := [task for task, rate in config.data.rates.items() if rate and task != _TASK]:
         raise UserError(
@@ -97,13 +96,13 @@ def check(config: ConfigDict) -> None:
             f"config.mine.refresh_every={every} makes pairs anew that have no source: set it to 0, or config."
             f"{sources.FIELD} to nothing"
         )
-    if given[0].weight is not None and config.data.source_alpha != declared()[_ALPHA].default:
+    if listed[0].weight is not None and config.data.source_alpha != declared()[_ALPHA].default:
         raise UserError(
             f"config.{_ALPHA}={config.data.source_alpha} draws sources by their sizes, and config.{sources.FIELD} "
             "gives them weights: leave one of the two out"
         )
     configs = sources.configs_of(config)
-    for source in given:
+    for source in listed:
         with sources.naming(source.name):
             _check_own(source, configs[source.name], config)
     if config.data.mixed_sources:

@@ -1,6 +1,7 @@
 """Trained embedders, whoever trained them, for texts into files: work directories, exports and published folders."""
 
 import array
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from retrieval import files
 from retrieval.config import experiment
 from retrieval.data.labelled import grouping
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models.encoders import family
@@ -19,11 +20,11 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import exported_towers, module_fields
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
-from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.recipes.trained_model import TRAINED, PublishedKind, TrainedKind
+from retrieval.recipes.trained_run import load_towers, of_towers
 from retrieval.runtime import hosts, model_folder
 from retrieval.search import encoding
 
@@ -55,11 +56,16 @@ class TextEmbedder:
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        self._write(folder, name, queries, total, self._query_rows, self._query_tower)
+
+        def rows(texts: Sequence[str]) -> list[list[list[int]]]:
+            return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
+
+        self._write(folder, name, queries, total, rows, self._query_tower)
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
-        self._write(folder, name, documents, total, self._document_rows, self._document_tower)
+        rows = functools.partial(candidate_windows, self._config, self._vocabulary)
+        self._write(folder, name, documents, total, rows, self._document_tower)
 
     def score_all(
         self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
@@ -95,12 +101,6 @@ class TextEmbedder:
     ) -> None:
         numbered = ((str(place), text) for place, text in enumerate(texts))
         encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
-
-    def _query_rows(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
-
-    def _document_rows(self, documents: Sequence[Candidate]) -> list[list[list[int]]]:
-        return candidate_windows(self._config, self._vocabulary, documents)
 
 
 class _Embedders(PublishedKind):
@@ -140,9 +140,7 @@ class _Embedders(PublishedKind):
 
 
 EMBEDDERS = _Embedders(
-    "embedder",
-    lambda recipe: recipe.has_towers,
-    ", or a folder that sentence-transformers or transformers saved",
+    "embedder", lambda recipe: recipe.has_towers, ", or a folder that sentence-transformers or transformers saved"
 )
 
 
@@ -162,6 +160,5 @@ def kind_of(value: str, field: str, run: Run) -> TrainedKind:
       UserError: there is neither, or its files do not say.
     """
     folder = EMBEDDERS.published(value, field)
-    if folder:
-        return TRAINED["reranker"] if reads_pairs(folder) else EMBEDDERS
-    return TRAINED["reranker"] if recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks else EMBEDDERS
+    judges = reads_pairs(folder) if folder else recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks
+    return TRAINED["reranker"] if judges else EMBEDDERS

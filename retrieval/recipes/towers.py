@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError

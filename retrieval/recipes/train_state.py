@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,45 +16,29 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from retrieval.errors import UserError
 from retrieval.models.transformer_config import remat_for
-from retrieval.recipes import adapters, source_objective
+from retrieval.recipes import source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import artefacts, devices
 from retrieval.training import loop, memory, optimizer, schedules, work
-from retrieval.training.checkpoint import Checkpointer, steps_in
+from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
 
-def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
-    """The checkpoints of a work directory, for this host alone.
-
-    Raises:
-      UserError: it has none.
-    """
-    place = artefacts.checkpoints(folder)
-    if not steps_in(place):
-        raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
-    keep, best = _kept(config)
-    named = config.loop.keep_steps
-    return Checkpointer(place, keep, best, named=named, alone=True)
-
-
-def open_checkpoints(folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None) -> Checkpointer:
-    """The checkpoints that a run writes.
+def open_checkpoints(
+    folder: Path, config: ConfigDict, before: Callable[[], None] = lambda: None, alone: bool = False
+) -> Checkpointer:
+    """The checkpoints of a work directory.
 
     Args:
-      before: is called before each, for what a run that goes on from one has to have besides.
+      before: is called before one is written, for what a run that goes on from it has to have besides.
+      alone: whether this host alone reads them, and none is written.
     """
-    keep, best = _kept(config)
-    return Checkpointer(artefacts.checkpoints(folder), keep, best, named=config.loop.keep_steps, before=before)
-
-
-def _kept(config: ConfigDict) -> tuple[int, str]:
-    """How many checkpoints are kept, and by which metric the best one."""
-    return config.loop.keep_checkpoints, config.loop.best if config.loop.validate_every else ""
+    fields, place = config.loop, artefacts.checkpoints(folder)
+    best = fields.best if fields.validate_every else ""
+    return Checkpointer(place, fields.keep_checkpoints, best, named=fields.keep_steps, before=before, alone=alone)
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
@@ -107,13 +92,13 @@ def useful_flops(
       step: the config's own, if it is about to be run: where it computes nothing twice, it is traced once for both.
     """
     model = config.model
-    unseen = _unseen_flops(config, batch)
+    unattended = _unseen_flops(config, batch)
     if step and not config.train.chunk_size and remat_for(model.remat, model.num_layers, model.hidden_size) == "none":
-        return work.flops(step.trace(state, batch).jaxpr) - unseen
+        return work.flops(step.trace(state, batch).jaxpr) - unattended
     once = config.copy_and_resolve_references()
     once.model.remat, once.train.chunk_size = "none", 0
     once.model.attention = "plain"  # a kernel fills rows up, and computes its scores again for the gradient
-    return work.flops(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr) - unseen
+    return work.flops(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr) - unattended
 
 
 def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
@@ -126,15 +111,26 @@ def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
     for field in recipe_of(config).kind.sides:
         shape = batch[field].sharding.shard_shape(batch[field].shape)
         for layer in range(model.num_layers):
-            reach = switches.reach if locality[layer % len(locality)] else None
-            total += math.prod(shape) * work.unseen(shape[-1], switches.causal, reach)
+            window = switches.reach if locality[layer % len(locality)] else None
+            total += math.prod(shape) * work.unseen(shape[-1], switches.causal, window)
     # Two products of two operations for a value of each head; the backward pass takes twice the forward pass.
     return 3 * 2 * 2 * model.num_heads * head_size(model) * total
 
 
+def adapters_of(config: ConfigDict) -> Any:
+    """The module `adapters` where these alone are trained, else None: a model that is trained whole never reads it."""
+    return importlib.import_module("retrieval.recipes.adapters") if config.train.lora.rank else None
+
+
+def abstract_parameters(config: ConfigDict, model: nnx.Module) -> Any:
+    """The shapes of a model's parameters, with those of its adapters."""
+    adapters, params = adapters_of(config), parameters_of(model)
+    return adapters.with_shapes(config, params) if adapters else params
+
+
 def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
-    params = adapters.with_shapes(config, parameters_of(model))
+    params = abstract_parameters(config, model)
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
     if config.train.parameters == "bfloat16":
         params = jax.tree.map_with_path(_in_bfloat16, params)

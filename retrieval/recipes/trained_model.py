@@ -11,16 +11,17 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import is_encoder
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.bert_weights import hub_hint
-from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
+from retrieval.recipes.trained_run import check_vocabulary, fetch_model, load_parameters
 from retrieval.registry import Table
 from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
@@ -46,11 +47,9 @@ class PairScorer(Protocol):
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """The score of each query with the document beside it, float32 [P]; a higher one is better."""
-        ...
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """How well each of a few documents answers a query, float32 [N]."""
-        ...
 
     def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
         """The token ids of a query with each document, for `logits`.
@@ -59,19 +58,15 @@ class PairScorer(Protocol):
           room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
             another row with room.
         """
-        ...
 
     def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """The logit of each of a few pairs, float32 [N]: its sigmoid says how likely the document is relevant."""
-        ...
 
     def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
         """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
-        ...
 
     def compile(self, count: int) -> None:
         """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
-        ...
 
     def score_all(
         self,
@@ -97,11 +92,9 @@ class PairScorer(Protocol):
         Raises:
           UserError: a score is not finite.
         """
-        ...
 
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
-        ...
 
 
 class SpanFinder(Protocol):
@@ -113,7 +106,6 @@ class SpanFinder(Protocol):
         Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
         questions.
         """
-        ...
 
 
 class TextEncoder(Protocol):
@@ -130,15 +122,12 @@ class TextEncoder(Protocol):
 
     def encode_queries(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
-        ...
 
     def encode_documents(self, items: Sequence[Candidate], /) -> Any:
         """The same of documents."""
-        ...
 
     def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
         """Exact search among encoded documents: from encoded queries and k to scores and rows [Q, k]."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +283,7 @@ def published_model(
     return Trained(own, vocabulary, model)
 
 
-TRAINED: Table[TrainedKind] = Table("kind of trained model", file="trained")
+TRAINED: Table[TrainedKind] = Table("kind of trained model", word="trained")
 
 
 def is_place(value: str) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.tree import declared
+from retrieval.config.fields import declared, values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -19,9 +19,8 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, check_sees_all, copy_parameters, encoder_of
+from retrieval.recipes.recipe import RECIPES, PairRecipe, Recipe, check_sees_all, copy_parameters, encoder_of
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
@@ -53,9 +52,11 @@ class TwoTowerRecipe(PairRecipe):
         _check_pooled(self.config)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
-        if self.named_loss.of_cosines and not self.config.model.normalize:
+        of_cosines = "train.loss" if self.named_loss.of_cosines else matryoshka.SIZES
+        value = values_of(self.config, [of_cosines])[of_cosines]
+        if value and not self.config.model.normalize:
             raise UserError(
-                f"config.train.loss={self.config.train.loss} compares cosines, and search ranks by inner products: set "
+                f"config.{of_cosines}={value} compares cosines, and search ranks by inner products: set "
                 "config.model.normalize=True, which makes the two the same"
             )
         _check_matryoshka(self.config.train, self.config.model)
@@ -141,11 +142,6 @@ def _embed_together(
 
 
 def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
-    if train.matryoshka and not model.normalize:
-        raise UserError(
-            f"config.{matryoshka.SIZES}={train.matryoshka} compares cosines, and search ranks by inner products: set "
-            "config.model.normalize=True, which makes the two the same"
-        )
     size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     matryoshka.check_sizes(tuple(train.matryoshka), size)
     matryoshka.check_weights(tuple(train.matryoshka), tuple(train.matryoshka_weights))

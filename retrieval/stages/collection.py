@@ -64,9 +64,9 @@ class Collection:
             not of one size and length.
         """
         folder = self.embeddings(system)
-        asked, there = (vector_codes.read(folder, kind) for kind in ("queries", "candidates"))
-        if asked and there:
-            of = {name: getattr(asked, name) for name in ("dim", "truncated_from", "normalised")}
+        of_queries, there = (vector_codes.read(folder, kind) for kind in ("queries", "candidates"))
+        if of_queries and there:
+            of = {name: getattr(of_queries, name) for name in ("dim", "truncated_from", "normalised")}
             vector_codes.check(folder, "candidates", dataclasses.replace(there, **of))
         for kind, ids in (("candidates", value.candidates), ("queries", value.queries)):
             embedded = dict.fromkeys(encoding.load_ids(folder, kind))

@@ -40,11 +40,11 @@ def bytes_of(paths: Iterable[Path], passages: int) -> float:
     return round(sum(path.stat().st_size for path in paths if path.is_file()) / max(1, passages), 1)
 
 
-def table(told: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], folders: Sequence[Path]) -> Table:
+def table(notes: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], folders: Sequence[Path]) -> Table:
     """Quality and cost of every system.
 
     Args:
-      told: what stages tell of a system, by 'SET, SYSTEM'.
+      notes: what stages tell of a system, by 'SET, SYSTEM'.
       results: rows of results.json.
       folders: those that have `per_query`.
     """
@@ -53,9 +53,9 @@ def table(told: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], fol
         values = {(row["system"], row["metric"]): row["value"] for row in of_set}
         metrics = dict.fromkeys(metric for _, metric in values)
         metric = next((metric for metric in (*_USUAL, *metrics) if metric in metrics and is_share(metric)), None)
-        read = [found for each in folders if (found := per_query.read(per_query.path_of(each, name, split)))]
+        read = [there for each in folders if (there := per_query.read(per_query.path_of(each, name, split)))]
         for system in dict.fromkeys(system for system, _ in values):
-            of = {key: _cost(told, name, system, key) for key in (BYTES, _MILLISECONDS, QUERY, PASSAGE)}
+            of = {key: _cost(notes, name, system, key) for key in (BYTES, _MILLISECONDS, QUERY, PASSAGE)}
             if metric is None or set(of.values()) == {None}:
                 continue
             by_query = [of_system for each in read if (of_system := each.of(system, metric))]
@@ -66,14 +66,14 @@ def table(told: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], fol
     return Table("Quality and cost", header, rows, _NOTES if rows else "", left=3)
 
 
-def _cost(told: Mapping[str, Mapping[str, Any]], name: str, system: str, key: str) -> float | None:
+def _cost(notes: Mapping[str, Mapping[str, Any]], name: str, system: str, key: str) -> float | None:
     """What a system costs, with those that it stands on; None where that is not known of one of them."""
-    note = told.get(f"{name}, {system}", {})
+    note = notes.get(f"{name}, {system}", {})
     parts = note.get(PARTS, ())
     if parts and key == _MILLISECONDS:  # which have the parts' already
         return note.get(key)
     first = note.get(AFTER)
-    below = [_cost(told, name, part, key) for part in (*parts, *([first] if first else []))]
+    below = [_cost(notes, name, part, key) for part in (*parts, *([first] if first else []))]
     own = 0 if parts else note.get(key)
     return None if own is None or None in below else own + sum(filter(None, below))
 

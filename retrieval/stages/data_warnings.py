@@ -6,13 +6,11 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval import files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
 from retrieval.data.tokenizers.prefixes import TextSizes
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.pipeline.run import Run
 from retrieval.search.hit_texts import are_near, shingles
 from retrieval.stages.collection import CORPUS, open_collection
@@ -52,11 +50,11 @@ def warn(stage: str, counts: Iterable[DataCount]) -> None:
             _log.warning("%s: %s: %s: %s%s%s", stage, count.about, count.what, f"{count.count:,}", share, example)
 
 
-def warn_of_corpus(run: Run, vocabulary: Vocabulary, tasks: Collection[str]) -> None:
-    """Warns of what is likely to be a mistake in the passages that these tasks of a run are about to draw from."""
+def warn_of_corpus(run: Run, statistics: Mapping[str, Any], tasks: Collection[str]) -> None:
+    """Warns of what is likely to be a mistake in the passages that these tasks of a run will draw from."""
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), IN_A_RUN))
-    sizes, counts = TextSizes.of(run.config.data, vocabulary), files.read_json(run.corpus / "stats.json")
-    warn("train", of_corpus(counts, texts, sizes, tasks))
+    sizes = TextSizes.of(run.config.data, run.load_vocabulary())
+    warn("prepare", of_corpus(statistics, texts, sizes, tasks))
 
 
 def of_corpus(

@@ -19,11 +19,12 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import OLDER, STAGES, Read, Stage
-from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted
+from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted, trained_run
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
+from retrieval.recipes.trained_run import check_towers, load_towers, of_towers
 from retrieval.runtime import devices, hosts
 from retrieval.search import encoding, vector_codes
 from retrieval.search.vector_codes import FLOAT32, Form
@@ -75,7 +76,7 @@ def _systems(run: Run, config: ConfigDict, vocabulary: Vocabulary) -> dict[str, 
     if run.config.encode.untrained:
         systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
     if run.config.encode.start:
-        systems[START] = lambda: initial_parameters.load_start(run, config, len(vocabulary))
+        systems[START] = lambda: trained_run.load_start(run, config, len(vocabulary))
     return systems
 
 
@@ -174,12 +175,12 @@ class _Encoder:
 
     def _operations(self, queries: Sequence[str]) -> dict[str, float]:
         """The operations to encode a query and a passage of the set."""
-        asked = query_tokens(self._config, self._vocabulary, encoding_cost.some(queries, len(queries)))
+        rows = query_tokens(self._config, self._vocabulary, encoding_cost.some(queries, len(queries)))
         total = sum(1 for _ in self._item.candidates())
         windows = self._windows(encoding_cost.some(self._item.candidates(), total))
         count = functools.partial(encoding_cost.operations, self._config, len(self._vocabulary), build=towers_of)
         return {
-            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in asked]),
+            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in rows]),
             costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
         }
 
@@ -212,15 +213,6 @@ def _older(run: Run, folder: Path, maker: str) -> Path | None:
     return None
 
 
-def check_form(run: Run) -> None:
-    """Checks that embeddings can be stored as the config says.
-
-    Raises:
-      UserError: they have fewer dimensions than are to be kept, or these do not fill whole bytes.
-    """
-    form_of(of_towers(run))
-
-
 def _with_prompts_of(name: str, config: ConfigDict, vocabulary: Vocabulary) -> ConfigDict:
     """The config with the prompts of a collection, of which the corpus has the usual ones."""
     if name == CORPUS:
@@ -242,32 +234,23 @@ def check_start(run: Run) -> None:
                 "config.encode.start=True evaluates what config.train.init_from names, and that names none: set one of "
                 "the two"
             )
-        initial_parameters.check_start(trained)
+        initial_parameters.start_of(trained.config).check(trained)
 
 
 def fetch(run: Run) -> None:
     """Copies down the towers before training, where they are asked for and on a store."""
     if run.config.encode.start:
-        initial_parameters.fetch_start(run.holder("train"))
+        initial_parameters.start_of(run.holder("train").config).fetch(run.holder("train"))
 
 
 STAGES.register(
     "encode",
     Stage(
         encode,
-        check=(
-            Run.check_vocabulary,
-            check_towers,
-            check_start,
-            check_form,
-            devices.check,
-        ),
+        check=(Run.check_vocabulary, check_towers, check_start, lambda run: form_of(of_towers(run)), devices.check),
         fields=(
-            "seed",
-            "encode",
-            "model",
+            *("seed", "encode", "model", "loop.validate_queries"),
             *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
-            "loop.validate_queries",
         ),
         reads=lambda config: ("prepare", "sets", Read("train", required=True), *of_pairs(config)),
         files=Run.vocabulary_inputs,

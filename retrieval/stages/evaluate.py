@@ -45,30 +45,6 @@ class Scores(NamedTuple):
     values: dict[str, np.ndarray]
 
 
-class OtherSystems:
-    """The systems of a set that are not searched now: run files, lists of other stages, and what is fused."""
-
-    def __init__(self, run: Run):
-        self._run, self._fusing = run, fused.fusing(run.config.fuse)
-        self._files = ranked_lists.run_files(run.config.runs.files)
-        _check_one_set(self._files, set_names(run.sets))
-
-    @property
-    def fuses(self) -> bool:
-        """Whether systems are fused beside the hybrid."""
-        return bool(self._fusing.systems)
-
-    def read(self, value: Judged, depth: int) -> tuple[Judged, list[Ranking]]:
-        """The set with the candidates of run files, and the first results of all systems."""
-        whole, lists = ranked_lists.read(self._files, value, self._run.config.runs.unknown)
-        lists = [ranking.first(whole, depth) for ranking in lists]
-        return whole, [*ranked_lists.read_searched(self._run, value), *lists]
-
-    def fused(self, name: str, lists: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: int) -> list[Ranking]:
-        """Lists that are fused from those of a set."""
-        return list(fused.fuse(name, lists, self._fusing, golds, depth))
-
-
 def check(config: ConfigDict) -> None:
     """Checks the metrics, the run files and what is to be fused.
 
@@ -115,62 +91,70 @@ def evaluate(run: Run) -> dict[str, Any]:
     Returns what the report says about the searches.
     """
     if hosts.is_alone():
-        return _evaluate(run, None)
-    return pod_search.lead(functools.partial(open_collection, run), functools.partial(_evaluate, run))
+        return _Evaluation(run, None).write()
+    return pod_search.lead(functools.partial(open_collection, run), lambda together: _Evaluation(run, together).write())
 
 
-def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
-    rows, notes, asked, indexed = [], {}, run.config.evaluate.metrics, run.holder("index").config
-    search = rankings.Search(
-        depth=run.config.evaluate.depth,
-        words=indexed.index.words,
-        options=functools.partial(indexes.options_of, config=indexed),
-        step=(details(run, "train") or {}).get("step"),
-        weight=run.config.fuse.dense_weight,
-    )
-    encoded, others = details(run.holder("encode"), "encode") or {}, OtherSystems(run)
-    for name in set_names(run.sets):
-        folder, collection = run.sets / name, open_collection(run, name)
-        search = search._replace(encoding=encoded.get(costs.of_set(name), {}))
-        value, lists = _rankings(run, beir.read_judged(folder), collection, search, others, together)
-        if run.config.evaluate.runs:
-            for ranking in lists:
-                ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
-        told = metrics_of_judgements(value, asked) if value.qrels else asked
-        for metric in [metric for metric in metrics.by_kind(asked)[0] if metric not in told]:
-            _log.warning("set %s: %s is left out, for no judgement has such a grade", name, metric)
-        scores = measure(folder, value, lists, asked, search.depth)
-        if value.articles and not asked:
-            scores += by_articles(value, lists)
-        rows += write_values(run.folder, name, scores)
-        notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
-    files.write_json(run.folder / result_files.NAME, rows)
-    return notes
+class _Evaluation:
+    """Every set of a run, searched by all indexes over it, beside what others found, and what is fused of both."""
 
-
-def _rankings(
-    run: Run,
-    value: Judged,
-    collection: Collection,
-    search: rankings.Search,
-    others: OtherSystems,
-    together: Together | None,
-) -> tuple[Judged, list[Ranking]]:
-    """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
-    whole, read = others.read(value, search.depth)  # before a search, which may take long
-    validation, is_weighed = None, collection.has_embeddings() or others.fuses
-    if is_weighed and value.name == held_out_questions.split_set(run):
-        validation = _validation(run, collection, value)
-    lists = [*rankings.Ranker(value, collection, search, validation, together).lists(), *read]
-    if not lists:
-        raise UserError(
-            f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
-            "files in config.runs.files"
+    def __init__(self, run: Run, together: Together | None):
+        self._run, self._together, indexed = run, together, run.holder("index").config
+        self._fusing = fused.fusing(run.config.fuse)
+        self._files = ranked_lists.run_files(run.config.runs.files)
+        _check_one_set(self._files, set_names(run.sets))
+        self._encoded = details(run.holder("encode"), "encode") or {}
+        self._search = rankings.Search(
+            depth=run.config.evaluate.depth,
+            words=indexed.index.words,
+            options=functools.partial(indexes.options_of, config=indexed),
+            step=(details(run, "train") or {}).get("step"),
+            weight=run.config.fuse.dense_weight,
         )
-    lists += others.fused(value.name, lists, validation.golds if validation else (), search.depth)
-    if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
-        raise UserError(f"set '{value.name}': {same}; give one another name")
-    return whole, lists
+
+    def write(self) -> dict[str, Any]:
+        """Writes the results of all sets; returns what the report says about the searches."""
+        run, rows, notes = self._run, [], {}
+        for name in set_names(run.sets):
+            value, lists = self._lists(beir.read_judged(run.sets / name))
+            if run.config.evaluate.runs:
+                for ranking in lists:
+                    ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
+            rows += write_values(run.folder, name, self._scores(value, lists))
+            notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
+        files.write_json(run.folder / result_files.NAME, rows)
+        return notes
+
+    def _scores(self, value: Judged, lists: Sequence[Ranking]) -> list[Scores]:
+        wanted = self._run.config.evaluate.metrics
+        measured = metrics_of_judgements(value, wanted) if value.qrels else wanted
+        for metric in [metric for metric in metrics.by_kind(wanted)[0] if metric not in measured]:
+            _log.warning("set %s: %s is left out, for no judgement has such a grade", value.name, metric)
+        scores = measure(self._run.sets / value.name, value, lists, wanted, self._search.depth)
+        return [*scores, *(by_articles(value, lists) if value.articles and not wanted else ())]
+
+    def _lists(self, value: Judged) -> tuple[Judged, list[Ranking]]:
+        """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
+        run, name, depth = self._run, value.name, self._search.depth
+        whole, of_files = ranked_lists.read(
+            self._files, value, run.config.runs.unknown
+        )  # before a search, which is long
+        read = [*ranked_lists.read_searched(run, value), *(ranking.first(whole, depth) for ranking in of_files)]
+        collection, validation = open_collection(run, name), None
+        is_weighed = collection.has_embeddings() or self._fusing.systems
+        if is_weighed and name == held_out_questions.split_set(run):
+            validation = _validation(run, collection, value)
+        search = self._search._replace(encoding=self._encoded.get(costs.of_set(name), {}))
+        lists = [*rankings.Ranker(value, collection, search, validation, self._together).lists(), *read]
+        if not lists:
+            raise UserError(
+                f"set '{name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
+                "files in config.runs.files"
+            )
+        lists += list(fused.fuse(name, lists, self._fusing, validation.golds if validation else (), depth))
+        if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
+            raise UserError(f"set '{name}': {same}; give one another name")
+        return whole, lists
 
 
 def _validation(run: Run, collection: Collection, value: Judged) -> Validation:
@@ -186,51 +170,51 @@ def _validation(run: Run, collection: Collection, value: Judged) -> Validation:
     return Validation(queries, embeddings_QE, golds, own_rows, len(value.candidates))
 
 
-def measure(folder: Path, value: Judged, lists: Sequence[Ranking], asked: Sequence[str], depth: int) -> list[Scores]:
+def measure(folder: Path, value: Judged, lists: Sequence[Ranking], wanted: Sequence[str], depth: int) -> list[Scores]:
     """The metrics of the systems of a set, by its judgements and by its answers.
 
     Args:
       folder: of the set.
-      asked: the metrics; without one those that suit the set.
+      wanted: the metrics; without one those that suit the set.
       depth: of the lists.
     """
-    scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
-    if value.answers and (names := metrics_of_answers(value, asked, depth)):
+    scores = [each for ranking in lists for each in by_judgements(value, ranking, wanted)]
+    if value.answers and (names := metrics_of_answers(value, wanted, depth)):
         scores += by_answers(folder, value, lists, names)
     return scores
 
 
-def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iterator[Scores]:
+def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Iterator[Scores]:
     """The metrics of a system by every rule of a set.
 
     Args:
-      asked: the metrics; without one those that suit the rule.
+      wanted: the metrics; without one those that suit the rule.
     """
     query_ids = list(value.queries)
-    asked = metrics_of_judgements(value, asked)
+    wanted = metrics_of_judgements(value, wanted)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or relevance.PAIR in value.qrels
-        names = asked or (HITS if hits else RANKING)
+        names = wanted or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
 
 
-def metrics_of_judgements(value: Judged, asked: Sequence[str]) -> list[str]:
+def metrics_of_judgements(value: Judged, wanted: Sequence[str]) -> list[str]:
     """Those that are asked for and that the judgements tell: where no grade is high enough, all values would be 0."""
     highest = max(
         (grade for qrels in value.qrels.values() for of in qrels.values() for grade in of.values()), default=0
     )
-    return [name for name in metrics.by_kind(asked)[0] if metrics.least_grade(name) <= highest]
+    return [name for name in metrics.by_kind(wanted)[0] if metrics.least_grade(name) <= highest]
 
 
-def metrics_of_answers(value: Judged, asked: Sequence[str], depth: int) -> Sequence[str]:
+def metrics_of_answers(value: Judged, wanted: Sequence[str], depth: int) -> Sequence[str]:
     """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case.
 
     Of these, none that looks at more results than there are.
     """
-    _, asked = metrics.by_kind(asked)
-    return asked or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
+    _, wanted = metrics.by_kind(wanted)
+    return wanted or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
 
 
 def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Sequence[str]) -> Iterator[Scores]:
@@ -258,15 +242,15 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    asked = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
-    if not asked.queries:
+    questions = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
+    if not questions.queries:
         return
-    ids = [asked.queries[place] for place in asked.some(_WITHIN)]
+    ids = [questions.queries[place] for place in questions.some(_WITHIN)]
     for ranking in lists:
-        yield Scores(ranking, "article", asked.queries, asked.found(ranking.rows, HITS))
+        yield Scores(ranking, "article", questions.queries, questions.found(ranking.rows, HITS))
     for ranking in lists:
         if ranking.among:
-            yield Scores(ranking, "within-article", ids, asked.within(ranking.among, _WITHIN, HITS))
+            yield Scores(ranking, "within-article", ids, questions.within(ranking.among, _WITHIN, HITS))
 
 
 def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict[str, Any]]:

@@ -16,9 +16,9 @@ from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import adapters
-from retrieval.recipes.initial_parameters import check_towers, load_adapted
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED
+from retrieval.recipes.trained_run import check_towers, load_adapted
 from retrieval.runtime import hosts, hub, model_folder
 
 _log = logging.getLogger(__name__)

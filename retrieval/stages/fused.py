@@ -120,15 +120,15 @@ def hybrid(
 
 
 def _weights(
-    parts: Sequence[Ranking], given: Sequence[float], golds: Sequence[Sequence[int]], depth: int
+    parts: Sequence[Ranking], configured: Sequence[float], golds: Sequence[Sequence[int]], depth: int
 ) -> tuple[tuple[float, ...], int]:
     """The weights of a sum, and how many validation questions chose them: two systems of this run can be weighed."""
-    if given:
-        return tuple(given), 0
-    asked = [part.on_validation for part in parts if part.on_validation]
-    if len(golds) < FEWEST or len(parts) != 2 or len(asked) != 2:
+    if configured:
+        return tuple(configured), 0
+    searches = [part.on_validation for part in parts if part.on_validation]
+    if len(golds) < FEWEST or len(parts) != 2 or len(searches) != 2:
         return (1 / len(parts),) * len(parts), 0
-    runs = [ask() for ask in asked]
+    runs = [ask() for ask in searches]
 
     def fused(weight: float) -> np.ndarray:
         return fusion.weighted_sum(runs, (1 - weight, weight), depth)[1]

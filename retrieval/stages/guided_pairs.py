@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from retrieval import files
-from retrieval.data.labelled import pair_shards
+from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.labelled.grouping import Example, digest
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.pipeline.run import Run
 from retrieval.recipes import guide
 from retrieval.runtime import hashing
@@ -41,7 +41,7 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
         lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
         lambda text: int.from_bytes(digest(text), "big"),
     )
-    path = run.pairs / f"{pair_shards.GUIDE}.npy"
+    path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
         opened, parts = guide.open_guide(run), run.pairs / _PARTS
         parts.mkdir(exist_ok=True)
@@ -57,26 +57,21 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
 
 
 class Distinct(Generic[T]):
-    """Different texts, in the order in which they come first: 24 bytes for each, and 8 for each time."""
+    """Different texts, in the order in which they come first: 16 bytes for each, and 1 for each time."""
 
     def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
         """Args give the texts, each time anew, and a number of 64 bits that stands for one."""
         self._texts, self._key = texts, key
-        keys = array.array("Q", map(key, texts()))
-        self._keys, places = np.unique(np.asarray(keys, np.uint64), return_index=True)
-        self._places = np.sort(places)
-        self._numbers = np.searchsorted(self._places, places)
+        keys = np.asarray(array.array("Q", map(key, texts())), np.uint64)
+        self._keys, places = np.unique(keys, return_index=True)
+        self._numbers = np.argsort(np.argsort(places))
+        self._is_first = np.isin(np.arange(len(keys)), places)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[T]:
-        wanted = iter(self._places.tolist())
-        following = next(wanted, None)
-        for place, text in enumerate(self._texts()):
-            if place == following:
-                yield text
-                following = next(wanted, None)
+        return itertools.compress(self._texts(), self._is_first)
 
     def __contains__(self, text: T) -> bool:
         return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))

@@ -18,7 +18,7 @@ from retrieval import files
 from retrieval.api.document_texts import own_passages
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, no_path
 from retrieval.handover import folder
@@ -29,7 +29,8 @@ from retrieval.pipeline.records import record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import prompted
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, of_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS
+from retrieval.recipes.trained_run import check_towers, of_towers
 from retrieval.search import encoding, windows
 from retrieval.search.encoding import StoredRows
 from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs
@@ -220,11 +221,8 @@ STAGES.register(
         fields=("handover", "data.prompts", "documents.base_url"),
         uses=("model", *(f"data.{name}" for name in TEXT_FIELDS)),
         reads=lambda config: (
-            Read("encode", required=True, same=True),
-            Read("train", optional=True),
-            Read("prepare", same=True),
-            "sets",
-            *of_pairs(config),
+            *(Read("encode", required=True, same=True), Read("train", optional=True), Read("prepare", same=True)),
+            *("sets", *of_pairs(config)),
         ),
         files=_files,
         leaves=(FOLDER,),

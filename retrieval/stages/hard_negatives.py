@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import answers, beir, splits
 from retrieval.data.sets.answers import Answers
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.runtime import hashing
@@ -188,7 +188,7 @@ def draw(questions: Sequence[Question], share: float, seed: int, version: int) -
     """
     hashes = [hashing.digest(f"{seed} {splits.wording(question.text)}") for question in questions]
     places = {hash: place for place, hash in enumerate(sorted(set(hashes)))}
-    begin, end = (round(turn * share * len(places)) for turn in (version - 1, version))
+    begin, end = (round(number * share * len(places)) for number in (version - 1, version))
     size = max(1, end - begin)
     chosen = {hash for hash, place in places.items() if (place - begin) % len(places) < size}
     return [question for question, hash in zip(questions, hashes, strict=True) if hash in chosen]
@@ -211,18 +211,18 @@ def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool 
     depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
     parts = []
     for start in range(0, len(questions), _PART):
-        asked = questions[start : start + _PART]
+        some = questions[start : start + _PART]
         lists = searched.search(searched.queries[start : start + _PART], min(depth, len(candidates)))
         compared_Q = answered_QK = None
         if searched.judge:
-            lists, compared_Q = searched.judge(start, asked, lists)
+            lists, compared_Q = searched.judge(start, some, lists)
         if mining.answers:
-            wanted = [question.answers for question in asked]
+            wanted = [question.answers for question in some]
             answered_QK = answers.found(wanted, lists[1], lambda row: candidates[row].text)
         drawn = search_mining.mine(
             *lists,
-            positives=[question.known for question in asked],
-            others=[[*question.own, *candidates.blank] for question in asked],
+            positives=[question.known for question in some],
+            others=[[*question.own, *candidates.blank] for question in some],
             texts_N=candidates.keys_N,
             rule=rule,
             seed=(mining.seed, version),

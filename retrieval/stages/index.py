@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import hosts
 from retrieval.search import index_shards
 from retrieval.search.encoding import StoredRows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, SavedIndex, Texts
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import Built, built_by, options_of
 
@@ -67,7 +67,8 @@ def index(run: Run) -> dict[str, Any]:
         hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
         for kind, options in words:
             texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)
-            description = hosts.tell_all(functools.partial(_build_words, kind, collection, texts, options))
+            build = functools.partial(kind.build, texts, options)
+            description = hosts.tell_all(functools.partial(_built, kind, collection.index(kind.name), build))
             built[f"{collection.name}, {kind.title}"] = description
         if has_dense and collection.has_embeddings():
             description = _build_dense(*dense, collection)
@@ -112,14 +113,10 @@ def check_stages(run: Run) -> None:
             )
 
 
-def inputs(kinds: Sequence[Built]) -> list[Path]:
+def inputs(run: Run) -> list[Path]:
     """The files outside of the work directory that indexes are built from."""
-    return [path for kind, options in kinds for path in kind.inputs(options)]
-
-
-def written(folder: Path) -> list[Path]:
-    """The folders of all indexes of a work directory."""
-    return sorted(path.parent for path in (folder / "index").rglob(files.MANIFEST))
+    of_kinds = (path for kind, options in _all(run.config) for path in kind.inputs(options))
+    return [*of_kinds, *run.vocabulary_inputs()]
 
 
 def _is_available(kind: IndexKind) -> bool:
@@ -131,30 +128,21 @@ def _is_available(kind: IndexKind) -> bool:
     return is_available
 
 
-def _build_words(kind: IndexKind, collection: Collection, texts: Texts, options: Options) -> str:
-    """Builds and saves an index of words; returns its description."""
-    folder = collection.index(kind.name)
-    if there := _finished_before(kind, folder):
-        return there
-    words = kind.build(texts, options)
-    words.save(folder)
-    return words.description
-
-
-def _finished_before(kind: IndexKind, folder: Path) -> str:
-    """The description of an index that this stage had saved before it was cut off; "" where there is none.
+def _built(kind: IndexKind, folder: Path, build: Callable[[], SavedIndex]) -> str:
+    """Builds and saves an index, unless this stage had done so before it was cut off; returns its description.
 
     What was made with other settings, or of other inputs, was deleted when the stage began.
     """
-    if not (folder / files.MANIFEST).exists():
-        return ""
-    try:
-        description = kind.load(folder).description
-    except UserError as error:
-        _log.warning("%s; it is built again", error)
-        return ""
-    _log.info("%s: built before the stage was cut off", folder.name)
-    return description
+    if (folder / files.MANIFEST).exists():
+        try:
+            index = kind.load(folder)
+            _log.info("%s: built before the stage was cut off", folder.name)
+            return index.description
+        except UserError as error:
+            _log.warning("%s; it is built again", error)
+    index = build()
+    index.save(folder)
+    return index.description
 
 
 def _build_dense(kind: IndexKind, options: Options, collection: Collection) -> str:
@@ -173,12 +161,8 @@ def _build_dense(kind: IndexKind, options: Options, collection: Collection) -> s
     for shard in range(hosts.number(), count, hosts.count()):
         path = index_shards.shard_path(folder, shard, count)
         files.remove_temporaries(folder, path.name)
-        there = _finished_before(kind, path)
-        if not there:
-            index = kind.build(rows[index_shards.rows_of(shard, count, len(rows))], options)
-            index.save(path)
-            there = index.description
-        descriptions.append(there)
+        of_shard = index_shards.rows_of(shard, count, len(rows))
+        descriptions.append(_built(kind, path, lambda of_shard=of_shard: kind.build(rows[of_shard], options)))
     hosts.on_first(functools.partial(index_shards.write_list, folder, count, len(rows)))
     first = hosts.tell_all(lambda: descriptions[0])
     return first if count == 1 else f"{count} shards, the first of them: {first}"
@@ -197,13 +181,10 @@ STAGES.register(
     Stage(
         index,
         check_config=(check,),
-        check=(
-            check_inputs,
-            check_stages,
-        ),
+        check=(check_inputs, check_stages),
         fields=("index", "evaluate.depth", "encode.corpus"),
         reads=read,
-        files=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
+        files=inputs,
         writes=("index",),
         everywhere=True,
     ),

@@ -22,10 +22,10 @@ from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.recipes import held_out_questions, prompted
-from retrieval.recipes.initial_parameters import of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.recipes.trained_model import open_trained
+from retrieval.recipes.trained_run import of_towers
 from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
 from retrieval.search.mining import at_random
 from retrieval.stages import hard_negatives, indexes, pair_negatives, sets
@@ -37,15 +37,13 @@ _log = logging.getLogger(__name__)
 
 def read(system: str, model: str) -> list[str | Read]:
     """What the stage reads: of a run that trains later, what is searched is the base's."""
-    return [] if model else ["prepare", "sets", *(Read(stage, earlier=True) for stage in _needs(system))]
-
-
-def _needs(system: str) -> tuple[str, ...]:
-    return () if system == RANDOM else needs(system)
+    return [] if model else ["prepare", "sets", *(Read(stage, earlier=True) for stage in needs(system))]
 
 
 def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
     """The stages that make what is searched; `field` names the system."""
+    if system == RANDOM:
+        return ()
     kind = INDEXES.find(system, field)
     if kind.of_words:
         return ("index",)
@@ -84,7 +82,7 @@ def mine(run: Run) -> dict[str, Any]:
 def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str, Any]]]:
     """The training questions of the set that is divided, and what is searched for them."""
     config, source, name = run.config, run.before("mine"), held_out_questions.divided_set(run)
-    system, stage = config.mine.system, (_needs(config.mine.system) or ("sets",))[-1]
+    system, stage = config.mine.system, (needs(config.mine.system) or ("sets",))[-1]
     file, searched = run.sets / name / "corpus.jsonl", source.holder(stage)
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(
@@ -196,7 +194,7 @@ def _provenance(source: Run, stage: str, system: str) -> dict[str, Any]:
         "system": system,
         "run": source.holder(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
-        "step": details(source, "train")["step"] if "train" in _needs(system) else None,
+        "step": details(source, "train")["step"] if "train" in needs(system) else None,
     }
 
 

@@ -23,7 +23,9 @@ from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import hard_negatives, mine
 from retrieval.stages.hard_negatives import Mined, Mining, Question, Searched
-from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
+from retrieval.stages.refresh import RefreshKind
+from retrieval.stages.refresh_kind import REFRESHES
+from retrieval.stages.versions import Counts, RefreshInputs, Write
 
 
 class Layout(NamedTuple):
@@ -46,7 +48,6 @@ class NegativesRefresh(RefreshKind):
     name = "negatives"
     what = "hard negatives of the training questions"
     needs = ("sets",)
-    settings = ("mine.refresh_share", *hard_negatives.SETTINGS)
 
     def check(self, config: ConfigDict) -> None:
         """Checks that batches take negatives, which have no teacher's scores, and which are mined."""
@@ -90,7 +91,7 @@ class NegativesRefresh(RefreshKind):
                 "as to 1, or lower the batch"
             )
 
-    def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
+    def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
         """As `RefreshKind.make`.
 
         Raises:
@@ -102,17 +103,17 @@ class NegativesRefresh(RefreshKind):
         mining = hard_negatives.mining_of(config.mine, config.split.seed)
         file = run.sets / held_out_questions.divided_set(run) / "corpus.jsonl"
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
-            drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
-            queries_QE, index = _embedded(config, given, drawn, candidates)
+            drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, inputs.version)
+            queries_QE, index = _embedded(config, inputs, drawn, candidates)
             searched = Searched(drawn, candidates, queries_QE, index.search)
-            mined = hard_negatives.mine(mining, searched, given.version)
-            publish(self.writer(layout, mining, given, drawn, candidates, mined))
+            mined = hard_negatives.mine(mining, searched, inputs.version)
+            publish(self.writer(layout, mining, inputs, drawn, candidates, mined))
 
     def writer(
         self,
         layout: Layout,
         mining: Mining,
-        given: Given,
+        inputs: RefreshInputs,
         questions: Sequence[Question],
         candidates: CandidateTexts,
         mined: Mined,
@@ -126,14 +127,14 @@ class NegativesRefresh(RefreshKind):
         write = functools.partial(
             _write,
             mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
-            given=given,
+            inputs=inputs,
             pool=mining.rule.count,
             layout=layout,
         )
         return lambda folder: write(folder) or mined.counts
 
-    def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
-        """As `RefreshKind.told`."""
+    def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """As `RefreshKind.summary`."""
         numbers = {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
         return f"negatives of {counts['questions']} questions", numbers
 
@@ -159,13 +160,13 @@ def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout
 
 
 def _embedded(
-    config: ConfigDict, given: Given, questions: Sequence[Question], candidates: CandidateTexts
+    config: ConfigDict, inputs: RefreshInputs, questions: Sequence[Question], candidates: CandidateTexts
 ) -> tuple[np.ndarray, windows.Index]:
     """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
-    vocabulary, embedder = given.vocabulary, given.embedder
+    vocabulary, embedder = inputs.vocabulary, inputs.embedder
     tokens = query_tokens(config, vocabulary, [question.text for question in questions])
-    queries_QE = embedder.embed_rows(embedder.queries(given.params), tokens)
-    tower = embedder.documents(given.params)
+    queries_QE = embedder.embed_rows(embedder.queries(inputs.params), tokens)
+    tower = embedder.documents(inputs.params)
     # Room for as many as there may be: the system gives memory to what is written alone.
     windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
     owners = array.array("i")
@@ -175,22 +176,15 @@ def _embedded(
         tokens = list(itertools.chain.from_iterable(cut))
         windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
         owners.extend(row for row, windows_of_text in zip(rows, cut) for _ in windows_of_text)
-    index = ExactIndex(windows_WE[: len(owners)], mesh=given.mesh)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=inputs.mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))
 
 
-def _write(
-    folder: Path,
-    *,
-    mined: Iterable[Example],
-    given: Given,
-    pool: int,
-    layout: Layout,
-) -> None:
+def _write(folder: Path, *, mined: Iterable[Example], inputs: RefreshInputs, pool: int, layout: Layout) -> None:
     """Writes a version as the stage `pairs` writes its shards."""
     with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=layout.seed) as groups:
         pair_shards.write_pairs(
-            groups, given.vocabulary, folder, layout.shards, layout.positives, prefixes=given.prefixes
+            groups, inputs.vocabulary, folder, layout.shards, layout.positives, prefixes=inputs.prefixes
         )
 
 

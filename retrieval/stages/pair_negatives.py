@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping
 from retrieval.data.sets import beir, trec
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
@@ -35,13 +35,9 @@ from retrieval.stages.hard_negatives import Lists, Question, Searched
 
 # The fields that decide which pairs and embeddings there are.
 FIELDS = (
-    "mine.model",
-    "mine.reranker",
-    "mine.format",
+    *("mine.model", "mine.reranker", "mine.format", "rerank.length", "model.dtype"),
     *(f"pairs.{name}" for name in ("files", "sources", "format", "fields", "queries", "collection")),
     *(f"data.{name}_length" for name in ("query", "document")),
-    "rerank.length",
-    "model.dtype",
 )
 
 
@@ -123,11 +119,11 @@ class _Reranker:
         pairs = [*zip(np.nonzero(is_found_QK)[0].tolist(), rows_QK[is_found_QK].tolist()), *_positives(questions)]
         queries, folder = [question.text for question in questions], self._folder / f"{start:09d}"
         scores_P, _ = self._scorer.score_all(folder, queries, lambda: pairs, len(pairs), self._candidates.__getitem__)
-        scores_QK, found = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
-        scores_QK[is_found_QK] = scores_P[:found]
+        scores_QK, count = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
+        scores_QK[is_found_QK] = scores_P[:count]
         order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
         ranked = np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
-        return ranked, _worst(questions, scores_P[found:])
+        return ranked, _worst(questions, scores_P[count:])
 
 
 def _positives(questions: Sequence[Question]) -> list[tuple[int, int]]:

@@ -236,12 +236,7 @@ STAGES.register(
     Stage(
         write_pairs,
         check_config=(check_lone,),
-        check=(
-            libraries.check_training,
-            check_inputs,
-            Run.check_vocabulary,
-            guide.check,
-        ),
+        check=(libraries.check_training, check_inputs, Run.check_vocabulary, guide.check),
         check_reader=check_reader,
         fields=("split", "pairs", "sets.mind_split", "train.guide", *prefixes.FIELDS),
         uses=("encode.batch_tokens",),

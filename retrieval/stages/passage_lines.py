@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval import files
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.search import sharded_map

@@ -40,8 +40,8 @@ def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
                 return None
             folder = collection.embeddings(system)
             owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
-            asked = _Asked(part, give, [collection.name, kind.name, system], options)
-            return indexes.finished(asked, options, lambda: StoredRows(folder, "candidates"), owners_W)
+            index = _Asked(part, give, [collection.name, kind.name, system], options)
+            return indexes.finished(index, options, lambda: StoredRows(folder, "candidates"), owners_W)
 
         return work(together)
 
@@ -52,14 +52,14 @@ def to_all(
     collection_of: CollectionOf, search: Callable[[Together], tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The scores and rows [Q, K] that `search(together)` finds in the first process, in all of them."""
-    found: list[np.ndarray] = []
+    results: list[np.ndarray] = []
 
     def led(together: Together) -> Sequence[int]:
-        found.extend(search(together))
-        return found[0].shape
+        results.extend(search(together))
+        return results[0].shape
 
     shape = tuple(lead(collection_of, led))
-    scores_QK, rows_QK = found or (np.zeros(shape, np.float32), np.zeros(shape, np.int32))
+    scores_QK, rows_QK = results or (np.zeros(shape, np.float32), np.zeros(shape, np.int32))
     scores_QK, rows_QK = multihost_utils.broadcast_one_to_all((scores_QK, rows_QK))
     return np.asarray(scores_QK), np.asarray(rows_QK)
 
@@ -124,10 +124,10 @@ class _Asked:
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As that of the index of one host."""
         queries_QE = matching_queries(queries_QE, self._dimensions)
-        found = [no_results(0, k)]
+        results = [no_results(0, k)]
         for start in range(0, len(queries_QE), _AT_ONCE):
             part_QE = queries_QE[start : start + _AT_ONCE]
             self._give(["search", self._place, part_QE.shape, k])
-            found.append(self._part.search(self._place, part_QE, k))
-        scores, rows = zip(*found)
+            results.append(self._part.search(self._place, part_QE, k))
+        scores, rows = zip(*results)
         return np.concatenate(scores), np.concatenate(rows)

@@ -1,5 +1,6 @@
 """The stage `prepare`: a corpus to shards."""
 
+import contextlib
 import importlib.util
 import logging
 from collections.abc import Sequence
@@ -9,10 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import libraries
-from retrieval.config.fields import (
-    of_fields,
-    values_of,
-)
+from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -22,7 +20,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import details, is_done
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Fixed, Stage
-from retrieval.recipes.examples import check_shards
+from retrieval.recipes.examples import check_shards, unlabelled
+from retrieval.stages import data_warnings
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +47,9 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         _log.info("the corpus: %s: %s, such as %s", what, f"{statistics['counts'][what]:,}", example)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
+    if "train" in config.stages and (tasks := unlabelled(config)):
+        with contextlib.suppress(UserError):  # of prefixes without room, which who reads the corpus says
+            data_warnings.warn_of_corpus(run, statistics, tasks)
     return statistics
 
 
@@ -73,8 +75,8 @@ def shards_of(run: Run) -> int:
     Raises:
       UserError: a file of a corpus that is yet to be prepared is missing.
     """
-    told = details(run, "prepare") or {}
-    return told.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
+    summary = details(run, "prepare") or {}
+    return summary.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
 
 
 def check_reader(writer: Run, reader: Run) -> None:
@@ -87,12 +89,6 @@ def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
     kind, parts = corpus_kind.kind_of(corpus)
     paths = kind.inputs(parts, lock)
     return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(vocab)))]
-
-
-def check_inputs(run: Run) -> None:
-    """Checks the files of a corpus that is yet to be prepared."""
-    if not is_done(run, "prepare"):
-        check_files(run.config)
 
 
 def _check_settings(corpus: str, prepare: ConfigDict) -> None:
@@ -117,11 +113,14 @@ def _check_settings(corpus: str, prepare: ConfigDict) -> None:
 check_settings = of_fields(_check_settings, "corpus", "prepare")
 
 
-def check_files(config: ConfigDict) -> None:
-    """Checks the files of the corpus and of the vocabulary by their beginnings."""
-    kind, parts = corpus_kind.kind_of(config.corpus)
-    kind.check(parts, values_of(config, kind.options))
-    for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):
+def check_inputs(run: Run) -> None:
+    """Checks the files of a corpus that is yet to be prepared, and of the vocabulary, by their beginnings."""
+    if is_done(run, "prepare"):
+        return
+    kind, parts = corpus_kind.kind_of(run.config.corpus)
+    kind.check(parts, values_of(run.config, kind.options))
+    vocabulary = source_paths.split(str(vocabularies.named(run.config.vocab) or ""))
+    for path in source_paths.checked("config.vocab", vocabulary):
         vocabularies.load(path)
 
 
@@ -133,10 +132,8 @@ STAGES.register(
         check=(libraries.check_training, check_inputs),
         check_reader=check_reader,
         fields=(
-            "corpus",
-            "vocab",
+            *("corpus", "vocab", "prepare.shard_size"),
             *(f"documents.{name}" for name in ("id", "title", "text", "url")),
-            "prepare.shard_size",
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),

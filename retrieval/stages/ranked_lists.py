@@ -70,9 +70,9 @@ class Ranking(NamedTuple):
         """Scores and rows, as a search gives them."""
         return self.scores, self.rows
 
-    def first(self, asked: "Asked", depth: int) -> "Ranking":
+    def first(self, queries_of: "Asked", depth: int) -> "Ranking":
         """The same of the first `depth` results that are not the query itself."""
-        scores, rows = others(self.lists, asked, depth)
+        scores, rows = others(self.lists, queries_of, depth)
         return self._replace(scores=scores, rows=rows)
 
 
@@ -86,9 +86,9 @@ class Asked(Protocol):
     def own(self) -> Mapping[str, int]: ...
 
 
-def others(lists: fusion.Run, asked: Asked, depth: int) -> fusion.Run:
+def others(lists: fusion.Run, queries_of: Asked, depth: int) -> fusion.Run:
     """The first `depth` results that are not the query itself."""
-    scores_QK, rows_QK = metrics.drop_self_matches(*lists, asked.queries, asked.own)
+    scores_QK, rows_QK = metrics.drop_self_matches(*lists, queries_of.queries, queries_of.own)
     return scores_QK[:, :depth], rows_QK[:, :depth]
 
 
@@ -123,7 +123,7 @@ def run_files(values: Sequence[str]) -> list[RunFile]:
     Raises:
       UserError: a file is missing, a name is empty, or two systems have one.
     """
-    found: list[RunFile] = []
+    named: list[RunFile] = []
     for value in values:
         name, equals, place = value.partition("=")
         path = Path(place if equals else value)
@@ -132,10 +132,10 @@ def run_files(values: Sequence[str]) -> list[RunFile]:
         system = name if equals else path.name.removesuffix(".gz").rpartition(".")[0] or path.name
         if not system.strip() or "/" in system:
             raise UserError(f"{_FIELD}={value}: '{system}' cannot name a system; write SYSTEM=FILE")
-        found.append(RunFile(system, path))
-    if problem := same_tag([file.system for file in found]):
+        named.append(RunFile(system, path))
+    if problem := same_tag([file.system for file in named]):
         raise UserError(f"{_FIELD}: {problem}; write SYSTEM=FILE with two names")
-    return found
+    return named
 
 
 def check_beginnings(values: Sequence[str]) -> None:
@@ -153,8 +153,8 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
     more_queries: list[str] = []
     if unknown == ALLOW and named:
         queries, candidates = runs.ids_in_runs([file.path for file in named], text_files.lines)
-        of_set, asked = set(map(in_run_file, value.candidates)), set(map(in_run_file, value.queries))
-        more_queries = [id for id in queries if id not in asked]
+        of_set, of_queries = set(map(in_run_file, value.candidates)), set(map(in_run_file, value.queries))
+        more_queries = [id for id in queries if id not in of_queries]
         more = [id for id in candidates if id not in of_set]
         if more:
             _log.warning("set %s: run files name %d candidates that it has not", value.name, len(more))
@@ -218,11 +218,11 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
     for system, field in systems.items():
         if tag(system) not in known:
             raise unknown_name(f"system in config.{field}, which has no run in {folder},", tag(system), known)
-    found = {
+    files_of = {
         name: {system: RunFile(system, of_set[tag(system)]) for system in systems if tag(system) in of_set}
         for name, of_set in paths.items()
     }
-    return {name: of_set for name, of_set in found.items() if of_set}
+    return {name: of_set for name, of_set in files_of.items() if of_set}
 
 
 def searched_folder(stage: str) -> str:

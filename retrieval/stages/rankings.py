@@ -38,8 +38,8 @@ class Validation(NamedTuple):
     def search(self, index: Any, of_words: bool, depth: int) -> fusion.Run:
         """The first `depth` candidates of every question, without the question itself."""
         depth = min(depth, self.candidates)
-        asked: Any = list(self.queries.values()) if of_words else self.embeddings_QE
-        return others(index.search(asked, min(depth + bool(self.own), self.candidates)), self, depth)
+        queries: Any = list(self.queries.values()) if of_words else self.embeddings_QE
+        return others(index.search(queries, min(depth + bool(self.own), self.candidates)), self, depth)
 
 
 class Search(NamedTuple):
@@ -136,8 +136,8 @@ class Ranker:
         ranking = search(self._value, self._depth, system, index, queries)
         if self._validation is None:
             return ranking
-        found = functools.partial(self._validation.search, index, isinstance(queries, list), self._depth)
-        return ranking._replace(on_validation=found)
+        on_validation = functools.partial(self._validation.search, index, isinstance(queries, list), self._depth)
+        return ranking._replace(on_validation=on_validation)
 
 
 def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:

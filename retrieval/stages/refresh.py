@@ -13,48 +13,96 @@ not been.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
-from retrieval.errors import UserError
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.pipeline.run import Run
 from retrieval.recipes import train_state
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stages import versions
-from retrieval.stages.refresh_kind import kind_of
 from retrieval.stages.training_setup import Setup
-from retrieval.stages.versions import Schedule, Versions
+from retrieval.stages.versions import Counts, RefreshInputs, Schedule, Versions, Write
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
 
-# The fields of the config that decide what a refresh makes, and when.
-SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.patience", "mine.turn_rate")
+Logged = Iterable[tuple[int, Mapping[str, float]]]  # steps, with the metrics of each
 
 
-def check(config: ConfigDict) -> None:
-    """Checks that a refresh would come, and change something, and what it makes."""
-    mine, steps = config.mine, config.train.steps
-    if mine.patience and not config.loop.validate_every:
-        raise UserError(
-            f"config.mine.patience={mine.patience} counts validations, and config.loop.validate_every=0 makes none: "
-            "set the steps from one to the next, or config.mine.patience=0"
-        )
-    if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
-        raise UserError(
-            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
-            "set 0 for no refresh"
-        )
-    if mine.turn_rate and config.train.schedule != "linear":
-        raise UserError(
-            f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, and config.train.schedule="
-            f"{config.train.schedule} is another: set that to linear, or config.mine.turn_rate=0"
-        )
-    if mine.refresh_every:
-        kind_of(mine.refresh_makes).check(config)
+class RefreshKind:
+    """A kind of refresh. One of your own overrides `make` and `summary`, and what else differs.
+
+    Attributes:
+      name: in `config.mine.refresh_makes`, and in messages: a plural, such as 'negatives'.
+      what: it is, in a line.
+      needs: the stages that it reads besides `pairs`.
+
+    Fields of its own go with `mine.refresh_makes`, and have a group of their own.
+    """
+
+    name: str
+    what: str
+    needs: tuple[str, ...] = ()
+
+    def check(self, config: ConfigDict) -> None:
+        """Checks the config of a run that refreshes.
+
+        Raises:
+          UserError: fields do not fit each other.
+        """
+
+    def check_run(self, run: Run) -> None:
+        """Checks, before the first stage of a run begins, that there will be what it reads."""
+
+    def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
+        """Checks, before training begins, that a version can be made of the run's labelled pairs, in shards."""
+
+    def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
+        """Checks that a version which is there was made from the run's labelled pairs as they are now.
+
+        Args:
+          pairs: the folder of these.
+          folder: that of the version.
+          counts: what was counted when it was made.
+        """
+
+    def batches(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Versions:
+        """Batches of version 0, which turn to others."""
+        return Versions(self, run, vocabulary, mesh)
+
+    def hook(self, setup: Setup, checkpoints: Checkpointer, phase: "SecondPhase | None") -> "Refresh":
+        """What the loop calls between steps."""
+        return Refresh(self, setup, checkpoints, phase)
+
+    def second_phase(self, config: ConfigDict, history: Logged, checkpoints: Checkpointer) -> "SecondPhase | None":
+        """What the loop calls after validations; None where the first refresh comes after a number of steps."""
+        return SecondPhase(config, history, checkpoints) if config.mine.patience else None
+
+    def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
+        """Makes a version. Every process of the mesh takes its part.
+
+        Its randomness is of the run's seed and the version alone.
+
+        Args:
+          publish: is called once, with what writes the shards and their `stats.json`; the first host does so, whole or
+            not at all. Where the order of the shards is that of the batches, `StoredPairs.write` writes them.
+
+        Raises:
+          UserError: no batch would come of it.
+        """
+        raise NotImplementedError(f"the refresh '{self.name}' makes nothing")
+
+    def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """What the log says of a version, from what was counted: in words, and as numbers by their names."""
+        raise NotImplementedError(f"the refresh '{self.name}' tells nothing")
 
 
 class SecondPhase:
@@ -64,9 +112,7 @@ class SecondPhase:
       step: after which it begins, or None where it has not.
     """
 
-    def __init__(
-        self, config: ConfigDict, history: Iterable[tuple[int, Mapping[str, float]]], checkpoints: Checkpointer
-    ):
+    def __init__(self, config: ConfigDict, history: Logged, checkpoints: Checkpointer):
         """Takes up the scores of a run that goes on: step and metrics of the lines that it has logged up to there."""
         self._config, self._checkpoints = config, checkpoints
         self._patience, self._measure = config.mine.patience, config.loop.best
@@ -105,14 +151,16 @@ class SecondPhase:
 class Refresh:
     """Turns batches to versions that are made with the parameters of the run."""
 
-    def __init__(self, setup: Setup, batches: Versions, checkpoints: Checkpointer, phase: SecondPhase | None):
+    def __init__(self, kind: RefreshKind, setup: Setup, checkpoints: Checkpointer, phase: SecondPhase | None):
         """Makes the refreshes of a run.
 
         Args:
           checkpoints: those of the run; versions that none of them belongs to are deleted.
           phase: what the first of them waits for, if not for a number of steps.
         """
-        self._setup, self._batches, self._checkpoints, self._phase = setup, batches, checkpoints, phase
+        assert isinstance(setup.batches, Versions), "`RefreshKind.batches` gave them"
+        self._kind, self._setup, self._checkpoints, self._phase = kind, setup, checkpoints, phase
+        self._batches = setup.batches
         self._embedder = Embedder(setup.run.config, setup.vocabulary, setup.mesh)
 
     def __call__(self, step: int, params: Any) -> dict[str, float]:
@@ -128,19 +176,20 @@ class Refresh:
           UserError: the version cannot be made.
         """
         run, vocabulary, mesh = self._setup.run, self._setup.vocabulary, self._setup.mesh
-        every = run.config.mine.refresh_every
-        first = self._phase.step if self._phase else every
+        first = self._phase.step if self._phase else run.config.mine.refresh_every
         if first is None:
             return {}
-        when = Schedule(first, every)
+        when = Schedule(first, run.config.mine.refresh_every)
         version = when.newest(step)
         if not version or step != when.made_after(version):
             return {}
         steps = self._checkpoints.steps
         hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, steps()))
         if not hosts.on_first(lambda: versions.is_there(run.folder, version, step)):
-            versions.make(run, vocabulary, self._embedder, mesh, params, version, step)
+            prefixes = Prefixes.of(run.config.data, vocabulary)
+            inputs = RefreshInputs(vocabulary, prefixes, self._embedder, mesh, params, version)
+            versions.make(self._kind, run, inputs, step)
         self._batches.turn_to(version)
-        words, numbers = kind_of(run.config.mine.refresh_makes).told(versions.statistics(run.folder, version))
-        _log.info("step %d: %s, version %d", step, words, version)
+        summary, numbers = self._kind.summary(versions.statistics(run.folder, version))
+        _log.info("step %d: %s, version %d", step, summary, version)
         return numbers

@@ -1,105 +1,57 @@
-"""What a refresh makes, and the table of all kinds. `config.mine.refresh_makes` names one; one file of `refreshes` has
-each, or a plugin.
+"""The table of what refreshes make. `config.mine.refresh_makes` names an entry, which `train` alone opens.
 
 A refresh makes a *version* of the labelled pairs with the parameters that the model has at that step. A version is a
-folder of shards as the stage `pairs` writes them. The kind says which records these have; `refresh` and `versions` do
-the rest: when one is made, where it lies, which batches are of it, and how a run that was cut off goes on.
+folder of shards as the stage `pairs` writes them. The kind (`refresh.RefreshKind`) says which records these have;
+`refresh` and `versions` do the rest: when one is made, where it lies, which batches are of it, and how a run that was
+cut off goes on.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
-from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.pipeline.run import Run
-from retrieval.recipes.towers import Embedder
+from retrieval.config.fields import declared
+from retrieval.errors import UserError
 from retrieval.registry import Table
 
-Counts = Mapping[str, Any]
-# Writes a version into an empty folder, and returns what was counted.
-Write = Callable[[Path], Counts]
+FOLDER = "refreshed"
+REFRESHES: Table[Any] = Table("kind of refresh", "retrieval.stages", "refresh")
+# The fields that decide when there is a refresh, and which negatives one mines.
+_SETTINGS = (
+    *(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share")),
+    *("split.seed", "mine.answers"),
+    *(f"mine.{name}" for name in ("negatives", "first", "last", "margin", "relative_margin", "sampling")),
+)
 
 
-class Given(NamedTuple):
-    """What a version is made with.
-
-    Attributes:
-      embedder: of the run's towers, on the mesh.
-      params: of the model, as they are at the refresh.
-      version: its number, from 1 on.
-    """
-
-    vocabulary: Vocabulary
-    prefixes: Prefixes
-    embedder: Embedder
-    mesh: jax.sharding.Mesh
-    params: Any
-    version: int
+def settings() -> list[str]:
+    """The fields that decide what refreshes make, and when; of a kind with fields of its own the group of these."""
+    own = (path for path, field in declared().items() if field.partner[0] == "mine.refresh_makes")
+    return [*_SETTINGS, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
 
 
-class RefreshKind:
-    """A kind of refresh. One of your own overrides `make` and `told`, and what else differs.
-
-    Attributes:
-      name: in `config.mine.refresh_makes`, and in messages: a plural, such as 'negatives'.
-      what: it is, in a line.
-      needs: the stages that it reads besides `pairs`.
-      settings: fields of the config that decide what it makes, beside those of training.
-    """
-
-    name: str
-    what: str
-    needs: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-
-    def check(self, config: ConfigDict) -> None:
-        """Checks the config of a run that refreshes.
-
-        Raises:
-          UserError: fields do not fit each other.
-        """
-
-    def check_run(self, run: Run) -> None:
-        """Checks, before the first stage of a run begins, that there will be what it reads."""
-
-    def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
-        """Checks, before training begins, that a version can be made of the run's labelled pairs, in shards."""
-
-    def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
-        """Checks that a version which is there was made from the run's labelled pairs as they are now.
-
-        Args:
-          pairs: the folder of these.
-          folder: that of the version.
-          counts: what was counted when it was made.
-        """
-
-    def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
-        """Makes a version. Every process of the mesh takes its part.
-
-        Its randomness is of the run's seed and the version alone.
-
-        Args:
-          publish: is called once, with what writes the shards and their `stats.json`; the first host does so, whole or
-            not at all. Where the order of the shards is that of the batches, `StoredPairs.write` writes them.
-
-        Raises:
-          UserError: no batch would come of it.
-        """
-        raise NotImplementedError(f"the refresh '{self.name}' makes nothing")
-
-    def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
-        """What the log says of a version, from what was counted: in words, and as numbers by their names."""
-        raise NotImplementedError(f"the refresh '{self.name}' tells nothing")
+def kind_of(config: ConfigDict) -> Any:
+    """The `RefreshKind` that a config refreshes pairs by; None where it refreshes none."""
+    return REFRESHES.find(config.mine.refresh_makes, "config.mine.refresh_makes") if config.mine.refresh_every else None
 
 
-REFRESHES: Table[RefreshKind] = Table("kind of refresh", "retrieval.stages.mined_negatives", "refresh")
-
-
-def kind_of(name: str) -> RefreshKind:
-    """The kind that `config.mine.refresh_makes` names."""
-    return REFRESHES.find(name, "config.mine.refresh_makes")
+def check(config: ConfigDict) -> None:
+    """Checks that a refresh would come, and change something, and what it makes."""
+    mine, steps = config.mine, config.train.steps
+    if mine.patience and not config.loop.validate_every:
+        raise UserError(
+            f"config.mine.patience={mine.patience} counts validations, and config.loop.validate_every=0 makes none: "
+            "set the steps from one to the next, or config.mine.patience=0"
+        )
+    if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
+        raise UserError(
+            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
+            "set 0 for no refresh"
+        )
+    if mine.turn_rate and config.train.schedule != "linear":
+        raise UserError(
+            f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, and config.train.schedule="
+            f"{config.train.schedule} is another: set that to linear, or config.mine.turn_rate=0"
+        )
+    if kind := kind_of(config):
+        kind.check(config)

@@ -34,7 +34,7 @@ def write_report(run: Run) -> None:
     results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
     tables = [
         costs.table((evaluated or {}) | searched, results, folders),
-        *(table(told) for stage, table in _TABLES if (told := details(run, stage))),
+        *(table(notes) for stage, table in _TABLES if (notes := details(run, stage))),
         _stages(records),
         _config(run.config),
     ]
@@ -51,37 +51,37 @@ def _fused(evaluated: Details) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def _by_name(title: str, first: str, told: Mapping[str, Details], without: Collection[str] = ()) -> Table:
+def _by_name(title: str, first: str, notes: Mapping[str, Details], without: Collection[str] = ()) -> Table:
     """A row for each name; `first` is the header of the names, and all that is told but `without` has a column."""
-    names = dict.fromkeys(name for of in told.values() for name in of)
+    names = dict.fromkeys(name for of in notes.values() for name in of)
     columns = [name for name in names if name not in without]
     return Table(
-        title, [first, *columns], [[name, *(of.get(column) for column in columns)] for name, of in told.items()]
+        title, [first, *columns], [[name, *(of.get(column) for column in columns)] for name, of in notes.items()]
     )
 
 
 def _by_depth(reranked: Details) -> Table:
     """Metrics before and after reranking."""
-    told = reranked["depths"]
-    names = list(told[0]["after"]) if told else []
+    measured = reranked["depths"]
+    names = list(measured[0]["after"]) if measured else []
     header = ["set", "split", "system", "depth n", "R@n"]
     header += [cell for name in names for cell in (f"{name} before", f"{name} after")]
     rows = [
         [row["set"], row["split"], row["system"], row["depth"], f"{100 * row['recall']:.2f}"]
         + [f"{100 * row[when][name]:.2f}" for name in names for when in ("before", "after")]
-        for row in told
+        for row in measured
     ]
     notes = "The first n results are reranked, and the rest is dropped."
     return Table("Reranking by depth", header, rows, notes if rows else "")
 
 
 def _consistency(reranked: Details) -> Table:
-    told = reranked["consistency"]
-    depths = list(told[0]["factors"]) if told else []
+    measured = reranked["consistency"]
+    depths = list(measured[0]["factors"]) if measured else []
     rows = [
         [row["set"], row["system"], row["trained on"], row.get("trained depth", "")]
         + [f"{row['factors'][depth]:.3f}" for depth in depths]
-        for row in told
+        for row in measured
     ]
     header = ["set", "system", "trained on", "its first", *(f"n = {depth}" for depth in depths)]
     notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."

@@ -18,8 +18,9 @@ from retrieval.parsing import text_files
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS
 from retrieval.recipes.trained_model import TRAINED
+from retrieval.recipes.trained_run import check_towers
 from retrieval.search import hit_texts
 from retrieval.stages.collection import of_pairs
 
@@ -27,6 +28,11 @@ _WIDTH, _HITS = 160, 5  # of what is shown
 _AT_ONCE = 32  # queries of a file
 _STANDARD_INPUT = "-"
 
+# The fields that answers take from the config of the run that asks.
+USES = (
+    *("seed", "model", *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")), "documents.base_url"),
+    *("evaluate.depth", "fuse.dense_weight", "answer"),
+)
 _AROUND = 60  # characters that are shown on either side of an answer
 
 
@@ -55,24 +61,24 @@ def search(run: Run) -> None:
                     print(heading + listed(shown, searcher.titles) + (said(answer) if answer else ""), flush=True)
 
 
-def _queries(asked: Asked) -> Iterator[Sequence[str]]:
+def _queries(request: Asked) -> Iterator[Sequence[str]]:
     """The queries, as many at once as are there.
 
     Raises:
       UserError: there is none.
     """
-    if asked.query.strip() and asked.queries:
+    if request.query.strip() and request.queries:
         raise UserError("--query and --queries are both there: leave one out")
-    if asked.query.strip():
-        return iter([[asked.query]])
-    if asked.queries == _STANDARD_INPUT:
+    if request.query.strip():
+        return iter([[request.query]])
+    if request.queries == _STANDARD_INPUT:
         lines = enumerate(sys.stdin.buffer, 1)
         texts = (text_files.decoded(line, f"standard input, line {number}").strip() for number, line in lines)
         return ([text] for text in texts if text)
-    if asked.queries:
-        lines = [text.strip() for _, text in text_files.lines(Path(asked.queries))]
+    if request.queries:
+        lines = [text.strip() for _, text in text_files.lines(Path(request.queries))]
         if not lines:
-            raise UserError(f"--queries={asked.queries}: no query in it; write one a line")
+            raise UserError(f"--queries={request.queries}: no query in it; write one a line")
         return (lines[start : start + _AT_ONCE] for start in range(0, len(lines), _AT_ONCE))
     raise UserError(
         "--stage=search needs a query: --query='how do I read a zip archive', --queries=FILE, or --queries=- for what "
@@ -123,12 +129,11 @@ def said(answer: Answer) -> str:
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
     """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
     hits = {system: [each._asdict() for each in results] for system, results in lists.items()}
-    return json.dumps({"query": query, "systems": hits} | ({"answer": _told(answer, system)} if answer else {}))
-
-
-def _told(answer: Answer, system: str) -> dict[str, Any]:
-    place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
-    return {"answer": answer.text, **place, "score": answer.score}
+    line: dict[str, Any] = {"query": query, "systems": hits}
+    if answer:
+        place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
+        line["answer"] = {"answer": answer.text, **place, "score": answer.score}
+    return json.dumps(line)
 
 
 def reads(config: ConfigDict) -> list[str | Read]:
@@ -142,19 +147,8 @@ STAGES.register(
     "search",
     Stage(
         search,
-        check=(
-            check_towers,
-            answering.check,
-        ),
-        uses=(
-            "seed",
-            "model",
-            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
-            "documents.base_url",
-            "evaluate.depth",
-            "fuse.dense_weight",
-            "answer",
-        ),
+        check=(check_towers, answering.check),
+        uses=USES,
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=answering.fetch,

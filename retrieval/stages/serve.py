@@ -23,9 +23,9 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.trained_model import TRAINED
-from retrieval.stages.search import reads
+from retrieval.recipes.trained_run import check_towers
+from retrieval.stages.search import USES, reads
 
 if TYPE_CHECKING:
     from retrieval.serving.requests import Limits
@@ -163,17 +163,7 @@ def answers_of(function: Callable[[Run], None], check_packages: Callable[[Config
         function,
         check_config=(check_packages, of_fields(check_hits, "serve.k", "evaluate.depth")),
         check=(check_keys, check_towers, check_reranker, answering.check),
-        uses=(
-            "serve",
-            "seed",
-            "model",
-            *(f"data.{name}" for name in (*TEXT_FIELDS, "prompts")),
-            "documents.base_url",
-            "evaluate.depth",
-            "fuse.dense_weight",
-            "encode.windows",
-            "answer",
-        ),
+        uses=("serve", "encode.windows", *USES),
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=fetch,

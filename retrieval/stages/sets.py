@@ -1,6 +1,5 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
-import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,8 +74,7 @@ def write_sets(run: Run) -> dict[str, Any]:
 
 def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
     """The files that evaluation sets are read from."""
-    paths = [form.inputs(value, options) for form, value, options in named]
-    return source_paths.existing(list(itertools.chain.from_iterable(paths)))
+    return source_paths.existing([path for form, value, options in named for path in form.inputs(value, options)])
 
 
 def formats(config: ConfigDict) -> list[NamedSets]:

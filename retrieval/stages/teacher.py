@@ -3,7 +3,6 @@
 A teacher is a reranker, which reads a query and a document together, or an embedder, whose scores are inner products.
 """
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import teacher_scores
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -109,7 +108,7 @@ def check(run: Run) -> None:
 
 def inputs(run: Run) -> list[Path]:
     """The files that tell whether examples or a teacher have changed."""
-    models = itertools.chain.from_iterable(kind.inputs(run, model, _FIELD) for kind, model in _teachers(run))
+    models = (path for kind, model in _teachers(run) for path in kind.inputs(run, model, _FIELD))
     return [*labelled_groups.inputs(run.config), *models]
 
 
@@ -126,15 +125,8 @@ STAGES.register(
         check_config=(of_fields(check_named, "teacher.model"),),
         check=(check, devices.check),
         fields=(
-            "teacher",
-            "encode.shard_size",
-            "split",
-            *(f"pairs.{name}" for name in _PAIRS),
-            "sets.mind_split",
-            "data.query_length",
-            "data.document_length",
-            "rerank.length",
-            "model.dtype",
+            *("teacher", "encode.shard_size", "split", *(f"pairs.{name}" for name in _PAIRS), "sets.mind_split"),
+            *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
         ),
         uses=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,23 +15,21 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
-from retrieval.recipes import adapters, bert_weights, examples, initial_parameters, source_batches, train_state
-from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of, shardings_of
+from retrieval.recipes import examples, initial_parameters, source_batches, train_state
+from retrieval.recipes.placement import is_stacked, make_mesh, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.runtime import ending, following, hosts
 from retrieval.runtime.signals import PreemptedError
-from retrieval.stages import data_warnings, refresh, training_length, training_setup, versions
-from retrieval.stages.refresh import Refresh, SecondPhase
-from retrieval.stages.refresh_kind import REFRESHES, kind_of
+from retrieval.stages import refresh_kind, training_length, training_setup
+from retrieval.stages.refresh_kind import FOLDER, kind_of
 from retrieval.stages.training_log import TrainingLog
 from retrieval.stages.training_setup import BAD_BATCHES, Setup
-from retrieval.stages.versions import Versions
 from retrieval.training import frozen, loop, optimizer, sharding
 
 _log = logging.getLogger(__name__)
 
 # What a run goes on from.
-_FOLLOWED = ("checkpoints", versions.FOLDER, "metrics")
+_FOLLOWED = ("checkpoints", FOLDER, "metrics")
 
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 
@@ -43,13 +40,13 @@ _FILES = {"pairs": "files", "spans": "questions"}
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     setup = training_setup.prepare(run)
-    with _bad_batches_uploaded(run):
+    with contextlib.ExitStack() as stack:
+        if run.copy:  # in the end each host puts its bad batches on the store
+            stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.copy)
         checkpoints = train_state.open_checkpoints(run.folder, setup.config, before=lambda: run.put("metrics"))
         newest = checkpoints.latest_step()
         setup = setup.planned(newest)
         earlier = _earlier_lengths(setup)
-        if newest is None and (tasks := examples.unlabelled(setup.config)):
-            hosts.on_first(lambda: data_warnings.warn_of_corpus(setup.run, setup.vocabulary, tasks))
         state = setup.first_state(newest)  # outside of the mesh: whole in the host's memory once, then spread
         with jax.set_mesh(setup.mesh):
             validate, progress = setup.validator(), loop.Progress(setup.batches)
@@ -59,12 +56,12 @@ def train(run: Run) -> dict[str, Any]:
             metrics = following.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
             with metrics, ending.watch() as must_stop:
-                phase = SecondPhase(setup.config, log.history, checkpoints) if setup.config.mine.patience else None
-                batches = setup.batches
+                kind = kind_of(setup.config)
+                phase = kind.second_phase(setup.config, log.history, checkpoints) if kind else None
                 hooks = loop.Hooks(
                     log=log,
                     validate=validate,
-                    refresh=Refresh(setup, batches, checkpoints, phase) if isinstance(batches, Versions) else None,
+                    refresh=kind.hook(setup, checkpoints, phase) if kind else None,
                     second_phase=phase,
                     must_stop=must_stop,
                     cost=setup.cost(step),
@@ -86,16 +83,6 @@ def train(run: Run) -> dict[str, Any]:
     return _details(setup, result, earlier, phase)
 
 
-@contextlib.contextmanager
-def _bad_batches_uploaded(run: Run) -> Iterator[None]:
-    """Where the work directory is on a store, puts bad batches there in the end, of every host."""
-    try:
-        yield
-    finally:
-        if run.copy:
-            run.copy.give(run.copy.looks([BAD_BATCHES]))
-
-
 def _earlier_lengths(setup: Setup) -> list[int]:
     """The numbers of steps with which the run was finished before it got more of them, by the stage's record."""
     before, steps = (read_own_record(setup.run, "train") or {}).get("before"), setup.config.train.steps
@@ -109,7 +96,7 @@ def _earlier_lengths(setup: Setup) -> list[int]:
     return [*before.get("went on from", []), before["steps"]]
 
 
-def _warn_of_result(setup: Setup, result: int | None, phase: SecondPhase | None) -> None:
+def _warn_of_result(setup: Setup, result: int | None, phase: Any) -> None:
     """Warns of a training that changed nothing, or came to no second phase."""
     train, metric = setup.config.train, setup.config.loop.best
     if phase and phase.step in (None, train.steps):
@@ -126,7 +113,7 @@ def _warn_of_result(setup: Setup, result: int | None, phase: SecondPhase | None)
         )
 
 
-def _details(setup: Setup, result: int | None, earlier: list[int], phase: SecondPhase | None) -> dict[str, Any]:
+def _details(setup: Setup, result: int | None, earlier: list[int], phase: Any) -> dict[str, Any]:
     """What the record of the stage keeps."""
     config = setup.config
     details = {
@@ -164,8 +151,8 @@ def check_data(run: Run) -> None:
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
         STAGES["prepare"].check_reader(run.holder("prepare"), run)
-    if config.mine.refresh_every:
-        kind_of(config.mine.refresh_makes).check_run(run)
+    if kind := kind_of(config):
+        kind.check_run(run)
 
 
 def check_model(run: Run) -> None:
@@ -177,15 +164,17 @@ def check_model(run: Run) -> None:
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
     if config.mesh.rules or config.train.optimizer == "muon":
-        params = adapters.with_shapes(config, parameters_of(abstract_model(config, run.vocab_size)))
+        params = train_state.abstract_parameters(config, abstract_model(config, run.vocab_size))
         optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
         shardings_of(params, config, mesh)
         sharding.check_rules(params, config.mesh.rules)
     if run.vocabulary and (config.data.query_prefix or config.data.document_prefix):
         Prefixes.of(config.data, run.load_vocabulary())  # which refuses one that leaves no room
-    initial_parameters.check_start(run)
-    bert_weights.check_tensors(config)
-    adapters.check_start(config)
+    start = initial_parameters.start_of(config)
+    start.check(run)
+    start.check_tensors(config)
+    if adapters := train_state.adapters_of(config):
+        adapters.check_start(config)
     if not config.train.epochs:  # else the steps are known when the data is
         training_length.warn_of_days(config, lambda: run.vocab_size, mesh)
 
@@ -198,8 +187,8 @@ def check_validation(config: ConfigDict) -> None:
 
 def read(config: ConfigDict) -> list[str | Read]:
     """What the stage reads: the corpus, labelled examples, and what a refresh needs."""
-    refreshed = kind_of(config.mine.refresh_makes).needs if config.mine.refresh_every else ()
-    return ["prepare", recipe_of(config).examples_of, *refreshed, Read("sets", loose=True)]
+    kind = kind_of(config)
+    return ["prepare", recipe_of(config).examples_of, *(kind.needs if kind else ()), Read("sets", loose=True)]
 
 
 STAGES.register(
@@ -212,35 +201,21 @@ STAGES.register(
             check_recipe,
             of_fields(training_length.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
             initial_parameters.check_step,
-            adapters.check,
-            refresh.check,
+            refresh_kind.check,
             check_validation,
         ),
-        check=(
-            libraries.check_training,
-            Run.check_vocabulary,
-            check_data,
-            check_model,
-        ),
+        check=(libraries.check_training, Run.check_vocabulary, check_data, check_model),
         fields=(
-            "seed",
-            "recipe",
-            "data",
-            "model",
-            "train",
-            "encode.windows",
-            "spans.early",
-            sources.FIELD,
-            *refresh.SETTINGS,
-            *dict.fromkeys(field for kind in REFRESHES.values() for field in kind.settings),
+            *("seed", "recipe", "data", "model", "train", "encode.windows", "spans.early", sources.FIELD),
+            *refresh_kind.settings(),
             *(f"loop.{name}" for name in _VALIDATION),
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),
         reads=read,
-        files=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
-        fetch=initial_parameters.fetch_start,
+        files=lambda run: [*initial_parameters.start_of(run.config).inputs(run), *run.vocabulary_inputs()],
+        fetch=lambda run: initial_parameters.start_of(run.config).fetch(run),
         leaves=(*_FOLLOWED, BAD_BATCHES, "profile"),
-        exchanged=(versions.FOLDER,),
+        exchanged=(FOLDER,),
         fixed=Fixed(("train.steps", "train.epochs", "train.minutes"), initial_parameters.decided),
         everywhere=True,
     ),

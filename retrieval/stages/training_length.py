@@ -23,7 +23,7 @@ from retrieval.recipes.examples import abstract_batch
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime import hosts
-from retrieval.training import chips, loop, schedules, sharding
+from retrieval.training import chips, schedules, sharding
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
       measure: gives the seconds of a step. Every host calls it.
     """
     config = config.copy_and_resolve_references()
-    train, asked = config.train, [run.config.train[name] for name in _LENGTH]
+    train, length = config.train, [run.config.train[name] for name in _LENGTH]
     record = hosts.on_first(lambda: records.read_own_record(run, "train") or {})
     plan = record.get("planned")
-    if not plan or plan["asked"] != asked:
+    if not plan or plan["asked"] != length:
         steps = _in_time(train, measure()) if train.minutes and train.steps else train.steps
         if plan and step is not None:
             steps, schedule = max(step, min(steps, plan["steps"])), plan["schedule"]
@@ -97,7 +97,7 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
         else:
             steps = max(step or 0, steps)
             schedule = train.schedule_steps or steps
-        plan = hosts.on_first(lambda: {"asked": asked, "steps": steps, "schedule": schedule})
+        plan = hosts.on_first(lambda: {"asked": length, "steps": steps, "schedule": schedule})
         if record:
             hosts.on_first(lambda: records.write_record(run, "train", record | {"planned": plan}))
     train.steps = plan["steps"]
@@ -131,13 +131,13 @@ def warn(train: ConfigDict) -> None:
         )
 
 
-def traced(asked: Sequence[int], last: int) -> tuple[int, int]:
+def traced(named: Sequence[int], last: int) -> tuple[int, int]:
     """The first and the last step of the trace, 0 and 0 for none.
 
     Raises:
       UserError: they are not two, or not steps of the run.
     """
-    steps = tuple(asked) or (0, 0)
+    steps = tuple(named) or (0, 0)
     if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= last):
         raise UserError(
             f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
@@ -229,8 +229,7 @@ def measure_step(config: ConfigDict, size: int, devices: Sequence[sharding.Devic
     like = train_state.abstract_state(config, model, mesh)
     state = initial_parameters.initial_state(config, size, like)
     batch = jax.tree.map(
-        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding),
-        abstract_batch(config, mesh),
+        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding), abstract_batch(config, mesh)
     )
     seconds = []
     with jax.set_mesh(mesh):
@@ -252,9 +251,3 @@ def mean_flops(
         shape = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         of_shape[shape] = batch, of_shape.get(shape, (batch, 0.0))[1] + share
     return sum(share * count(batch) for batch, share in of_shape.values())
-
-
-def cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
-    """What a step costs all devices, of which each computes `flops` operations."""
-    chip = chips.of(mesh.devices.flat[0])
-    return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)

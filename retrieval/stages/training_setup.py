@@ -13,15 +13,15 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
-from retrieval.recipes import adapters, examples, initial_parameters, train_state
+from retrieval.recipes import examples, initial_parameters, train_state
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.recipes.source_batches import make_batches
 from retrieval.runtime import artefacts, devices
 from retrieval.stages import training_length
-from retrieval.stages.versions import Versions
-from retrieval.training import frozen, loop, sharding
+from retrieval.stages.refresh_kind import kind_of
+from retrieval.training import chips, frozen, loop, sharding
 from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.loop import TrainState
 
@@ -69,28 +69,31 @@ class Setup:
 
     def first_state(self, newest: int | None) -> TrainState:
         """The state before the first step; of a run that goes on, the shapes that `TrainState.restored` fills."""
-        if newest is not None and not self.config.train.lora.rank:  # checkpoints of adapters lack what these stand on
+        adapters = train_state.adapters_of(self.config)
+        if newest is not None and not adapters:  # checkpoints of adapters lack what these stand on
             return self.abstract
         if newest is not None:
-            record, inputs = read_own_record(self.run, "train") or {}, initial_parameters.train_inputs(self.run)
-            adapters.check_base(record, inputs, self.run.folder)
+            inputs = initial_parameters.start_of(self.config).inputs(self.run)
+            adapters.check_base(read_own_record(self.run, "train") or {}, inputs, self.run.folder)
         begin = functools.partial(self.recipe.begin, self.run)
         return initial_parameters.initial_state(self.config, len(self.vocabulary), self.abstract, begin)
 
     def validator(self) -> Callable[[Any], dict[str, float]] | None:
         """A function from parameters to metrics; None where the config asks for no validation."""
-        if not self.config.loop.validate_every:
-            return None
-        return self.recipe.validation(self.run, self.vocabulary, self.mesh)
+        is_asked_for = self.config.loop.validate_every
+        return self.recipe.validation(self.run, self.vocabulary, self.mesh) if is_asked_for else None
 
     def cost(self, step: Callable) -> loop.Cost:
         """What a step costs, of several sources on average."""
         count = functools.partial(train_state.useful_flops, self.config, len(self.vocabulary), self.abstract, step=step)
         sources = self.batches.sources if isinstance(self.batches, Batches) else None
-        if not sources:
-            return training_length.cost(count(examples.abstract_batch(self.config, self.mesh)), self.mesh)
-        of_sources = examples.abstract_batches(self.config, self.mesh)
-        return training_length.cost(training_length.mean_flops(count, of_sources, sources.share_S.tolist()), self.mesh)
+        if sources:
+            of_sources = examples.abstract_batches(self.config, self.mesh)
+            flops = training_length.mean_flops(count, of_sources, sources.share_S.tolist())
+        else:
+            flops = count(examples.abstract_batch(self.config, self.mesh))
+        chip = chips.of(self.mesh.devices.flat[0])
+        return loop.Cost(self.mesh.size * flops, chip and self.mesh.size * chip.peak_flops / chip.cores)
 
     def settings(self, newest: int | None) -> loop.Settings:
         """How the loop trains."""
@@ -112,7 +115,7 @@ class Setup:
 def prepare(run: Run) -> Setup:
     """Opens the data, then shapes the model: what is wrong with the data is said first."""
     vocabulary = run.load_vocabulary()
-    initial_parameters.check_start(run)
+    initial_parameters.start_of(run.config).check(run)
     mesh = make_mesh(run.config)
     run = with_rows(run, vocabulary, mesh.size)
     config, batches = run.config, _batches(run, vocabulary, mesh)
@@ -135,6 +138,6 @@ def prepare(run: Run) -> Setup:
 
 def _batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> loop.Batches:
     """Batches of one source or several, refreshed while a model trains, or none where parameters stay as they are."""
-    if run.config.mine.refresh_every:
-        return Versions(run, vocabulary, mesh)
+    if kind := kind_of(run.config):
+        return kind.batches(run, vocabulary, mesh)
     return make_batches(run, vocabulary, mesh) if examples.draws(run) else examples.NoBatches()

@@ -1,10 +1,10 @@
-"""Versions of the labelled pairs, which refreshes make: where one lies, and batches of it.
+"""Versions of the labelled pairs, which refreshes make: what a kind of refresh is, where one lies, and batches of it.
 
 Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole or not at all.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,32 +18,54 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
-from retrieval.stages.refresh_kind import Given, Write, kind_of
+from retrieval.stages.refresh_kind import FOLDER
 
 _log = logging.getLogger(__name__)
 
-FOLDER = "refreshed"
 _VERSION, _STATISTICS = "version.json", "made.json"
+
+
+# What was counted of a version.
+Counts = Mapping[str, Any]
+# Writes a version into an empty folder, and returns what was counted.
+Write = Callable[[Path], Counts]
+
+
+class RefreshInputs(NamedTuple):
+    """What a version is made with.
+
+    Attributes:
+      embedder: of the run's towers, on the mesh.
+      params: of the model, as they are at the refresh.
+      version: its number, from 1 on.
+    """
+
+    vocabulary: Vocabulary
+    prefixes: Prefixes
+    embedder: Embedder
+    mesh: jax.sharding.Mesh
+    params: Any
+    version: int
 
 
 class Versions:
     """Batches of one version of the pairs after another."""
 
-    def __init__(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        """Begins with version 0.
+    def __init__(self, kind: Any, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
+        """Begins with version 0; `kind` is the `refresh.RefreshKind` that makes the others.
 
         Raises:
           UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
         folder = run.folder
-        kind_of(run.config.mine.refresh_makes).check_pairs(run.config, run.pairs)
+        kind.check_pairs(run.config, run.pairs)
 
         def make(version: int) -> examples.Batches:
             return examples.make_batches(
                 run, vocabulary, mesh, folder_of(folder, version) if version else None, version
             )
 
-        self._run, self._make = run, make
+        self._kind, self._run, self._make = kind, run, make
         self._version, self._batches = 0, make(0)
 
     def __iter__(self) -> "Versions":
@@ -60,8 +82,7 @@ class Versions:
         """
         folder = folder_of(self._run.folder, version)
         files.verify_manifest(folder, "delete the newest checkpoint, and train again")
-        kind = kind_of(self._run.config.mine.refresh_makes)
-        kind.check_version(self._run.pairs, folder, statistics(self._run.folder, version))
+        self._kind.check_version(self._run.pairs, folder, statistics(self._run.folder, version))
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:
@@ -97,29 +118,21 @@ class Schedule(NamedTuple):
         return self.first + (version - 1) * self.every
 
 
-def make(
-    run: Run, vocabulary: Vocabulary, embedder: Embedder, mesh: jax.sharding.Mesh, params: Any, version: int, step: int
-) -> None:
+def make(kind: Any, run: Run, inputs: RefreshInputs, step: int) -> None:
     """Makes a version with the parameters after a step, and writes it. Every process of the mesh takes its part.
 
     Raises:
       UserError: no batch would come of it.
     """
-    kind = kind_of(run.config.mine.refresh_makes)
 
     def publish(write: Write) -> None:
-        def publish_here() -> None:
-            with files.atomic(folder_of(run.folder, version)) as temporary:
-                temporary.mkdir()
-                counts = {**write(temporary), "step": step}
-                files.write_json(temporary / _STATISTICS, counts)
-                files.write_manifest(temporary)
-            run.put(FOLDER)
+        with files.atomic(folder_of(run.folder, inputs.version)) as temporary:
+            temporary.mkdir()
+            files.write_json(temporary / _STATISTICS, {**write(temporary), "step": step})
+            files.write_manifest(temporary)
+        run.put(FOLDER)
 
-        hosts.on_first(publish_here)
-
-    prefixes = Prefixes.of(run.config.data, vocabulary)
-    kind.make(run, Given(vocabulary, prefixes, embedder, mesh, params, version), publish)
+    kind.make(run, inputs, lambda write: hosts.on_first(lambda: publish(write)))
 
 
 def statistics(folder: Path, version: int) -> dict[str, Any]:

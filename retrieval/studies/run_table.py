@@ -17,7 +17,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import fixed, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import trained_run
 
 _PATHS = (  # fields in which a run names another
     *("base", "train.init_from", "teacher.model", "rerank.model"),
@@ -73,10 +73,10 @@ def check_table(table: Mapping[str, Entry]) -> None:
         with _of_run(name):
             preflight.check_settings(config, config.stages)
             if start := trained.get(config.train.init_from):
-                initial_parameters.check_sizes(config, start)
+                trained_run.check_sizes(config, start)
                 if step := config.train.init_step:
                     steps = (*start.loop.keep_steps, start.train.steps)
-                    initial_parameters.check_kept(step, steps, config.train.init_from)
+                    trained_run.check_kept(step, steps, config.train.init_from)
 
 
 def check_sources(study: ConfigDict, entries: Iterable[Entry]) -> None:

@@ -23,8 +23,7 @@ from typing import Any, ClassVar, Self
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import check_value
-from retrieval.config.tree import declared
+from retrieval.config.fields import check_value, declared
 from retrieval.errors import UserError
 from retrieval.registry import Table
 
@@ -119,15 +118,14 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
       UserError: it cannot, or the options of the loss do not fit each other.
     """
     name, negatives = config.train.loss, config.data.negatives
-    fitting = {other: LOSSES[other] for other in sorted(LOSSES) if LOSSES[other].compares in gives}
-    if name not in fitting:
+    if LOSSES[name].compares not in gives:
         raise UserError(
             f"config.train.loss={name} compares {LOSSES[name].compares}, and {label} gives {' and '.join(gives)}: set "
-            f"config.train.loss to one of {', '.join(fitting)}"
+            f"config.train.loss to one of {', '.join(_fitting(gives))}"
         )
     loss = LOSSES[name].of(config)
     if loss.needs_negatives and not negatives:
-        others = [other for other, entry in fitting.items() if not entry.needs_negatives]
+        others = [other for other in _fitting(gives) if not LOSSES[other].needs_negatives]
         raise UserError(
             f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none: "
             "set config.data.negatives=1 or more (of labelled examples)"
@@ -138,6 +136,11 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
             f"config.train.loss={name} compares two texts, and config.data.negatives={negatives}: set that to 0"
         )
     loss.check_batch(config.train.batch_size, negatives)
+
+
+def _fitting(gives: Collection[str]) -> list[str]:
+    """The losses that compare what a model gives."""
+    return [name for name in sorted(LOSSES) if LOSSES[name].compares in gives]
 
 
 def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:

@@ -12,7 +12,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes import initial_parameters, train_state, trained_run
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
@@ -106,7 +106,7 @@ def export(run):
 def embed(run, queries=(), documents=()):
     """Embeddings of queries and of documents, as the stage `encode` makes them."""
     mesh, vocabulary = local_mesh(run.config), run.load_vocabulary()
-    params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+    params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
     embedder = Embedder(run.config, vocabulary, mesh)
     tokens = (
         query_tokens(run.config, vocabulary, queries),

@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import trained_run
 from retrieval.recipes.placement import parameters_of
 from retrieval.runtime import artefacts
 from support import children, tiny
@@ -71,7 +71,7 @@ def ending(started):
 def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
-    return parameters_of(initial_parameters.load_parameters(folder, size, config.mesh)[1])
+    return parameters_of(trained_run.load_parameters(folder, size, config.mesh)[1])
 
 
 @contextlib.contextmanager

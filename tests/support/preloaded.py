@@ -7,6 +7,10 @@ import seqio  # noqa: F401
 import tensorflow  # noqa: F401
 
 import retrieval.main  # noqa: F401
+from retrieval.data.examples.task_kind import TASKS
 from retrieval.pipeline.stage import STAGES
+from retrieval.recipes.recipe import RECIPES
+from retrieval.training.loss_kind import LOSSES
 
-len(STAGES)  # imports every stage, recipe and table
+for table in (STAGES, RECIPES, TASKS, LOSSES):
+    dict(table)  # imports every entry

@@ -64,7 +64,7 @@ class CorpusKind(Format[Sequence[str], Given, Any]):
         raise NotImplementedError
 
 
-CORPORA: Formats[CorpusKind] = Formats("kind of corpus", "retrieval.data.corpora")
+CORPORA: Formats[CorpusKind] = Formats("kind of corpus", "retrieval.data.corpora", "corpus")
 register = CORPORA.add
 _REST = "dump"  # what no kind takes is looked at as a dump, which says what is expected
 

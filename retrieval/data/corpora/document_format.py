@@ -143,7 +143,7 @@ class DocumentFormat(Format[Path, Given, Document | Dropped]):
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
 
-DOCUMENTS: Formats[DocumentFormat] = Formats("format of documents", "retrieval.data.corpora")
+DOCUMENTS: Formats[DocumentFormat] = Formats("format of documents", "retrieval.data.corpora", "document")
 register = DOCUMENTS.add
 
 

@@ -3,7 +3,6 @@
 import bisect
 import collections
 import dataclasses
-import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
@@ -105,11 +104,6 @@ def sentence_ids(item: KnownItem, vocabulary: Vocabulary, limits: Limits) -> lis
     one_case = sentences.is_of_one_case(f"{item.query}\n{item.body}")
     section = Section("", 1, (Paragraph(item.query), Paragraph(item.body)))
     return [s.ids for s in _sentences(section, vocabulary, limits.longest, one_case, collections.Counter())]
-
-
-def document_id(passage_id: str) -> int:
-    """31 bits that stand for a passage in a batch. A collision (one batch of 8192 in 65) only masks one negative."""
-    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=4).digest(), "big") >> 1
 
 
 def _sentences(

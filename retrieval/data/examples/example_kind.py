@@ -26,6 +26,8 @@ from retrieval.runtime.filler import FILLER
 
 Lengths = Mapping[str, int]  # field -> its length; an optional field that is not in it is not in the examples
 
+GUIDE = "guide_rows"  # the field with the rows of texts in a table of a guide's embeddings
+
 
 class Field(NamedTuple):
     """A field of an example, or of a row.
@@ -131,7 +133,7 @@ PAIRS = ExampleKind(
         "positive_ids": Field(is_optional=True),  # of the query's known positives
         "teacher": Field("float32", is_optional=True),  # its scores
         "source": Field(is_optional=True),  # its number, of several
-        "guide_rows": Field(is_optional=True),  # of the query and the documents, in a table of embeddings
+        GUIDE: Field(is_optional=True),  # of the query and the documents, in a table of embeddings
     },
     {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
     lambda row, sep_id: {
@@ -154,7 +156,7 @@ def pair_lengths(
     lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
     lengths |= {"positive_ids": positives} if positives else {}
     lengths |= {"teacher": 1 + negatives} if teacher else {}
-    return lengths | ({"guide_rows": 2 + negatives} if guide else {})
+    return lengths | ({GUIDE: 2 + negatives} if guide else {})
 
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.config.tree import declared
+from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Stored, TaskKind

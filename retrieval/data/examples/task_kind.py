@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import NOT_NEGATIVE, Field, declare
-from retrieval.config.tree import declared
+from retrieval.config.fields import NOT_NEGATIVE, Field, declare, declared
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -172,8 +171,3 @@ def register(task: type[TaskKind]) -> type[TaskKind]:
 def drawn(rates: Mapping[str, float], labelled: bool) -> list[str]:
     """The tasks with a rate above 0 whose records are labelled examples, or those whose records are of the corpus."""
     return [task for task, rate in rates.items() if rate and TASKS[task].is_labelled == labelled]
-
-
-def options_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the fields that one task alone reads, from the group `data` of a config."""
-    return {name: data[name] for task in TASKS.values() for name in task.options}

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 
 from retrieval import files
-from retrieval.data.corpora import passages
+from retrieval.data import holdout
+from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.examples.task_kind import IN_ORDER, SCORED
 from retrieval.data.labelled.grouping import Example, digest
 from retrieval.data.labelled.teacher_scores import TeacherScores
@@ -48,7 +49,6 @@ _log = logging.getLogger(__name__)
 
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
-GUIDE = "guide_rows"
 # From what gives the examples, to what gives a query's and its texts' rows in a table.
 GuideRows = Callable[[Callable[[], Iterable[Example]]], Callable[[str, Sequence[Candidate]], list[int]]]
 COUNTS = 3  # of each text, in a record
@@ -307,7 +307,7 @@ class _Counter:
 
 def document_id(text: Candidate, label: str = "") -> int:
     """What stands for a text in the records, wherever it comes from; for one with a label, what stands for that."""
-    return passages.document_id((hashing.digest("label", label) if label else digest(text)).hex())
+    return holdout.document_id((hashing.digest("label", label) if label else digest(text)).hex())
 
 
 def wording(query: str) -> int:

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import POSITIVE
-from retrieval.config.tree import declared
+from retrieval.config.fields import POSITIVE, declared
 from retrieval.data.corpora import source_paths
 from retrieval.errors import UserError, unknown_name
 from retrieval.parsing import text_files

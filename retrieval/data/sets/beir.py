@@ -27,6 +27,7 @@ from retrieval.data.corpora import addresses
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.candidate import Candidate
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_json, scalars, text_files
 from retrieval.runtime import hashing
@@ -37,23 +38,6 @@ ANSWERS = "answers.jsonl"
 # Of an id and a text: in MS MARCO's second version (passages, documents), of MIRACL and Tevatron, and of pyserini.
 _OTHER_NAMES = (("pid", "passage"), ("docid", "body"), ("docid", "text"), ("id", "contents"), ("id", "text"))
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text).
-
-    `section` is the heading that the text stands under; it is shown, and no model reads it. No model reads `article`
-    either, the name of the article that the text is from: it tells right articles from wrong ones. `url` is where it is
-    on the web.
-    """
-
-    id: str
-    title: str
-    text: str
-    section: str = ""
-    article: str = ""
-    url: str = ""
 
 
 class Stream:

@@ -138,7 +138,7 @@ def _smallest_buckets(cut: Sequence[passages.Passage], of_passages: Sequence[Seq
     """Sentence -> the smallest bucket of the passages of an article that have it."""
     smallest: dict[int, int] = {}
     for passage, digests in zip(cut, of_passages):
-        own = holdout.bucket(passages.document_id(passage.id))
+        own = holdout.bucket(holdout.document_id(passage.id))
         smallest |= {digest: min(own, smallest.get(digest, own)) for digest in digests}
     return smallest
 
@@ -353,7 +353,7 @@ def _as_lead(lead: dict) -> dict:
 
 def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> bytes:
     columns = {
-        "document_id": [passages.document_id(item["id"])],
+        "document_id": [holdout.document_id(item["id"])],
         "title": item["title_ids"],
         **{name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")},
         **{name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")},

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError

@@ -25,7 +25,9 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import kmeans
-from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
+from retrieval.stages.refresh import RefreshKind
+from retrieval.stages.refresh_kind import REFRESHES
+from retrieval.stages.versions import Counts, RefreshInputs, Write
 
 ARRAYS = ("paragraphs", "clusters", "centroids")
 _ORDER = 1  # the seed of the batches, beside that of k-means
@@ -37,7 +39,6 @@ class ClustersRefresh(RefreshKind):
 
     name = "clusters"
     what = "batches by clusters of their paragraphs"
-    settings = ("cluster",)
 
     def check(self, config: ConfigDict) -> None:
         """Checks that batches are of labelled pairs alone, in rows of their own, for towers, and of two or more."""
@@ -77,7 +78,7 @@ class ClustersRefresh(RefreshKind):
                 f"checkpoints and {folder.parent}, and train again"
             )
 
-    def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
+    def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
         """As `RefreshKind.make`.
 
         Raises:
@@ -88,11 +89,11 @@ class ClustersRefresh(RefreshKind):
         size = _group_size(config.train)
         _check_enough(len(paragraphs.id_N), config.cluster.count, size)
         embedding_NE = _embedded(
-            given, pairs.positives(paragraphs.record_N), config.data.document_length, config.encode.shard_size
+            inputs, pairs.positives(paragraphs.record_N), config.data.document_length, config.encode.shard_size
         )
-        seed = [config.seed, given.version]
+        seed = [config.seed, inputs.version]
         rule = kmeans.Rule(config.cluster.count, config.cluster.iterations, _SAMPLE)
-        clusters = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
+        clusters = kmeans.cluster(embedding_NE, rule, seed, inputs.mesh)
         cluster_N = cluster_order.merge_small(clusters.cluster_N, clusters.centroid_KE, size)
 
         def write(folder: Path) -> Counts:
@@ -106,8 +107,8 @@ class ClustersRefresh(RefreshKind):
 
         publish(write)
 
-    def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
-        """As `RefreshKind.told`."""
+    def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """As `RefreshKind.summary`."""
         names = ("clusters", "inertia", "least", "most")
         return f"{counts['clusters']} clusters of {counts['paragraphs']} paragraphs", {n: counts[n] for n in names}
 
@@ -129,17 +130,17 @@ def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.nd
     return _Paragraphs(id_N[by_record_N], number_M[first_N[by_record_N]]), number_M, rank_N[sorted_M]
 
 
-def _embedded(given: Given, read: Iterator[Positive], length: int, shard_size: int) -> np.ndarray:
+def _embedded(inputs: RefreshInputs, read: Iterator[Positive], length: int, shard_size: int) -> np.ndarray:
     """The embeddings of paragraphs [N, E], of which the tokens of `shard_size` are held at a time.
 
     Args:
       length: tokens of a paragraph at most.
     """
-    tower = given.embedder.documents(given.params)
+    tower = inputs.embedder.documents(inputs.params)
     parts = []
     while part := list(itertools.islice(read, shard_size)):
-        tokens = [given.prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
-        parts.append(given.embedder.embed_rows(tower, tokens))
+        tokens = [inputs.prefixes.document_rows(inputs.vocabulary, item.title, item.text, length)[0] for item in part]
+        parts.append(inputs.embedder.embed_rows(tower, tokens))
     return np.concatenate(parts)
 
 

@@ -30,9 +30,8 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, examples
 from retrieval.recipes.batch_fields import token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
 from retrieval.recipes.validation import METRICS, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loop import Objective

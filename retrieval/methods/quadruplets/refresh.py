@@ -18,7 +18,8 @@ from retrieval.search.mining import Rule, at_random
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mined, Mining, Question, Searched
 from retrieval.stages.mined_negatives import Layout, NegativesRefresh, check_left
-from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
+from retrieval.stages.refresh_kind import REFRESHES
+from retrieval.stages.versions import Counts, RefreshInputs, Write
 
 # What is told of simple negatives too.
 _SIMPLE = ("negatives", "results of equal text", "results with an answer")
@@ -43,7 +44,7 @@ class QuadrupletsRefresh(NegativesRefresh):
         self,
         layout: Layout,
         mining: Mining,
-        given: Given,
+        inputs: RefreshInputs,
         questions: Sequence[Question],
         candidates: CandidateTexts,
         mined: Mined,
@@ -52,8 +53,8 @@ class QuadrupletsRefresh(NegativesRefresh):
         count = mining.rule.count
         of_simple = mining._replace(rule=Rule(count, first=1, last=count))
         texts = [question.text for question in questions]
-        search = at_random(len(candidates), mining.seed + given.version)
-        simple = hard_negatives.mine(of_simple, Searched(questions, candidates, texts, search), given.version)
+        search = at_random(len(candidates), mining.seed + inputs.version)
+        simple = hard_negatives.mine(of_simple, Searched(questions, candidates, texts, search), inputs.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
         check_left(questions, rows, layout, mining.answers)
         counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}
@@ -61,12 +62,12 @@ class QuadrupletsRefresh(NegativesRefresh):
         def write(folder: Path) -> Counts:
             pair_shards.write_pairs(
                 _Examples(questions, candidates, rows),
-                given.vocabulary,
+                inputs.vocabulary,
                 folder,
                 layout.shards,
                 layout.positives,
                 simple=[len(first) for first, both in zip(simple.rows, rows) if len(both)],
-                prefixes=given.prefixes,
+                prefixes=inputs.prefixes,
             )
             return counts
 

@@ -23,7 +23,7 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower, full_size
 from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import bert_weights, trained_run
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes, size_fields, take_positions
 from retrieval.recipes.on_mesh import OnMesh
@@ -141,8 +141,8 @@ class ReaderRecipe(Recipe):
         if not self.retrieves or _reader_before(run):
             return
         towers = towers_of(run)
-        initial_parameters.check_vocabulary(run, towers.folder, "config.base")
-        _, trained = initial_parameters.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
+        trained_run.check_vocabulary(run, towers.folder, "config.base")
+        _, trained = trained_run.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
         take_positions(trained, run.config.data.query_length)
         copy_parameters(trained.query_tower, model.retriever.query_tower)
 

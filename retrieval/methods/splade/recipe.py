@@ -24,9 +24,8 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
-from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, build_model, check_sees_all
+from retrieval.recipes.recipe import RECIPES, PairRecipe, build_model, check_sees_all
 from retrieval.runtime.arrays import on_every_device, reshape_rows
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.loop import Objective

@@ -75,7 +75,7 @@ Span = tuple[int, int]
 # From texts to the candidates of each, in any order; they may overlap. Of no texts it says whether it can be used here.
 AnswerMaker = Callable[[Sequence[str]], Iterator[list[Span]]]
 
-MAKERS: Table[AnswerMaker] = Table("maker of answers", file="maker")
+MAKERS: Table[AnswerMaker] = Table("maker of answers", word="maker")
 
 
 def rules(texts: Sequence[str]) -> Iterator[list[Span]]:

@@ -252,7 +252,7 @@ class Family:
         return switches
 
 
-FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders")
+FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders", "family")
 
 
 def config_of(folder: Path) -> Path:
@@ -262,6 +262,17 @@ def config_of(folder: Path) -> Path:
         if (place / name).is_file():
             return place / name
     raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of an encoder's weights has")
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether a folder has a model's weights, and is no work directory; a model of sentence-transformers is one."""
+    if model_folder.has_modules(folder):
+        return True
+    try:
+        config = files.read_json(config_of(folder))
+    except UserError:
+        return False
+    return isinstance(config, dict) and ("model_type" in config or "hidden_size" in config)
 
 
 def read(path: Path) -> tuple[str, dict[str, Any]]:

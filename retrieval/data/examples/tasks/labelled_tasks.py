@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
@@ -29,7 +30,7 @@ _INTEGERS = (
     "document_id",
     "known",
     "simple",
-    pair_shards.GUIDE,
+    GUIDE,
 )
 LABELLED = Shards(
     pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
@@ -142,8 +143,8 @@ def of_chosen(
     }
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
-    if pair_shards.GUIDE in lengths:
-        example[pair_shards.GUIDE] = tf.gather(record[pair_shards.GUIDE], tf.concat([[0], 1 + chosen], 0))
+    if GUIDE in lengths:
+        example[GUIDE] = tf.gather(record[GUIDE], tf.concat([[0], 1 + chosen], 0))
     if count := lengths.get("positive_ids"):
         example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
     return example
