@@ -26,7 +26,7 @@ SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=
     ],
 )
 def test_schedule_at_its_corners(warmup_ratio, expected):
-    linear = SCHEDULES["linear"](0.1, 100, warmup_ratio * 100, 0)
+    linear = SCHEDULES["linear"](0.1, 100, warmup_ratio * 100)
     for count, rate in expected.items():
         assert linear(count) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
         assert jax.jit(linear)(jnp.int32(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9), count

@@ -41,7 +41,6 @@ class Objective(Protocol):
           batch: its fields, and `step`, how many steps came before.
           key: of dropout.
         """
-        ...
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
