@@ -174,17 +174,18 @@ class ModuleFolder:
         query, document = lengths(bert)
         return cls(path, bert, pooling, True, (), (), False, document, query)
 
-    def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the layers by the names of `tower_head.names`.
+    def tower(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a tower: of the encoder, and of the layers by the names of `tower_head.names`.
 
         Args:
           like: those of a tower, or their shapes.
 
         Raises:
-          UserError: the weights are damaged.
+          UserError: a file is damaged, or a tensor is missing, left over or of another shape.
         """
-        names = tower_head.names(self.layers)
-        return {name: _weights(folder, like[name]) for name, folder in zip(names, self.folders) if name}
+        named = zip(tower_head.names(self.layers), self.folders)
+        layers = {name: _weights(folder, like[name]) for name, folder in named if name}
+        return {"encoder": self.bert.encoder(like["encoder"]), **layers}
 
 
 def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTo
     vocabulary = bert_weights.vocabulary_of(document.bert)
     shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
     towers = {"query_tower": query, "document_tower": document}
-    params = {name: bert_weights.tower(towers[name], shape) for name, shape in shapes.items()}
+    params = {name: towers[name].tower(shape) for name, shape in shapes.items()}
     bert_weights.log_spare_rows(document.bert, vocabulary)
     return ExportedTowers(config, vocabulary, params)
 

@@ -23,7 +23,7 @@ from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import adapters, bert_weights, prompted, train_state
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
-from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
+from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers, truncated
 from retrieval.runtime import artefacts
 from retrieval.runtime.arrays import on_host
@@ -31,7 +31,6 @@ from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
-
 
 _FIELD = "config.train.init_from"
 # Of `config.data`, what says how towers take texts.
@@ -52,13 +51,12 @@ def train_inputs(run: Run) -> Sequence[Path]:
     if not any((place / name).exists() for name in CONFIGS):
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
-            f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
-            f"(config.json beside model.safetensors){hub_hint(folder)}"
+            f"{_FIELD}={folder}: {why}; a work directory is needed, or a folder of BERT's weights (config.json beside "
+            f"model.safetensors){hub_hint(folder)}"
         )
     start = Run.opened(folder, _FIELD, run.lock)
-    record = records.read_own_record(start, "train")
-    if not record or not record["done"]:
-        raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
+    if not (records.read_own_record(start, "train") or {}).get("done"):
+        raise UserError(f"{_FIELD}={folder}: not a work directory with a finished train stage")
     return (start.own_record("train"),)
 
 
@@ -113,13 +111,13 @@ def check_step(config: ConfigDict) -> None:
     """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something."""
     if config.train.init_step and (not config.train.init_from or bert_weights.folders(config)):
         raise UserError(
-            f"config.train.init_step={config.train.init_step} is a step of a trained run: set config.train.init_from "
-            "to its work directory, or config.train.init_step=0"
+            f"config.train.init_step={config.train.init_step} is a step of a trained run: set {_FIELD} to its work "
+            "directory, or config.train.init_step=0"
         )
     if not config.train.steps and not config.train.init_from:
         raise UserError(
-            "config.train.steps=0 takes the parameters of config.train.init_from as they are, and that names none: set "
-            "it, or raise the steps"
+            f"config.train.steps=0 takes the parameters of {_FIELD} as they are, and that names none: set it, or raise "
+            "the steps"
         )
 
 
@@ -139,35 +137,33 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     Raises:
       UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
-    recipe, other = recipe_of(config), recipe_of(start)
+    recipe, other, named = recipe_of(config), recipe_of(start), f"{_FIELD}={config.train.init_from}"
     is_encoder_alone = recipe.takes_encoder(other)
     if is_encoder_alone and other.pre_norm:
         raise UserError(
-            f"config.train.init_from={config.train.init_from}: an encoder whose norms stand before its sublayers, and "
-            f"those of {recipe.label} stand after: start from a run with config.model.writer.pre_norm=False"
+            f"{named}: an encoder whose norms stand before its sublayers, and those of {recipe.label} stand after: "
+            "start from a run with config.model.writer.pre_norm=False"
         )
-    theirs = size_fields(start) if is_encoder_alone else _model_fields(start, recipe)
-    for field, ours in (size_fields(config) if is_encoder_alone else _model_fields(config, recipe)).items():
+
+    def fields(config: ConfigDict) -> dict[str, Any]:
+        head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
+        return size_fields(config) | ({} if is_encoder_alone else {**head, "recipe": config.recipe})
+
+    theirs = fields(start)
+    for field, ours in fields(config).items():
         if ours != theirs.get(field):
             raise UserError(
-                f"config.train.init_from={config.train.init_from}: a model of other sizes or another kind, "
-                f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
-                "from"
+                f"{named}: a model of other sizes or another kind, config.{field} is {theirs.get(field)} there and "
+                f"{ours} here: take the same, or another run to start from"
             )
     ours, theirs = position_count(config), position_count(start)
     is_learned = config.model.encoder == "transformer" and architecture_of(config.model).positions == "learned"
     if is_learned and ours > theirs:
         raise UserError(
-            f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
-            f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "
-            f"{theirs} at most, or start from a run of longer texts"
+            f"{named}: an encoder of {theirs} positions, the longer of config.data.query_length and "
+            f"config.data.document_length there, and here that is {ours}: set both to {theirs} at most, or start from "
+            "a run of longer texts"
         )
-
-
-def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
-    """The fields on which it depends whether a model's parameters suit another one of a recipe."""
-    head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
-    return size_fields(config) | head | {"recipe": config.recipe}
 
 
 def check_towers(run: Run) -> None:
@@ -305,12 +301,10 @@ def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
         bert_weights.init(model, config)
         return
     folder = artefacts.local(config.train.init_from)
-    if not (folder / "config.json").exists():
-        raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)
     take_positions(trained, position_count(config))
     try:
         recipe_of(config).start_from(model, trained)
     except UserError as error:
-        raise UserError(f"config.train.init_from={folder}: {error}") from error
+        raise UserError(f"{_FIELD}={folder}: {error}") from error
     _log.info("parameters start from %s", folder)

@@ -5,21 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
+from retrieval.errors import UserError, hub_hint
 from retrieval.models.encoder_folder import EncoderFolder, is_encoder
+from retrieval.models.warm_start import replace_parameters
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
-from retrieval.recipes.bert_weights import hub_hint
-from retrieval.recipes.initial_parameters import check_vocabulary, fetch_model, load_parameters
+from retrieval.recipes.initial_parameters import check_towers, check_vocabulary, fetch_model, load_parameters
 from retrieval.recipes.recipe import Recipe, recipe_of
 from retrieval.registry import Table
 from retrieval.runtime import artefacts, hub
@@ -46,11 +43,9 @@ class PairScorer(Protocol):
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """The score of each query with the document beside it, float32 [P]; a higher one is better."""
-        ...
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """How well each of a few documents answers a query, float32 [N]."""
-        ...
 
     def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
         """The token ids of a query with each document, for `logits`.
@@ -59,19 +54,15 @@ class PairScorer(Protocol):
           room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
             another row with room.
         """
-        ...
 
     def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """The logit of each of a few pairs, float32 [N]: its sigmoid says how likely the document is relevant."""
-        ...
 
     def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
         """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
-        ...
 
     def compile(self, count: int) -> None:
         """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
-        ...
 
     def score_all(
         self,
@@ -97,11 +88,9 @@ class PairScorer(Protocol):
         Raises:
           UserError: a score is not finite.
         """
-        ...
 
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
-        ...
 
 
 class SpanFinder(Protocol):
@@ -113,7 +102,6 @@ class SpanFinder(Protocol):
         Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
         questions.
         """
-        ...
 
 
 class TextEncoder(Protocol):
@@ -130,15 +118,12 @@ class TextEncoder(Protocol):
 
     def encode_queries(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
-        ...
 
     def encode_documents(self, items: Sequence[Candidate], /) -> Any:
         """The same of documents."""
-        ...
 
     def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
         """Exact search among encoded documents: from encoded queries and k to scores and rows [Q, k]."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +187,7 @@ class TrainedKind:
         Raises:
           UserError: its parameters cannot be read.
         """
-        trainer = self.trainer(run, value, field)
-        vocabulary = trainer.load_vocabulary()
-        config, model = load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
-        return Trained(config, vocabulary, model)
+        return _load(self.trainer(run, value, field), run)
 
     def open(self, run: Run, value: str, field: str) -> Any:
         """The model as what others use, such as a `PairScorer`."""
@@ -241,10 +223,11 @@ class PublishedKind(TrainedKind):
         """The folder of weights that a field names; None for a work directory, or nothing."""
         if not value:
             return None
-        folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
+        is_named = hub.is_name(value)
+        folder = hub.local(value) if is_named else artefacts.local(value)
         if is_encoder(folder):
             return folder
-        if hub.is_name(value) or not folder.exists():
+        if is_named or not folder.exists():
             raise UserError(
                 f"{field}={value}: no {self.name} there; name a work directory of one{self.otherwise}{hub_hint(value)}"
             )
@@ -256,15 +239,13 @@ class PublishedKind(TrainedKind):
 
     def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
         """As `TrainedKind.inputs`, or the files of a folder."""
-        if folder := self.published(value, field):
-            return self.check_folder(run, folder, field)
-        return super().inputs(run, value, field)
+        folder = self.published(value, field)
+        return self.check_folder(run, folder, field) if folder else super().inputs(run, value, field)
 
     def check(self, run: Run, value: str, field: str) -> Any:
         """As `TrainedKind.check`, or `check_folder`."""
-        if folder := self.published(value, field):
-            return self.check_folder(run, folder, field)
-        return super().check(run, value, field)
+        folder = self.published(value, field)
+        return self.check_folder(run, folder, field) if folder else super().check(run, value, field)
 
 
 def published_model(
@@ -285,11 +266,7 @@ def published_model(
     own.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
     vocabulary = bert_weights.vocabulary_of(encoder)
     model = recipe_of(own).build(len(vocabulary))
-    state = nnx.state(model, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    params = {**like, "encoder": encoder.encoder(like["encoder"]), **head(like)}
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
+    replace_parameters(model, lambda like: {**like, "encoder": encoder.encoder(like["encoder"]), **head(like)})
     bert_weights.log_spare_rows(encoder, vocabulary)
     return Trained(own, vocabulary, model)
 
@@ -308,9 +285,13 @@ def open_trained(run: Run) -> Trained:
     Raises:
       UserError: there is no finished checkpoint, or it was trained with another vocabulary than the run's.
     """
-    folder, vocabulary = run.holder("train").folder, run.load_vocabulary()
-    check_vocabulary(run, folder, "config.base")
-    config, model = load_parameters(folder, len(vocabulary), run.config.mesh)
+    check_towers(run)
+    return _load(run.holder("train"), run, run.load_vocabulary())
+
+
+def _load(trainer: Run, run: Run, vocabulary: Vocabulary | None = None) -> Trained:
+    vocabulary = vocabulary or trainer.load_vocabulary()
+    config, model = load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     return Trained(config, vocabulary, model)
 
 
@@ -322,10 +303,8 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
       needs: the stage and what it needs, for the error.
       recipe: one that trains such a model.
     """
-    holder = run.holder("train")
-    trained = recipe_of(holder.config)
+    trainer = run.holder("train")
+    trained = recipe_of(trainer.config)
     if trained.kind.name != kind:
-        raise UserError(
-            f"{needs}, and {holder.place} has {trained.label}: set config.recipe={recipe}, or config.base to a run of "
-            "one"
-        )
+        way = f"set config.recipe={recipe}, or config.base to a run of one"
+        raise UserError(f"{needs}, and {trainer.place} has {trained.label}: {way}")
