@@ -34,6 +34,11 @@ TYPES = dict(type_vocab_size="type_vocab_size")
 # The same of dropout, as BERT calls it.
 RATES = dict(dropout="hidden_dropout_prob", attention_rate="attention_probs_dropout_prob")
 
+# The modules of a layer, in the order in which `of_layers` takes a family's own.
+_OF_LAYER = """
+    attention/query attention/key attention/value attention/output attention_norm mlp_norm mlp_in mlp_out mlp_gate
+""".split()
+
 # Keys of configs that change no hidden state: notes, dropout and other settings of training, what a library returns,
 # and how one generates text, which older versions wrote into every config.
 HARMLESS = """
@@ -58,6 +63,17 @@ HARMLESS = """
     deterministic_flash_attn pretraining_tp num_decoder_layers is_training
     is_matryoshka matryoshka_dimensions
 """.split()
+
+
+def of_layers(layer: str, names: str) -> dict[str, str]:
+    """Our modules of a layer -> a family's.
+
+    Args:
+      layer: what stands before their names; {} is its number.
+      names: query, key, value and output of the attention, its norm, then norm, first and last matrix of the MLP, and
+        its gate where it has one, with blanks between them.
+    """
+    return {f"layers/{ours}": f"{layer}.{its}" for ours, its in zip(_OF_LAYER, names.split())}
 
 
 @dataclasses.dataclass(frozen=True)
