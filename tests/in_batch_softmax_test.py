@@ -319,7 +319,10 @@ def test_the_config_has_the_options():
     ("changes", "message"),
     [
         ({"train.groups": 3}, r"config\.train\.groups=3 does not divide .*batch_size=16: take 2 or 4"),
-        ({"train.terms": TERMS, "train.log_q": False, "train.symmetric": True}, "set one of them back"),
+        (
+            {"train.terms": TERMS, "train.log_q": False, "train.symmetric": True},
+            r"symmetric=True: set config\.train\.symmetric=False",
+        ),
         ({"train.terms": TERMS}, r"set config\.train\.log_q=False"),
         ({"train.loss": "multi_label_margin", "train.terms": TERMS}, "is a part of config.train.loss=in_batch_softmax"),
     ],

@@ -213,10 +213,8 @@ class EncoderFolder:
         for name in (f"{root}.decoder.weight", f"{root}.weight"):
             output = head.pop(name, None)
             if output is not None and (table is None or not np.array_equal(output, table)):
-                raise UserError(
-                    f"{self.path}: its masked language model has an output layer of its own, and ours has the token "
-                    "embeddings there; use a folder whose weights are tied"
-                )
+                problem = "its masked language model has an output layer of its own, and ours the token embeddings"
+                raise UserError(f"{self.path}: {problem}; use a folder whose weights are tied")
         if (bias := head.pop(f"{root}.decoder.bias", None)) is not None:
             head.setdefault(f"{root}.bias", bias)
         return self._parameters(_of_tokens(head, self.names, len(like["bias"])), like)
@@ -350,10 +348,7 @@ def written_config(config: TransformerConfig) -> dict[str, Any]:
     family = FAMILIES[config.architecture.family]
     written = family.config(config)
     if _explicit(TransformerConfig(**family.fields(Path("config.json"), written))) != _explicit(config):
-        raise UserError(
-            f"an encoder of the family {config.architecture.family} with these switches cannot be written as one: a "
-            "BERT's norms follow its sublayers"
-        )
+        raise UserError(f"no published {config.architecture.family} has these switches, so none can be written")
     return written
 
 

@@ -165,8 +165,8 @@ def to_parameters(
 
 def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
     """Of each parameter its path, the tensors that it is made of, '' for one that there is not, and their shape."""
-    leaves: Any = traverse_util.flatten_dict(like, sep="/")
-    for path, leaf in leaves.items():
+    flat: Any = traverse_util.flatten_dict(like, sep="/")
+    for path, leaf in flat.items():
         shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
         parts = names.of_parameter(path, leaf.shape[0] if leaf.shape else 1)
         parts = ["" if names.is_absent(path, number) else part for number, part in enumerate(parts)]

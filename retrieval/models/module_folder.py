@@ -236,10 +236,8 @@ def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]
             expected = {"linear.weight": (out, size), **({"linear.bias": (out,)} if layer.bias else {})}
         shapes = {name: x.shape for name, x in tensor_files.read(folder, values=False).items()} if expected else {}
         if shapes != expected:
-            raise UserError(
-                f"{tensor_files.find(folder)[0]}: its tensors are {_listed(shapes)}, and by {path} they should be "
-                f"{_listed(expected)}: copy both again"
-            )
+            problem = f"its tensors are {_listed(shapes)}, and by {path} they should be {_listed(expected)}"
+            raise UserError(f"{tensor_files.find(folder)[0]}: {problem}: copy both again")
         size = layer.size or size
         yield layer, folder
 

@@ -40,6 +40,7 @@ _KNOWN = {
 _WRAPPED = "base_model.model."
 _TENSOR = re.compile(r"(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")
 _SUM = "base_sum:"
+_ANOTHER = "name the model that it was trained on"
 _ROWS = ".token_adapter.trainable_tokens_delta"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
@@ -85,7 +86,7 @@ class Adapter:
             ours = self._of(name, tensors, name if set(self.added) & set(name.split(".")) else "")
             if ours in tensors and tensors[ours].shape[1:] != tensor.shape[1:]:
                 shapes = f"{list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
-                raise UserError(f"{self.path}: {name} is {shapes}; name the model that it was trained on")
+                raise UserError(f"{self.path}: {name} is {shapes}: {_ANOTHER}")
             merged[ours] = tensor
         return merged
 
@@ -99,10 +100,8 @@ class Adapter:
         for module, (a_RI, b_OR, scale) in self.matrices.items():
             name = self._of(f"{module}.weight", tensors)
             if (shape := (len(b_OR), a_RI.shape[1])) != merged[name].shape:
-                raise UserError(
-                    f"{self.path}: the adapter of {module} is of {list(shape)}, and {name} of its base is "
-                    f"{list(merged[name].shape)}: name the model that it was trained on"
-                )
+                shapes = f"{list(shape)}, and {name} of its base is {list(merged[name].shape)}"
+                raise UserError(f"{self.path}: the adapter of {module} is of {shapes}: {_ANOTHER}")
             merged[name] = merged[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
         for module, (indices, rows) in self.rows.items():
             name = self._of(f"{module}.weight", tensors)
@@ -123,10 +122,8 @@ class Adapter:
           UserError: the adapter has a matrix that is none of them, or other parameters than matrices.
         """
         if others := [*self.saved, *self.rows]:
-            raise UserError(
-                f"{self.path}: the adapter has {others[0]} beside its matrices, which cannot be trained on as an "
-                "adapter: merge it into its base first (PeftModel.merge_and_unload), and train on that"
-            )
+            way = "merge it into its base first (PeftModel.merge_and_unload), and train on that"
+            raise UserError(f"{self.path}: the adapter has {others[0]}, and matrices alone are trained on: {way}")
         of_modules, parts = {matrix.name: matrix.parts for matrix in matrices}, {}
         for module, (a_RI, b_OR, scale) in self.matrices.items():
             ours = of_modules[self._of(module, of_modules)]
@@ -138,10 +135,7 @@ class Adapter:
         known = {whole.partition(".")[2]: whole for whole in names} | {whole: whole for whole in names}
         if meant := known.get(name) or known.get(name.partition(".")[2]) or default:
             return meant
-        raise UserError(
-            f"{self.path}: its adapter has {name}, and the model that it stands on has no such matrix: name the model "
-            "that it was trained on"
-        )
+        raise UserError(f"{self.path}: its adapter has {name}, and its base no such matrix: {_ANOTHER}")
 
 
 def read(folder: Path) -> Adapter:
@@ -263,10 +257,8 @@ def check_base(folder: Path, base: Path) -> None:
     weights = tensor_files.find(base) if known else []
     for name, sum in files.checksums(base, weights).items():
         if sum not in known:
-            raise UserError(
-                f"{base / name}: the adapter of {folder} was trained on another file of that name: put that one back, "
-                "or train it again"
-            )
+            problem = f"the adapter of {folder} was trained on another file of that name"
+            raise UserError(f"{base / name}: {problem}: put that one back, or train it again")
 
 
 def _targets(adapted: Mapping[str, Any], every: Sequence[str]) -> list[str]:

@@ -53,15 +53,12 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     recipe = recipe_of(config)
     if not recipe.has_towers or config.model.tied:
         why = "towers that share their parameters are" if recipe.has_towers else f"{recipe.label} is"
-        raise UserError(
-            f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
-        )
+        way = "name one, or set config.model.tied=False"
+        raise UserError(f"{_FIELD}={value}: two folders, but {why} one encoder; {way}")
     for name in filter(None, names):
         if not is_encoder(hub.path(name)):
-            raise UserError(
-                f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)"
-                f"{hub_hint(name)}"
-            )
+            what = "no folder of BERT's weights (config.json beside the weights)"
+            raise UserError(f"{_FIELD}={value}: {name} is {what}{hub_hint(name)}")
     return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 

@@ -50,10 +50,8 @@ def train_inputs(run: Run) -> Sequence[Path]:
     place = artefacts.local(folder)
     if not any((place / name).exists() for name in CONFIGS):
         why = "no config.json there" if place.exists() else "no such folder"
-        raise UserError(
-            f"{_FIELD}={folder}: {why}; a work directory is needed, or a folder of BERT's weights (config.json beside "
-            f"model.safetensors){hub_hint(folder)}"
-        )
+        needed = "a work directory is needed, or a folder of BERT's weights (config.json beside model.safetensors)"
+        raise UserError(f"{_FIELD}={folder}: {why}; {needed}{hub_hint(folder)}")
     start = Run.opened(folder, _FIELD, run.lock)
     if not (records.read_own_record(start, "train") or {}).get("done"):
         raise UserError(f"{_FIELD}={folder}: not a work directory with a finished train stage")
@@ -110,14 +108,12 @@ def check_start(run: Run) -> None:
 def check_step(config: ConfigDict) -> None:
     """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something."""
     if config.train.init_step and (not config.train.init_from or bert_weights.folders(config)):
-        raise UserError(
-            f"config.train.init_step={config.train.init_step} is a step of a trained run: set {_FIELD} to its work "
-            "directory, or config.train.init_step=0"
-        )
+        way = f"set {_FIELD} to its work directory, or config.train.init_step=0"
+        raise UserError(f"config.train.init_step={config.train.init_step} is a step of a trained run: {way}")
     if not config.train.steps and not config.train.init_from:
+        way = "set it, or raise the steps"
         raise UserError(
-            f"config.train.steps=0 takes the parameters of {_FIELD} as they are, and that names none: set it, or raise "
-            "the steps"
+            f"config.train.steps=0 takes the parameters of {_FIELD} as they are, and that names none: {way}"
         )
 
 
@@ -140,10 +136,8 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     recipe, other, named = recipe_of(config), recipe_of(start), f"{_FIELD}={config.train.init_from}"
     is_encoder_alone = recipe.takes_encoder(other)
     if is_encoder_alone and other.pre_norm:
-        raise UserError(
-            f"{named}: an encoder whose norms stand before its sublayers, and those of {recipe.label} stand after: "
-            "start from a run with config.model.writer.pre_norm=False"
-        )
+        problem = f"an encoder whose norms stand before its sublayers, and those of {recipe.label} stand after"
+        raise UserError(f"{named}: {problem}: start from a run with config.model.writer.pre_norm=False")
 
     def fields(config: ConfigDict) -> dict[str, Any]:
         head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
@@ -152,10 +146,10 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     theirs = fields(start)
     for field, ours in fields(config).items():
         if ours != theirs.get(field):
-            raise UserError(
-                f"{named}: a model of other sizes or another kind, config.{field} is {theirs.get(field)} there and "
-                f"{ours} here: take the same, or another run to start from"
+            problem = (
+                f"a model of other sizes or another kind, config.{field} is {theirs.get(field)} there and {ours} here"
             )
+            raise UserError(f"{named}: {problem}: take the same, or another run to start from")
     ours, theirs = position_count(config), position_count(start)
     is_learned = config.model.encoder == "transformer" and architecture_of(config.model).positions == "learned"
     if is_learned and ours > theirs:

@@ -153,10 +153,8 @@ class TrainedKind:
         """The run whose folder has the checkpoint."""
         trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
         if "train" not in trainer.config.stages:
-            raise UserError(
-                f"{field}={value}: no {self.name}, for no stage trains one here: name the work directory of one"
-                f"{self.otherwise}"
-            )
+            way = f"name the work directory of one{self.otherwise}"
+            raise UserError(f"{field}={value}: no {self.name}, for no stage trains one here: {way}")
         if value and not records.is_done(trainer, "train"):
             raise UserError(f"{field}={value}: its stage 'train' is not finished; train it first")
         return trainer
@@ -174,10 +172,8 @@ class TrainedKind:
         """Checks that there is a model, with a vocabulary that is its own; returns the run that trained it."""
         trainer = self.trainer(run, value, field)
         if not self.is_of(recipe_of(trainer.config)):
-            raise UserError(
-                f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a "
-                f"{self.name} (config.recipe={self.name}){self.otherwise}"
-            )
+            way = f"name the work directory of a {self.name} (config.recipe={self.name}){self.otherwise}"
+            raise UserError(f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; {way}")
         check_vocabulary(trainer, trainer.folder, field)
         return trainer
 
@@ -228,9 +224,8 @@ class PublishedKind(TrainedKind):
         if is_encoder(folder):
             return folder
         if is_named or not folder.exists():
-            raise UserError(
-                f"{field}={value}: no {self.name} there; name a work directory of one{self.otherwise}{hub_hint(value)}"
-            )
+            way = f"name a work directory of one{self.otherwise}{hub_hint(value)}"
+            raise UserError(f"{field}={value}: no {self.name} there; {way}")
         return None
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:

@@ -121,10 +121,8 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
     name, negatives = config.train.loss, config.data.negatives
     fitting = {other: LOSSES[other] for other in sorted(LOSSES) if LOSSES[other].compares in gives}
     if name not in fitting:
-        raise UserError(
-            f"config.train.loss={name} compares {LOSSES[name].compares}, and {label} gives {' and '.join(gives)}: set "
-            f"config.train.loss to one of {', '.join(fitting)}"
-        )
+        problem = f"compares {LOSSES[name].compares}, and {label} gives {' and '.join(gives)}"
+        raise UserError(f"config.train.loss={name} {problem}: set config.train.loss to one of {', '.join(fitting)}")
     loss = LOSSES[name].of(config)
     if loss.needs_negatives and not negatives:
         others = [other for other, entry in fitting.items() if not entry.needs_negatives]
@@ -134,9 +132,7 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
             + (f", or config.train.loss={' or '.join(others)}" if others else "")
         )
     if loss.of_scored_pairs and negatives:
-        raise UserError(
-            f"config.train.loss={name} compares two texts, and config.data.negatives={negatives}: set that to 0"
-        )
+        raise UserError(f"config.train.loss={name} compares two texts: set config.data.negatives={negatives} to 0")
     loss.check_batch(config.train.batch_size, negatives)
 
 
@@ -155,7 +151,5 @@ def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:
         for option in sorted(set(entry.options()) - set(read)):
             default, value = declared()[option].default, config.train[option.removeprefix("train.")]
             if value != default and value not in entry.neutral.get(option, ()):
-                raise UserError(
-                    f"config.{option}={value} is a part of config.train.loss={other}, and {why}: set config.{option}="
-                    f"{default}"
-                )
+                problem = f"config.{option}={value} is a part of config.train.loss={other}, and {why}"
+                raise UserError(f"{problem}: set config.{option}={default}")

@@ -77,10 +77,8 @@ def check_matrices(name: str, params: Any, is_stacked: Callable[[tuple], bool]) 
       params: those that are trained, or their shapes.
     """
     if name == "muon" and not any(_is_matrix(is_stacked, *item) for item in jax.tree.leaves_with_path(params)):
-        raise UserError(
-            "config.train.optimizer=muon is for the matrices of a Transformer's layers, and none is trained here: set "
-            "config.train.optimizer=adam"
-        )
+        problem = "muon is for the matrices of a Transformer's layers, and none is trained here"
+        raise UserError(f"config.train.optimizer={problem}: set config.train.optimizer=adam")
 
 
 def _is_matrix(is_stacked: Callable[[tuple], bool], path: tuple, leaf: Any) -> bool:

@@ -31,20 +31,15 @@ def make_mesh(
     Raises:
       UserError: `fsdp` or `tensor` does not divide the devices.
     """
-    count = len(jax.devices() if devices is None else devices)
-    if tensor < 1 or count % tensor:
-        raise UserError(
-            f"config.mesh.tensor={tensor} does not divide the {count} devices: take {divisors(tensor, count)}"
-        )
-    groups = count // tensor
-    if fsdp < 1 or groups % fsdp:
-        of = "" if tensor == 1 else f" over config.mesh.tensor={tensor}"
-        raise UserError(
-            f"config.mesh.fsdp={fsdp} does not divide the {count} devices{of}: take {divisors(fsdp, groups)}"
-        )
-    if tensor == 1:
-        return jax.make_mesh((groups // fsdp, fsdp), (DATA, FSDP), devices=devices)
-    return jax.make_mesh((groups // fsdp, fsdp, tensor), (DATA, FSDP, TENSOR), devices=devices)
+    count = left = len(jax.devices() if devices is None else devices)
+    for name, size in (("tensor", tensor), ("fsdp", fsdp)):
+        if size < 1 or left % size:
+            of = "" if left == count else f" over config.mesh.tensor={tensor}"
+            way = f"take {divisors(size, left)}"
+            raise UserError(f"config.mesh.{name}={size} does not divide the {count} devices{of}: {way}")
+        left //= size
+    shape = {DATA: left, FSDP: fsdp} | ({TENSOR: tensor} if tensor > 1 else {})
+    return jax.make_mesh(tuple(shape.values()), tuple(shape), devices=devices)
 
 
 def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:

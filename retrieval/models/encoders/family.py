@@ -248,9 +248,7 @@ class Family:
         """The other names of keys, where the config has these."""
         own = [key for key in self.spellings.values() if key in config]
         if own and (both := [key for key in self.spellings if key in config]):
-            raise UserError(
-                f"{path}: {both[0]} stands beside {own[0]}, and which names count is not known: copy it again"
-            )
+            raise UserError(f"{path}: {both[0]} stands beside {own[0]}, and which names count? Copy it again")
         return self.spellings if own else {}
 
     def _heads(self, settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:

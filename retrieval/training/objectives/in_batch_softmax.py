@@ -87,16 +87,11 @@ class InBatchSoftmax(Loss):
     def __post_init__(self) -> None:
         """Also that options fit each other."""
         super().__post_init__()
-        if self.terms and self.symmetric:
-            raise UserError(
-                f"config.train.terms={self.terms} puts more scores into one softmax, and config.train.symmetric=True "
-                "takes the mean of two: set one of them back"
-            )
-        if self.terms and self.log_q:
-            raise UserError(
-                f"config.train.terms={self.terms} compares scores of documents, which config.train.log_q=True "
-                "corrects, with others, which nothing corrects: set config.train.log_q=False"
-            )
+        if self.terms and (self.symmetric or self.log_q):
+            # Of two softmaxes each has its own terms, and nothing corrects scores that are not of documents.
+            field = "symmetric" if self.symmetric else "log_q"
+            problem = f"config.train.terms={self.terms} does not go with config.train.{field}=True"
+            raise UserError(f"{problem}: set config.train.{field}=False, or config.train.terms=()")
 
     @property
     def takes_positives(self) -> bool:
@@ -115,16 +110,12 @@ class InBatchSoftmax(Loss):
 
     def check_batch(self, batch_size: int, negatives: int) -> None:
         """Also that groups fit a batch."""
+        named = f"config.train.groups={self.groups}"
         if batch_size % self.groups:
-            raise UserError(
-                f"config.train.groups={self.groups} does not divide config.train.batch_size={batch_size}: take "
-                f"{divisors(self.groups, batch_size)}"
-            )
+            way = f"take {divisors(self.groups, batch_size)}"
+            raise UserError(f"{named} does not divide config.train.batch_size={batch_size}: {way}")
         if self.groups == batch_size > 1 and not negatives:
-            raise UserError(
-                f"config.train.groups={self.groups}: negatives are the other examples of a group, which has one: take "
-                "fewer"
-            )
+            raise UserError(f"{named}: negatives are the other examples of a group, which has one: take fewer")
 
     def __call__(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the embeddings of a batch; the positive is `document_BKE[:, 0]`.
