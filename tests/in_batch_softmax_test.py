@@ -294,14 +294,6 @@ def test_the_losses_of_sentence_transformers(options, loss):
     assert found.mean() == pytest.approx(loss, abs=1e-4)
 
 
-def test_two_queries_by_hand():
-    query, document = np.array([[1, 0], [0.6, 0.8]]), np.array([[[0.8, 0.6]], [[0.0, 1]]])
-    fields = {"document_id": np.arange(2, dtype=np.int32)[:, None]}
-    for terms, expected in (((), [0.000335, 1.783901]), (TERMS, [1.828419, 1.828419])):
-        found, _ = InBatchSoftmax(0.1, log_q=False, terms=terms)(query, document, fields)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 def test_a_query_is_no_negative_of_itself_whatever_its_guide_says():
     """Its positive has the guide's highest score, so no margin would leave it out; one query alone has no negative."""
     query, fields = np.array([[0.6, 0.8]]), {"document_id": np.zeros((1, 1), np.int32), "guide": np.ones((1, 2, 1))}
