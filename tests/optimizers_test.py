@@ -49,7 +49,7 @@ def test_schedules_are_their_formulas(name, warmup):
     ("changes", "message"),
     [
         ({"train.schedule": "cosine", "train.warmup_ratio": 1.0}, r"ratio=1 leaves too few steps for that: lower it"),
-        ({"train.schedule": "wsd", "train.warmup_ratio": 0.95}, r"=wsd falls .* ratio=0\.95 leaves too few steps"),
+        ({"train.schedule": "wsd", "train.warmup_ratio": 0.95}, r"=wsd falls .*ratio=0\.95 leaves too few steps"),
         (
             {"train.schedule": "wsd", "mine.turn_rate": 1e-3, "mine.patience": 1, "mine.refresh_every": 1},
             "set that to linear",

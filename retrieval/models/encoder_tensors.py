@@ -179,15 +179,12 @@ def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _raise(faults: list[str], source: str) -> None:
-    faults = list(dict.fromkeys(map(_of_file, faults)))
+    # By the name that a tensor has in the file, which may hold several of ours.
+    faults = [re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault) for fault in faults]
+    faults = list(dict.fromkeys(re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", fault) for fault in faults))
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
         raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
-
-
-def _of_file(fault: str) -> str:
-    """A fault by the name that its tensor has in the file, which may hold several of ours."""
-    return re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault))
 
 
 def _is_stacked(path: str) -> bool:

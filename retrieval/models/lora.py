@@ -6,7 +6,7 @@ The adapter of a matrix is two more parameters beside its kernel, float32: `lora
 [layers, r, out]. A tree of parameters has them or not, and so has the model that is made of it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -113,7 +113,8 @@ def branch(linear: Any, x: jax.Array, last: Any = times) -> jax.Array:
 def set_dropout(layer: nnx.Module, rate: float, key: jax.Array | None) -> None:
     """Gives the adapters of a layer the keys of their masks, by the key of the layer."""
     if rate and key is not None:
-        for number, linear in enumerate(_adapted(layer)):
+        adapted = (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
+        for number, linear in enumerate(adapted):
             # Numbers that are of no other mask of the layer.
             linear.lora_key = nnx.Variable(jax.random.fold_in(key, 16 + number))
 
@@ -133,10 +134,6 @@ def _merge(kernel_NIO: jax.Array, a_NIR: jax.Array, b_NRO: jax.Array, scale: flo
     update_NIO = scale * (np.asarray(a_NIR, np.float32) @ np.asarray(b_NRO, np.float32))
     value_NIO = np.asarray(kernel_NIO).astype(np.float32) + update_NIO
     return jax.device_put(value_NIO, kernel_NIO.sharding)
-
-
-def _adapted(layer: nnx.Module) -> Iterator[Any]:
-    return (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
 
 
 def _flat(params: Mapping[str, Any]) -> dict[tuple, Any]:

@@ -30,14 +30,8 @@ TRUNCATED = "truncate_dim"
 MODEL = "SentenceTransformer"
 DOT, COSINE = ("dot", "dot_product"), ("cosine",)
 # The torch classes of activations.
-ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-    "torch.nn.modules.activation.SiLU": "silu",
-}
+_CLASSES = ("linear.Identity", *(f"activation.{name}" for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")))
+ACTIVATIONS = {f"torch.nn.modules.{name}": name.rpartition(".")[2].lower() for name in _CLASSES}
 # Its ways of pooling.
 POOLINGS = {
     "cls": "cls",
@@ -66,15 +60,11 @@ POOLING_SWITCHES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING = {
-    "word_embedding_dimension": ANY,
-    "embedding_dimension": ANY,
-    "include_prompt": _SWITCHES,
-    "pooling_mode": ANY,
-    **dict.fromkeys(POOLING_SWITCHES, _SWITCHES),
+    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode"), ANY),
+    **dict.fromkeys(("include_prompt", *POOLING_SWITCHES), _SWITCHES),
 }
 _DENSE = {
-    "in_features": ANY,
-    "out_features": ANY,
+    **dict.fromkeys(("in_features", "out_features"), ANY),
     "bias": _SWITCHES,
     "activation_function": tuple(ACTIVATIONS),
     "use_residual": (False,),
@@ -83,30 +73,17 @@ _DENSE = {
 }
 # How a Transformer is loaded where that changes no embedding.
 TRANSFORMER_KEYS = {
-    "max_seq_length": ANY,
-    "query_length": ANY,
-    "document_length": ANY,
-    "do_lower_case": _SWITCHES,  # the tokenizer's
+    **dict.fromkeys(("max_seq_length", "query_length", "document_length", "modality_config"), ANY),
+    **dict.fromkeys(("do_lower_case", "unpad_inputs"), _SWITCHES),  # the former is the tokenizer's
     "transformer_task": ("feature-extraction",),  # others are a reranker's, or a masked language model's
-    "modality_config": ANY,
     "module_output_name": ("token_embeddings",),
-    "processing_kwargs": ({},),
-    "unpad_inputs": _SWITCHES,
-    "model_args": ({}, {"add_pooling_layer": False}),
-    "model_kwargs": ({}, {"add_pooling_layer": False}),
-    "tokenizer_args": ({},),
-    "processor_kwargs": ({},),
-    "config_args": ({},),
-    "config_kwargs": ({},),
+    **dict.fromkeys(("model_args", "model_kwargs"), ({}, {"add_pooling_layer": False})),
+    **dict.fromkeys("processing_kwargs tokenizer_args processor_kwargs config_args config_kwargs".split(), ({},)),
 }
 SETTINGS_KEYS = {
-    "__version__": ANY,
+    **dict.fromkeys(("__version__", "prompts", "default_prompt_name", TRUNCATED, TITLES), ANY),
     "model_type": (MODEL,),
     "similarity_fn_name": (*COSINE, *DOT),
-    "prompts": ANY,
-    "default_prompt_name": ANY,
-    TRUNCATED: ANY,
-    TITLES: ANY,
 }
 
 

@@ -1,6 +1,7 @@
 """Trained embedders, whoever trained them, for texts into files: work directories, exports and published folders."""
 
 import array
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -36,9 +37,9 @@ class TextEmbedder:
     """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
 
     def __init__(self, towers: ExportedTowers):
-        self._config, self._vocabulary = towers.config, towers.vocabulary
-        mesh = local_mesh(towers.config)
-        embedder = Embedder(towers.config, towers.vocabulary, mesh)
+        texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
+        self._tokens, self._windows = (functools.partial(f, *texts) for f in (query_tokens, candidate_windows))
+        embedder = Embedder(*texts, mesh)
         self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
         self._embed_rows = embedder.embed_rows
         self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
@@ -46,20 +47,21 @@ class TextEmbedder:
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E], in memory."""
-        return self._embed_rows(self._query_tower, query_tokens(self._config, self._vocabulary, texts))
+        return self._embed_rows(self._query_tower, self._tokens(texts))
 
     def documents(self, items: Sequence[Candidate]) -> np.ndarray:
         """The same of documents; of long ones that of the beginning."""
-        rows = candidate_windows(self._config, self._vocabulary, items)
-        return self._embed_rows(self._document_tower, [windows[0] for windows in rows])
+        return self._embed_rows(self._document_tower, [windows[0] for windows in self._windows(items)])
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        self._write(folder, name, queries, total, self._query_rows, self._query_tower)
+        self._write(
+            folder, name, queries, total, lambda texts: [[ids] for ids in self._tokens(texts)], self._query_tower
+        )
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
-        self._write(folder, name, documents, total, self._document_rows, self._document_tower)
+        self._write(folder, name, documents, total, self._windows, self._document_tower)
 
     def score_all(
         self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
@@ -95,12 +97,6 @@ class TextEmbedder:
     ) -> None:
         numbered = ((str(place), text) for place, text in enumerate(texts))
         encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
-
-    def _query_rows(self, texts: Sequence[str]) -> list[list[list[int]]]:
-        return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
-
-    def _document_rows(self, documents: Sequence[Candidate]) -> list[list[list[int]]]:
-        return candidate_windows(self._config, self._vocabulary, documents)
 
 
 class _Embedders(PublishedKind):

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import check_value
@@ -103,6 +104,13 @@ class Loss(abc.ABC):
 
     def check_batch(self, batch_size: int, negatives: int) -> None:  # noqa: B027 (most take any)
         """Checks that batches of so many examples with so many hard negatives each suit the options."""
+
+
+def teacher_scores(batch: Batch) -> jax.Array:
+    """What a batch has of a teacher, or of people: the scores of an example's documents, float32 [B, K]."""
+    if "teacher" not in batch:
+        raise UserError("a loss of a teacher's scores, but the labelled examples have none")
+    return batch["teacher"].astype(jnp.float32)
 
 
 LOSSES: Table[type[Loss]] = Table("loss", "retrieval.training.objectives", "loss")

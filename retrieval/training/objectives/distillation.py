@@ -9,9 +9,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
 from retrieval.training.candidates import compared, counts, divided, mean_of_negatives
-from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics
+from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics, teacher_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +31,8 @@ class MarginMSE(Loss):
 
     def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the student's scores of an example's documents, the positive's first."""
-        ids_BK, score_BK, teacher_BK = (
-            batch["document_id"],
-            divided(score_BK, self.temperature),
-            _teacher(batch, self.teacher_temperature),
-        )
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        teacher_BK = teacher_scores(batch) / self.teacher_temperature
         difference_BK = (score_BK[:, :1] - score_BK) - (teacher_BK[:, :1] - teacher_BK)
         return mean_of_negatives(jnp.square(difference_BK[:, 1:]), ids_BK), compared(score_BK, ids_BK)
 
@@ -60,17 +56,11 @@ class KLDivergence(Loss):
     def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the student's scores of an example's documents, the positive's first."""
         ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
-        counts_BK, scores = counts(ids_BK), (score_BK, _teacher(batch, self.teacher_temperature))
+        counts_BK, scores = counts(ids_BK), (score_BK, teacher_scores(batch) / self.teacher_temperature)
         student_BK, teacher_BK = (jax.nn.log_softmax(jnp.where(counts_BK, x_BK, -jnp.inf)) for x_BK in scores)
         # What does not count has probability 0 in both; -inf - -inf would be NaN.
         gap_BK = jnp.where(counts_BK, teacher_BK, 0) - jnp.where(counts_BK, student_BK, 0)
         return (jnp.exp(teacher_BK) * gap_BK).sum(axis=1), compared(score_BK, ids_BK)
-
-
-def _teacher(batch: Batch, temperature: float) -> jax.Array:
-    if "teacher" not in batch:
-        raise UserError("a loss of a teacher's scores, but the labelled examples have none")
-    return batch["teacher"].astype(jnp.float32) / temperature
 
 
 LOSSES.register("margin_mse", MarginMSE)

@@ -155,21 +155,27 @@ class InBatchSoftmax(Loss):
         known_BP = batch.get("positive_ids", ids_B1)
         bias_BK = -jnp.asarray(batch["log_q"], jnp.float32) if self.log_q else jnp.zeros_like(ids_BK, jnp.float32)
         queries, documents, positives = self._texts(query_BE, document_BKE, batch)
-        limits = self._limits(query_BE, document_BKE, batch)
+        limit_BG, limit_B = self._limits(query_BE, document_BKE, batch)
+
+        def anchors(texts: _Texts, own_B: jax.Array, ids_BP: jax.Array) -> Anchors:
+            return Anchors(texts.embedding_XE, own_B, ids_BP, texts.scale_XG, limit_BG, texts.guide_XH, limit_B)
+
+        def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
+            return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
+
         numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
-        rivals = on_every_device(documents.candidates(bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None]))
-        forward, backward = [Term(queries.anchors(number_of_K, known_BP, *limits), rivals)], []
+        rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
+        forward, backward = [Term(anchors(queries, number_of_K, known_BP), rivals)], []
         if not (self.symmetric or self.terms):
             return forward, backward
-        no_bias_B = jnp.zeros_like(ids_B1[:, 0], jnp.float32)
-        others = on_every_device(queries.candidates(no_bias_B, known_BP))
-        backward.append(Term(positives.anchors(numbers_B, ids_B1, *limits), others))
+        others = candidates(queries, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
+        backward.append(Term(anchors(positives, numbers_B, ids_B1), others))
         if "query_query" in self.terms:
             of_positives = others._replace(ids_NQ=on_every_device(ids_B1))
-            forward.append(Term(queries.anchors(numbers_B, known_BP, *limits), of_positives))
+            forward.append(Term(anchors(queries, numbers_B, known_BP), of_positives))
         if "document_document" in self.terms:
             plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
-            forward.append(Term(positives.anchors(number_of_K, known_BP, *limits), plain, own=K))
+            forward.append(Term(anchors(positives, number_of_K, known_BP), plain, own=K))
         if "document_query" in self.terms:
             forward += backward
         return forward, backward
@@ -204,16 +210,6 @@ class _Texts(NamedTuple):
     embedding_XE: jax.Array
     scale_XG: jax.Array | None
     guide_XH: jax.Array | None
-
-    def anchors(
-        self, own_X: jax.Array, ids_XP: jax.Array, limit_XG: jax.Array | None, guide_limit_X: jax.Array | None
-    ) -> Anchors:
-        """As those that choose."""
-        return Anchors(self.embedding_XE, own_X, ids_XP, self.scale_XG, limit_XG, self.guide_XH, guide_limit_X)
-
-    def candidates(self, bias_X: jax.Array, ids_XQ: jax.Array) -> Candidates:
-        """As those that are chosen among."""
-        return Candidates(self.embedding_XE, bias_X, ids_XQ, self.scale_XG, self.guide_XH)
 
 
 def _limit(query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float) -> jax.Array:
