@@ -96,11 +96,7 @@ class EncoderFolder:
 
     @property
     def matryoshka(self) -> tuple[int, ...]:
-        """The sizes that its config says its embeddings may be cut to.
-
-        Raises:
-          UserError: they are no whole numbers.
-        """
+        """The sizes that its config says its embeddings may be cut to."""
         sizes = self._config.get("matryoshka_dimensions") or []
         if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
             problem = f"matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
@@ -128,9 +124,6 @@ class EncoderFolder:
         """The parameters of the encoder, as `encoder_tensors.to_parameters` gives them.
 
         Of a table with more rows than `like` has tokens the first are taken.
-
-        Raises:
-          UserError: the weights cannot be read, or do not fit.
         """
         tokens = like["token_embedding"]["embedding"].shape[0]
         return self._parameters(_of_tokens(self._of_heads(self._tensors, ""), self.names, tokens), like)
@@ -140,9 +133,6 @@ class EncoderFolder:
 
         Args:
           like: the shapes of one of the folder's sizes and classes.
-
-        Raises:
-          UserError: they do not fit.
         """
         self.check_head()
         heads = {name: shapes for name, shapes in like.items() if name != "encoder"}
@@ -168,9 +158,6 @@ class EncoderFolder:
 
         Args:
           like: by the names of our modules, such as 'pooler' and 'classifier'.
-
-        Raises:
-          UserError: the weights do not fit.
         """
         own = {name: part for name, part in like.items() if self.has(name)}
         if len(own) < len(like):
@@ -184,21 +171,13 @@ class EncoderFolder:
         return self._parameters(tensors, own)
 
     def output_layer(self) -> np.ndarray:
-        """A language model's output layer, [V, H]: its own, or the embeddings of its tokens.
-
-        Raises:
-          UserError: the weights cannot be read.
-        """
+        """A language model's output layer, [V, H]: its own, or the embeddings of its tokens."""
         table = self._tensors[self._weight("token_embedding")]
         is_tied = self._config.get("tie_word_embeddings") is True
         return np.asarray(table if is_tied else self._tensors.get("lm_head.weight", table), np.float32)
 
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none.
-
-        Raises:
-          UserError: the weights do not fit.
-        """
+        """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none."""
         if not self._of_heads(self._shapes, "next_sentence"):
             return None
         return self._parameters(self._of_heads(self._tensors, "next_sentence", "pooler"), like)
@@ -294,11 +273,7 @@ class EncoderFolder:
         return tensors
 
     def _check_shapes(self, config: Path) -> None:
-        """Compares the sizes of the config with the weights, before anything of these sizes is made.
-
-        Raises:
-          UserError: they differ.
-        """
+        """Compares the sizes of the config with the weights, before anything of these sizes is made."""
         family, names = FAMILIES[self.family], self.names
         shapes = {name: array.shape for name, array in names.split(self._shapes).items()}
         weights = tensor_files.find(model_folder.base_of(self.place) or self.place)[0]
@@ -340,11 +315,7 @@ def is_encoder(folder: Path) -> bool:
 
 
 def written_config(config: TransformerConfig) -> dict[str, Any]:
-    """A `config.json` that makes the family's class of Hugging Face the same encoder.
-
-    Raises:
-      UserError: no published family has such an encoder.
-    """
+    """A `config.json` that makes the family's class of Hugging Face the same encoder."""
     family = FAMILIES[config.architecture.family]
     written = family.config(config)
     if _explicit(TransformerConfig(**family.fields(Path("config.json"), written))) != _explicit(config):

@@ -42,11 +42,7 @@ class TensorNames:
         return cls(architecture.family, architecture)
 
     def module(self, path: str, number: int = 0) -> str:
-        """The family's module of one of ours, 'NAME#PART' where it is a part of one.
-
-        Raises:
-          UserError: the family has none.
-        """
+        """The family's module of one of ours, 'NAME#PART' where it is a part of one."""
         modules = FAMILIES[self.family].modules_of(self.architecture)
         if path not in modules:
             raise UserError(f"encoders of the family {self.family} have no {path or 'output layer'}")

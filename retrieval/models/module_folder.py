@@ -164,11 +164,7 @@ class ModuleFolder:
 
 
 def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str, Any]:
-    """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood.
-
-    Raises:
-      UserError: some of it is not.
-    """
+    """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood."""
     record = known_keys.read(folder / SETTINGS, known, optional=True)
     prompts = record.setdefault("prompts", {})
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):

@@ -91,11 +91,7 @@ class Adapter:
         return merged
 
     def merged(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The base's tensors, with W + s B A in place of each matrix, float32.
-
-        Raises:
-          UserError: the adapter is of another model.
-        """
+        """The base's tensors, with W + s B A in place of each matrix, float32."""
         merged = self.with_saved(tensors)
         for module, (a_RI, b_OR, scale) in self.matrices.items():
             name = self._of(f"{module}.weight", tensors)

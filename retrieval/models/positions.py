@@ -53,9 +53,6 @@ def frequencies(head_size: int, theta: float, scaling: str = "") -> np.ndarray:
 
     Args:
       scaling: as `Architecture.rope_scaling`.
-
-    Raises:
-      UserError: the scaling is none of those.
     """
     exponent = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
     kind, *numbers = scaling.split(":")

@@ -27,11 +27,7 @@ _MERGED = f"set config.{_GROUP}.rank=0 to train the merged model"
 
 
 def check(config: ConfigDict) -> None:
-    """Checks the fields of adapters.
-
-    Raises:
-      UserError: there is nothing for adapters to stand on.
-    """
+    """Checks the fields of adapters."""
     fields, train = config.train.lora, config.train
     if not fields.rank:
         return
@@ -48,11 +44,7 @@ def check(config: ConfigDict) -> None:
 
 
 def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
-    """The shapes of a model's parameters with those of its adapters, and what is frozen in the type that it is kept in.
-
-    Raises:
-      UserError: no matrix of the model is one of the targets.
-    """
+    """The shapes of a model's parameters with those of its adapters, and what is frozen in the type that it is kept in."""
     fields = config.train.lora
     if not fields.rank:
         return params
@@ -121,11 +113,7 @@ def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarra
 
 
 def check_export(config: ConfigDict) -> None:
-    """Checks that a run's adapters can be written apart from what they stand on.
-
-    Raises:
-      UserError: it has none, or they stand on a model that others do not load.
-    """
+    """Checks that a run's adapters can be written apart from what they stand on."""
     if not config.train.lora.rank:
         why = "no adapter was trained, config.train.lora.rank was 0"
     elif not bert_weights.folders(config) or not recipe_of(config).has_towers:
@@ -172,9 +160,6 @@ def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) ->
       record: of its stage `train`.
       base: the files.
       folder: the work directory, for the error.
-
-    Raises:
-      UserError: it is not.
     """
     known = record.get("files", [])
     sums = {file["sum"] for file in known}

@@ -78,9 +78,6 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
 
     Args:
       vocabulary: the run's, None if it has none yet.
-
-    Raises:
-      UserError: they are not; the message has the fields to set.
     """
     of_towers = folders(config)
     for folder in dict.fromkeys(of_towers.values()):

@@ -72,11 +72,7 @@ def _sizes(said: tuple[int, ...], model: ConfigDict) -> tuple[int, ...]:
 
 
 def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:
-    """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers."""
     query, document = module_fields.open_towers(folder)
     settings = module_folder.settings(folder)
     fields, others = (module_fields.fields_of(tower, settings) for tower in (query, document))

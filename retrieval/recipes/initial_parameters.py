@@ -59,11 +59,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
 
 
 def fetch_start(run: Run) -> None:
-    """Copies down the vocabulary of the parameters to start from, to compare with, where that is on a store.
-
-    Raises:
-      UserError: `train.init_from` is no finished run, or a store does not answer.
-    """
+    """Copies down the vocabulary of the parameters to start from, to compare with, where that is on a store."""
     start = run.config.train.init_from
     if not start or bert_weights.folders(run.config):
         return
@@ -72,11 +68,7 @@ def fetch_start(run: Run) -> None:
 
 
 def fetch_model(trained: Run) -> None:
-    """Copies down the vocabulary that a run was trained with, where that is on a store.
-
-    Raises:
-      UserError: a store does not answer.
-    """
+    """Copies down the vocabulary that a run was trained with, where that is on a store."""
     try:
         prepared = trained.holder("prepare")
     except UserError:  # the base of that run has gone, and its vocabulary with it
@@ -86,11 +78,7 @@ def fetch_model(trained: Run) -> None:
 
 
 def check_start(run: Run) -> None:
-    """Checks that the run's parameters can start from those of `train.init_from`.
-
-    Raises:
-      UserError: that is a model of other sizes or of another vocabulary, or not trained.
-    """
+    """Checks that the run's parameters can start from those of `train.init_from`."""
     start = run.config.train.init_from
     if not start:
         return

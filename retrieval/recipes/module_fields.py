@@ -30,11 +30,7 @@ _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
 
 
 def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
-    """The towers of queries and of documents, which may be one.
-
-    Raises:
-      UserError: a file is missing or damaged, or it is a model that ours cannot be.
-    """
+    """The towers of queries and of documents, which may be one."""
     if not model_folder.has_two_towers(folder):
         tower = ModuleFolder.open(folder)
         return tower, tower

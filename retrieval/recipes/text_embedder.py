@@ -152,11 +152,7 @@ def reads_pairs(folder: Path) -> bool:
 
 
 def kind_of(value: str, field: str, run: Run) -> TrainedKind:
-    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker.
-
-    Raises:
-      UserError: there is neither, or its files do not say.
-    """
+    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker."""
     folder = EMBEDDERS.published(value, field)
     if folder:
         return TRAINED["reranker"] if reads_pairs(folder) else EMBEDDERS

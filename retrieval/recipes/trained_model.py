@@ -84,9 +84,6 @@ class PairScorer(Protocol):
 
         Returns:
           The scores, and the seconds that one takes; None where an earlier process has scored all.
-
-        Raises:
-          UserError: a score is not finite.
         """
 
     def write(self, folder: Path) -> None:
@@ -178,11 +175,7 @@ class TrainedKind:
         return trainer
 
     def load(self, run: Run, value: str, field: str) -> Trained:
-        """The model that `check` has looked at.
-
-        Raises:
-          UserError: its parameters cannot be read.
-        """
+        """The model that `check` has looked at."""
         return _load(self.trainer(run, value, field), run)
 
     def open(self, run: Run, value: str, field: str) -> Any:
@@ -194,9 +187,6 @@ class TrainedKind:
 
         Args:
           config: all fields, of which those of the model and its texts are replaced in a copy.
-
-        Raises:
-          UserError: a part of it is not understood, or damaged.
         """
         return None
 
@@ -205,9 +195,6 @@ class TrainedKind:
 
         Args:
           words: indexes of words by their names, whose first results the system may rank; without one it searches all.
-
-        Raises:
-          UserError: they were others then.
         """
         return None
 

@@ -150,9 +150,6 @@ def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:
     Args:
       read: the names of those that are.
       why: the others are not, for the error.
-
-    Raises:
-      UserError: one is.
     """
     for other in sorted(LOSSES):  # the order of imports has no say in messages
         entry = LOSSES[other]

@@ -104,11 +104,7 @@ class Settings:
         return known_keys.whole(self.path, self.values, self.key(name), MOST, default, least)
 
     def positive(self, name: str, default: float | None = None, below: float = 1e300) -> float:
-        """A number above 0, and below a bound.
-
-        Raises:
-          UserError: it is none.
-        """
+        """A number above 0, and below a bound."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not 0 < value < below:
             bound = f" and below {below:g}" if below < 1e300 else ""
@@ -201,11 +197,7 @@ class Family:
         }
 
     def fields(self, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a `TransformerConfig` by a config whose keys are known.
-
-        Raises:
-          UserError: one of them is missing, or of no use.
-        """
+        """The fields of a `TransformerConfig` by a config whose keys are known."""
         settings = Settings(path, config, self._spelled(path, config))
         sizes = {
             ours: settings.whole(key, self.defaults.get(ours), least=0 if ours in TYPES else 1)

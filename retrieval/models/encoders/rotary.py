@@ -78,9 +78,6 @@ def layer_kinds(settings: Settings, layers: int, usual: tuple[int, bool]) -> dic
 
     Args:
       usual: these, where a config does not list the kinds of its layers.
-
-    Raises:
-      UserError: the list has another order.
     """
     if (kinds := settings.get(LAYERS)) is None:
         return {"global_every": usual[0], "global_first": usual[1]}
