@@ -44,7 +44,7 @@ def check(config: ConfigDict) -> None:
 
 
 def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
-    """The shapes of a model's parameters with those of its adapters, and what is frozen in the type that it is kept in."""
+    """The shapes of a model's parameters with its adapters, and what is frozen in the type that it is kept in."""
     fields = config.train.lora
     if not fields.rank:
         return params

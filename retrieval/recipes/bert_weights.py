@@ -64,13 +64,11 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
 
 def inputs(config: ConfigDict) -> list[Path]:
     """The files of the folders: a run that has started notices when they change."""
-    return [path for folder in dict.fromkeys(folders(config).values()) for path in files_of(folder)]
-
-
-def files_of(folder: EncoderFolder) -> list[Path]:
-    """The files of a folder that say what its model does: weights, modules and vocabulary."""
-    vocabulary = vocabularies.files(vocabularies.find(folder.path))
-    return [*folder.files, *model_folder.module_files(folder.path), *vocabulary]
+    paths = []
+    for folder in dict.fromkeys(folders(config).values()):
+        vocabulary = vocabularies.files(vocabularies.find(folder.path))
+        paths += [*folder.files, *model_folder.module_files(folder.path), *vocabulary]
+    return paths
 
 
 def check(config: ConfigDict, vocabulary: Path | None) -> None:

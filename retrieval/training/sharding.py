@@ -151,16 +151,14 @@ def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tupl
 
 
 def _check_fits(name: str, shape: tuple[int, ...], spec: tuple, mesh: jax.sharding.Mesh, stacked: bool) -> None:
-    def refuse(problem: str) -> UserError:
-        return UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problem}")
-
-    if len(spec) > len(shape):
-        raise refuse("more axes than dimensions")
+    axes = [(axis, mesh.shape[axis], size) for size, axis in zip(shape, spec) if axis is not None]
+    problems = [f"{axis}={devices} does not divide {size}" for axis, devices, size in axes if size % devices]
     if stacked and spec and spec[0] is not None:
-        raise refuse("the first dimension is that of the layers, which cannot be sharded")
-    for size, axis in zip(shape, spec):
-        if axis is not None and size % mesh.shape[axis]:
-            raise refuse(f"{axis}={mesh.shape[axis]} does not divide {size}")
+        problems = ["the first dimension is that of the layers, which cannot be sharded"]
+    if len(spec) > len(shape):
+        problems = ["more axes than dimensions"]
+    if problems:
+        raise UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problems[0]}")
 
 
 def _name(path: tuple) -> str:
