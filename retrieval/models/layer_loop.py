@@ -20,7 +20,7 @@ from retrieval.runtime.arrays import TENSOR
 def stack(layers: list[nnx.Module]) -> nnx.Module:
     """One module for all: its parameters have a leading axis, of layers."""
     graphdefs, states = zip(*map(nnx.split, layers))
-    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+    return nnx.merge(graphdefs[0], jax.tree.map(lambda *layers: jnp.stack(layers), *states))
 
 
 def through_layers(

@@ -69,8 +69,8 @@ def filled(config: ConfigDict, params: Mapping[str, Any], like: Mapping[str, Any
         if of_tower[0] in params and (base := model_folder.base_of(folder.place)):
             encoder: Any = functools.reduce(lambda tree, name: tree[name], of_tower, params)
             unmerged = EncoderFolder.open(base).encoder(encoder)
-            found = traverse_util.flatten_dict(unmerged, sep="/") | _continued(config, folder)
-            flat |= {(*of_tower, *path.split("/")): leaf for path, leaf in found.items()}
+            started = traverse_util.flatten_dict(unmerged, sep="/") | _continued(config, folder)
+            flat |= {(*of_tower, *path.split("/")): leaf for path, leaf in started.items()}
     return traverse_util.unflatten_dict(flat)
 
 
