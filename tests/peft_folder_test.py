@@ -84,9 +84,6 @@ def test_a_pattern_for_every_matrix_takes_no_time(adapter):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"use_dora": True}, "use_dora is True; only False is understood"),
-        ({"bias": "all"}, "bias is 'all'; only 'none' is understood"),
-        ({"lora_bias": True}, "lora_bias is True; only False"),
         ({"target_parameters": ["experts"]}, r"target_parameters is \['experts'\]"),
         ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens is \[1\], and whether that changes a result"),
         ({"layer_replication": [[0, 2]]}, r"layer_replication is \[\[0, 2\]\]"),
