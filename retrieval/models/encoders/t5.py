@@ -56,7 +56,10 @@ FAMILIES.register(
             "final_norm": "encoder.final_layer_norm",
         },
         "T5EncoderModel",
-        sizes={n: n for n in ("vocab_size", "num_layers", "num_heads")} | dict(hidden_size="d_model", mlp_size="d_ff"),
+        sizes={
+            **{name: name for name in ("vocab_size", "num_layers")},
+            **dict(hidden_size="d_model", num_heads="num_heads", mlp_size="d_ff"),
+        },
         head_sizes=dict(head_size="d_kv"),
         defaults=dict(head_size=64),
         epsilon=("layer_norm_epsilon", 1e-6),
