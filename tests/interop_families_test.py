@@ -202,7 +202,8 @@ def test_stanfords_colbert_over_modernbert(tmp_path):
     documents = [vectors(text, "D", LENGTH) for text in texts]
     kept = [x[[token not in marks for token in ids]] for ids, x in documents]
     expected = [[(vectors(query, "Q", 9)[1] @ x.T).max(axis=1).sum() for x in kept] for query in queries]
-    late = LATE_MODELS.read_folder(experiment.defaults(), tmp_path)
+    (config := experiment.defaults()).model.update(dtype="float32", products="dtype")
+    late = LATE_MODELS.read_folder(config, tmp_path)
     assert late and late.config.model.family == "modernbert"
     encoded = late.documents([Candidate("", "", text) for text in texts])
     assert list(map(len, encoded)) == list(map(len, kept))

@@ -99,7 +99,9 @@ def splash(
     _, N, D, L = query_RNDL.shape
     is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
     block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
-    layouts = dict.fromkeys(("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR)  # nothing is transposed
+    layouts: dict[str, Any] = dict.fromkeys(
+        ("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR
+    )  # nothing is transposed
     blocks: dict[str, Any] = dict.fromkeys(("block_q", "block_kv", "block_q_dkv", "block_kv_dkv"), block)
     # One backward kernel takes less time than two, but goes over the blocks that no window has, and keeps the gradient
     # of queries once for every block of keys.

@@ -38,7 +38,8 @@ class TextEmbedder:
 
     def __init__(self, towers: ExportedTowers):
         texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
-        self._tokens, self._windows = (functools.partial(f, *texts) for f in (query_tokens, candidate_windows))
+        self._tokens = functools.partial(query_tokens, *texts)
+        self._windows = functools.partial(candidate_windows, *texts)
         embedder = Embedder(*texts, mesh)
         self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
         self._embed_rows = embedder.embed_rows
