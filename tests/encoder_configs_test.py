@@ -144,7 +144,7 @@ TENSORS = [
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-2]),
         "a part of layers.1.mlp.Wi.weight is [39, 48], [40, 48] is needed",
     ),
-    ("gte", two_types, "type_vocab_size is 1, and in model.safetensors"),
+    ("gte", two_types, "type_vocab_size is 1, and model.safetensors has"),
     (
         "gte",
         tensor("encoder.layer.2.mlp.up_gate_proj.weight", infinite),
