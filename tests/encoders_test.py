@@ -6,7 +6,6 @@
 import json
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from conftest import REPOSITORY
@@ -165,15 +164,3 @@ def test_large_embeddings_are_finite_in_half_precision(tmp_path):
     folder = write(tmp_path, "embedding_gemma", larger)
     for states in hidden(load(folder, dtype="bfloat16"), rows(encoder_folders.texts("embedding_gemma"))):
         assert np.isfinite(states).all()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_of_16_bits_are_read_exactly(dtype, tmp_path):
-    def rounded(_, tensors):
-        for key, x in tensors.items():
-            tensors[key] = x.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float32)
-
-    texts = rows(encoder_folders.texts("qwen3"))
-    halves, wholes = write(tmp_path / "halves", "qwen3", dtype=dtype), write(tmp_path / "wholes", "qwen3", rounded)
-    for half, whole in zip(hidden(load(halves), texts), hidden(load(wholes), texts)):
-        np.testing.assert_array_equal(half, whole)

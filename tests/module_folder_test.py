@@ -28,15 +28,15 @@ RANDOM = np.random.default_rng(0)
 W1, B1, W2 = RANDOM.normal(size=(12, 16)), RANDOM.normal(size=12), RANDOM.normal(size=(5, 12))
 SCALE, SHIFT = RANDOM.normal(size=(2, 12))
 TORCH = "torch.nn.modules"
+MEAN = {"model.tied": True, "model.normalize": False, "model.pooling": "mean", "model.embed_dim": 0}
+MEAN |= {"data.titles": "joined"}
 POOLING, SETTINGS, LENGTHS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """A model that takes the mean, and nothing after it; its scores are inner products."""
-    changes = {"model.tied": True, "model.normalize": False, "model.pooling": "mean", "model.embed_dim": 0}
-    changes |= {"data.titles": "joined"}
-    folder = exported.export(exported.work_directory(tmp_path_factory.mktemp("base") / "run", **changes))
+    folder = exported.export(exported.work_directory(tmp_path_factory.mktemp("base") / "run", **MEAN))
     (folder / model_folder.SUMS).unlink()
     return folder
 
@@ -222,25 +222,13 @@ def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, in
     row = exported.VOCABULARY.pair(*map(exported.VOCABULARY.encode, ("the fox", "a dog " * 9)), 12)
     encoder, ids = bert_folders.load(folder).encoder, np.array([row], np.int32)
     batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
-    x = np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0].mean(
-        axis=0, keepdims=True
-    )
+    states = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch)
+    x = np.asarray(states)[0].mean(axis=0, keepdims=True)
     score = ((standard(x @ W1.T + B1) * SCALE + SHIFT) @ W2[:1].T + B1[:1]).item()
     run = make_run("bm25", inputs, tmp_path / "run", **{"model.dtype": "float32"})
     reranker = RERANKERS.open(run, str(folder), "config.rerank.model")
-    found, probability = reranker.scores_of("the fox", [Candidate("", "", "a dog " * 9)]), 1 / (1 + np.exp(-score))
-    np.testing.assert_allclose(found, probability if activation == "Sigmoid" else score, atol=1e-4)
-    # Over HTTP the pair is cut to the folder's length, too; the logit is that of TEI's `raw_scores`.
-    pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
-    from support import served
-
-    asked = served.client(reranker=reranker)
-    body = {"query": "the fox", "texts": ["a dog " * 9], "truncate": True}
-    for raw, expected in ((True, score), (False, probability)):
-        (answer,) = asked.post("/rerank", json=body | {"raw_scores": raw}).json()
-        assert answer["score"] == pytest.approx(expected, abs=1e-4)
-    body = {"query": "the fox", "documents": body["texts"]}
-    assert asked.post("/api/rerank", json=body).json()["results"][0]["score"] == pytest.approx(found.item())
+    scores = reranker.scores_of("the fox", [Candidate("", "", "a dog " * 9)])
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-score)) if activation == "Sigmoid" else score, atol=1e-4)
     set_keys(folder / "4_Dense" / "config.json", out_features=2)
     with pytest.raises(UserError, match="copy both again"):
         RERANKERS.check(run, str(folder), "config.rerank.model")
@@ -338,15 +326,8 @@ def test_sizes_are_compared_before_they_are_made(folder, key):
 
 
 def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_path):
-    changes = {
-        "model.tied": True,
-        "model.normalize": False,
-        "model.pooling": "mean",
-        "model.embed_dim": 0,
-        "data.titles": "joined",
-    }
     start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
-    run = exported.work_directory(tmp_path / "run", shift=0, **changes, **start)
+    run = exported.work_directory(tmp_path / "run", shift=0, **MEAN, **start)
     trained_run.check_sizes(run.config, kept_config(base.parent))
     expected = retrieval.load(base).encode_documents(TEXTS)[:, :6]
     np.testing.assert_allclose(retrieval.load(run.folder).encode_documents(TEXTS), expected, atol=1e-6)

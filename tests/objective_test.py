@@ -57,14 +57,14 @@ OF_TOWERS = {
     "multi_label_margin": MultiLabelMargin(margin=2.0),
     "quadruplet": Quadruplet(margin=2.0),
     "triplet": lambda q, d, batch: Triplet(0.5, margin=2.0)(inner_products(q, d), batch),
-    "kl_divergence": lambda q, d, batch: KLDivergence(0.5, softening=3.0)(inner_products(q, d), batch),
+    "kl_divergence": lambda q, d, batch: KLDivergence(0.5, teacher_temperature=3.0)(inner_products(q, d), batch),
 }
 
 
 @pytest.mark.parametrize("name", OF_TOWERS)
 def test_towers_are_trained_for_the_named_loss(name, labelled):
     model, batch, query, document = labelled
-    config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.softening": 3.0})
+    config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.teacher_temperature": 3.0})
     found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
     expected, _ = OF_TOWERS[name](query, document, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -134,10 +134,7 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     ("field", "value", "message"),
     [
         ("train.false_margin", 0.2, r"config\.train\.false_negatives alone, and that is ''"),
-        ("train.guide_rule", "relative", r"config\.train\.guide alone, and that is ''"),
         ("train.guide_margin", 0.2, r"config\.train\.guide alone, and that is ''"),
-        ("train.hardness_of", "hard", r"config\.train\.hardness alone, and that is 0"),
-        ("train.decay_ratio", 0.2, r"config\.train\.schedule=wsd alone, and that is 'linear': set .*schedule=wsd, or"),
         ("train.lora.alpha", 8.0, r"config\.train\.lora\.rank alone, and that is 0"),
         ("mine.patience", 2, r"config\.mine\.refresh_every alone, and that is 0"),
         ("mine.turn_rate", 0.1, r"config\.mine\.patience alone, and that is 0"),

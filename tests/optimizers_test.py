@@ -39,17 +39,17 @@ def test_schedules_are_their_formulas(name, warmup):
     """Also where the warm-up ends between two updates, and behind the last one."""
     count, steps = np.arange(14, dtype=np.float64), 10
     inside = np.minimum(count, steps)
-    expected = AFTER_WARMUP[name](inside, steps, warmup * steps, 3)
+    expected = AFTER_WARMUP[name](inside, steps, warmup * steps, 1)
     expected = np.where(count < warmup * steps, count / max(warmup * steps, 1e-9), expected)
-    found = jax.jit(jax.vmap(SCHEDULES[name](0.2, steps, warmup * steps, 3)))(jnp.arange(14))
+    found = jax.jit(jax.vmap(SCHEDULES[name](0.2, steps, warmup * steps)))(jnp.arange(14))
     np.testing.assert_allclose(found, 0.2 * expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.schedule": "cosine", "train.warmup_ratio": 1.0}, r"leaves no step for that: lower it"),
-        ({"train.schedule": "wsd", "train.warmup_ratio": 0.5, "train.decay_ratio": 0.6}, r"more than all steps"),
+        ({"train.schedule": "cosine", "train.warmup_ratio": 1.0}, r"ratio=1 leaves too few steps for that: lower it"),
+        ({"train.schedule": "wsd", "train.warmup_ratio": 0.95}, r"=wsd falls .*ratio=0\.95 leaves too few steps"),
         (
             {"train.schedule": "wsd", "mine.turn_rate": 1e-3, "mine.patience": 1, "mine.refresh_every": 1},
             "set that to linear",

@@ -62,21 +62,6 @@ def test_hidden_states_are_those_of_bert(model):
         np.testing.assert_allclose(hidden[row, :n], expected, rtol=0, atol=1e-5)
 
 
-def test_packed_texts_do_not_see_each_other(model):
-    ids, types = batch((5, 4), 5)
-    apart = encode(model, from_ids(ids, types))
-    packed = Text(
-        ids_RL=jnp.array([[*ids[0], *ids[1, :4], -1]]),
-        types_RL=jnp.array([[*types[0], *types[1, :4], 0]]),
-        segments_RL=jnp.array([[1] * 5 + [2] * 4 + [0]]),
-        positions_RL=jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]),
-        starts_GC=jnp.array([[0, 5]]),
-    )
-    together = encode(model, packed)
-    np.testing.assert_allclose(together[0, :5], apart[0], atol=1e-5)
-    np.testing.assert_allclose(together[0, 5:9], apart[1, :4], atol=1e-5)
-
-
 def test_what_stands_where_no_token_is_changes_no_bit(model):
     """And the token 0 is one like others: behind a text it counts."""
     ids, types = batch((5, 3), 7)

@@ -35,38 +35,6 @@ def same_parameters(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-def packed(groups, length):
-    """The texts of IDS in rows as `groups` lists them, e.g. [[[1, 0]], [[2, 3]]]: texts 1 and 0 share a row."""
-    shape = len(groups), len(groups[0]), length
-    arrays = [np.full(shape, fill, np.int32) for fill in (-1, 0, 0, 0)]
-    starts = np.zeros((len(groups), len(IDS) // len(groups)), np.int32)
-    for group, rows in enumerate(groups):
-        first_text = group * starts.shape[1]
-        for row, members in enumerate(rows):
-            offset = 0
-            for b in members:
-                at = (group, row, slice(offset, offset + LENGTHS[b]))
-                for array, values in zip(arrays, (IDS[b], TYPES[b], np.full(9, b - first_text + 1), np.arange(9))):
-                    array[at] = values[: LENGTHS[b]]
-                starts[group, b - first_text] = row * length + offset
-                offset += LENGTHS[b]
-    return Text.from_groups(*map(jnp.asarray, arrays), jnp.asarray(starts))
-
-
-def test_a_layer_norm_behind_the_projection():
-    tower = two_tower.create(dataclasses.replace(CONFIG, embed_norm=True), seed=0).query_tower
-    tower.norm.scale[...], tower.norm.bias[...] = RANDOM.normal(size=(2, 6))
-    with_norm = tower(text(), dropout_key=None)
-    tower.head = tower.head[:1]
-    plain = np.asarray(tower(text(), dropout_key=None))
-    tower = two_tower.create(dataclasses.replace(CONFIG, embed_norm=True), seed=0).query_tower
-    centred = plain - plain.mean(axis=1, keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(tower(text(), dropout_key=None), expected, rtol=1e-4, atol=1e-5)
-    assert not np.allclose(with_norm, expected)  # scale and bias count, too
-    assert not hasattr(two_tower.create(CONFIG, seed=0).query_tower, "norm")
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_embedding_is_the_projection_of_the_pooled_hidden_state(pooling):
     model = two_tower.create(dataclasses.replace(CONFIG, pooling=pooling), seed=0)
@@ -79,13 +47,6 @@ def test_embedding_is_the_projection_of_the_pooled_hidden_state(pooling):
     for b, length in enumerate(LENGTHS):
         pooled = hidden[b, 0] if pooling == "cls" else hidden[b, :length].mean(axis=0)
         np.testing.assert_allclose(embedding[b], pooled @ kernel + bias, atol=1e-6)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_packed_texts_have_the_same_embeddings(pooling):
-    model = two_tower.create(dataclasses.replace(CONFIG, pooling=pooling), seed=0)
-    groups = [[[3, 0], [], [2, 1]], [[5, 7], [4], [6]]]
-    np.testing.assert_allclose(documents(model, packed(groups, length=14)), documents(model, text()), atol=1e-5)
 
 
 def test_a_pretrained_encoder_is_copied_to_both_towers():

@@ -434,11 +434,6 @@ _OF_LOSSES = declare(
         whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1),
         "numbers of first dimensions that are trained to be embeddings of their own, with every loss; (): all alone",
     ),
-    matryoshka_weights=Field(
-        (),
-        tuple_of("a tuple of numbers above 0", POSITIVE.fits),
-        "weights of the losses of train.matryoshka's sizes; (): 1 each",
-    ),
     false_negatives=Field(
         "",
         one_of("mask of false negatives", ("absolute", "relative"), ""),
@@ -455,16 +450,10 @@ _OF_LOSSES = declare(
         TEXT,
         "in_batch_softmax: towers whose scores mask false negatives: folder, hf:NAME or work directory; '': none",
     ),
-    guide_rule=Field(
-        "absolute",
-        one_of("mask of false negatives", ("absolute", "relative")),
-        "in_batch_softmax: leaves out negatives that train.guide scores above the positive + train.guide_margin",
-        goes_with="train.guide",
-    ),
     guide_margin=Field(
         0.0,
         number("a number", lambda value: True),
-        "in_batch_softmax: of train.guide_rule; relative: in units of the size of the positive's score",
+        "in_batch_softmax: leaves out negatives that train.guide scores above the positive + this margin",
         goes_with="train.guide",
     ),
     terms=Field(
@@ -472,24 +461,13 @@ _OF_LOSSES = declare(
         checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
         "in_batch_softmax: further scores that a query's softmax has, such as ('query_query', 'document_document')",
     ),
-    hardness=Field(
-        0.0, NOT_NEGATIVE, "in_batch_softmax: a negative weighs exp(hardness x its score); LLaVE 9, EmbeddingGemma 5"
-    ),
-    hardness_of=Field(
-        "all",
-        one_of("negatives", ("all", "hard")),
-        "in_batch_softmax: whom train.hardness weighs: all documents that are negatives, or a query's own hard ones",
-        goes_with="train.hardness",
-    ),
+    hardness=Field(0.0, NOT_NEGATIVE, "in_batch_softmax: a negative weighs exp(hardness x its score); LLaVE has 9"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
-    softening=Field(1.0, POSITIVE, "kl_divergence: the scores of student and teacher are divided by it once more"),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
-    min_max=Field(
-        False, SWITCH, "kl_divergence: whether the student's scores of an example are first put between 0 and 1"
-    ),
 )
 declare(
     "train",
+    # The optimizer.
     optimizer=Field(
         "adam",
         one_of("optimizer", "retrieval.training.optimizer.OPTIMIZERS"),
@@ -502,12 +480,6 @@ declare(
         "what the learning rate does behind the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
     ),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
-    decay_ratio=Field(
-        0.1,
-        SHARE_BETWEEN,
-        "wsd: share of the steps, the last ones, in which the learning rate falls",
-        goes_with=("train.schedule", "wsd"),
-    ),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
     clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),

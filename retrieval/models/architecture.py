@@ -76,12 +76,8 @@ class Architecture:
     global_first: bool = False
 
     def __post_init__(self):
-        for name, names in (
-            ("norm", NORMS),
-            ("norms", PLACES),
-            ("positions", POSITIONS),
-            ("activation", ACTIVATIONS),
-        ):
+        kinds = {"norm": NORMS, "norms": PLACES, "positions": POSITIONS, "activation": ACTIVATIONS}
+        for name, names in kinds.items():
             if getattr(self, name) not in names:
                 raise unknown_name(name, getattr(self, name), names)
 
@@ -91,12 +87,13 @@ class Architecture:
 
     def locality(self) -> tuple[bool, ...]:
         """Whether each layer of a period is local."""
-        if not self.reach:
-            return (False,)
-        if not self.global_every:
-            return (True,)
+        if not self.reach or not self.global_every:
+            return (bool(self.reach),)
         others = (True,) * (self.global_every - 1)
         return (False, *others) if self.global_first else (*others, False)
+
+
+_SWITCHES = {field.name: field.type for field in dataclasses.fields(Architecture) if field.name != "family"}
 
 
 def with_switches(architecture: Architecture, switches: Iterable[str]) -> Architecture:
@@ -105,14 +102,13 @@ def with_switches(architecture: Architecture, switches: Iterable[str]) -> Archit
     Raises:
       UserError: there is no such switch, or no such value of it.
     """
-    known = {field.name: field for field in dataclasses.fields(Architecture) if field.name != "family"}
     values = {}
     for switch in switches:
         name, _, text = switch.partition("=")
-        if name not in known:
-            raise unknown_name("switch of config.model.switches", name, known)
+        if name not in _SWITCHES:
+            raise unknown_name("switch of config.model.switches", name, _SWITCHES)
         try:
-            values[name] = _value(known[name].type, text)
+            values[name] = _value(_SWITCHES[name], text)
         except ValueError as error:
             raise UserError(f"config.model.switches: {switch} has no value that '{name}' may have") from error
     return dataclasses.replace(architecture, **values)
@@ -120,18 +116,15 @@ def with_switches(architecture: Architecture, switches: Iterable[str]) -> Archit
 
 def switches(architecture: Architecture, base: Architecture) -> tuple[str, ...]:
     """The switches that `with_switches` makes an architecture of another with."""
-    fields = [field.name for field in dataclasses.fields(Architecture) if field.name != "family"]
-    changed = [name for name in fields if getattr(architecture, name) != getattr(base, name)]
-    return tuple(f"{name}={_text(getattr(architecture, name))}" for name in changed)
+    values = {name: getattr(architecture, name) for name in _SWITCHES}
+    changed = {name: value for name, value in values.items() if value != getattr(base, name)}
+    texts = {name: "+".join(value) if isinstance(value, tuple) else str(value) for name, value in changed.items()}
+    return tuple(f"{name}={text}" for name, text in texts.items())
 
 
 def are_switches(value: Any) -> bool:
     """Whether a value of `config.model.switches` is a tuple of texts 'name=value'."""
     return isinstance(value, tuple | list) and all(isinstance(text, str) and "=" in text for text in value)
-
-
-def _text(value: Any) -> str:
-    return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _value(kind: Any, text: str) -> Any:

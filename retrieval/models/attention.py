@@ -33,17 +33,13 @@ def attend(heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Arr
 
 
 def plain(
-    heads: Heads,
-    mask_R1LM: jax.Array,
-    rate: float,
-    dropout_key: jax.Array | None,
-    bias_RNLM: jax.Array | None = None,
+    heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Array | None, bias_RNLM: jax.Array | None = None
 ) -> jax.Array:
     """As `attend`, with a bias of the scores; JAX makes the gradient."""
     query_RNDL, key_RNDM, value_RNDM = heads
     power_RNLM = powers(_scores(query_RNDL, key_RNDM, bias_RNLM), mask_R1LM)
     weight_RNLM = dropout(power_RNLM.astype(query_RNDL.dtype), rate, dropout_key)
-    return _seen(weight_RNLM, value_RNDM, power_RNLM.sum(axis=-1))
+    return _mean(weight_RNLM, value_RNDM, power_RNLM.sum(axis=-1))
 
 
 def stored(heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Array | None) -> jax.Array:
@@ -68,7 +64,7 @@ def _forward(heads: Heads, mask_R1LM: jax.Array, rows_R: jax.Array | None, rate:
     # Their sum stays in the same barrier: the compiler then makes it as it makes the powers.
     power_RNLM, total_RNL = made_once((power_RNLM.astype(query_RNDL.dtype), power_RNLM.sum(axis=-1)))
     # What dropout scales up is not the weights, but what was seen, which is less.
-    seen_RNDL = _seen(left(power_RNLM, rows_R, rate), value_RNDM, total_RNL * (1 - rate))
+    seen_RNDL = _mean(left(power_RNLM, rows_R, rate), value_RNDM, total_RNL * (1 - rate))
     return seen_RNDL, (*heads, rows_R, power_RNLM, total_RNL, seen_RNDL)
 
 
@@ -103,7 +99,7 @@ def _scores(query_RNDL: jax.Array, key_RNDM: jax.Array, bias_RNLM: jax.Array | N
     return score_RNLM if bias_RNLM is None else score_RNLM + bias_RNLM
 
 
-def _seen(weight_RNLM: jax.Array, value_RNDM: jax.Array, total_RNL: jax.Array) -> jax.Array:
+def _mean(weight_RNLM: jax.Array, value_RNDM: jax.Array, total_RNL: jax.Array) -> jax.Array:
     """The mean of the values. The softmax divides what was seen, not the weights: those are many times as many."""
     seen_RNDL = jnp.einsum("rnlm,rndm->rndl", weight_RNLM, value_RNDM, preferred_element_type=jnp.float32)
     return (seen_RNDL / total_RNL[:, :, None]).astype(value_RNDM.dtype)

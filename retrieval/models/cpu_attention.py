@@ -28,8 +28,8 @@ def attend(heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Arr
     rows_R = None if dropout_key is None or rate == 0 else row_keys(heads[0], dropout_key)
     kept = 1.0 if rows_R is None else 1 - rate
     query_RNLD, key_RNMD, value_RNMD = (jnp.swapaxes(x, 2, 3) for x in heads)
-    given = (query_RNLD / query_RNLD.shape[3] ** 0.5, key_RNMD, value_RNMD), mask_R1LM, rows_R, kept
-    seen_RNLD: Any = _exact(*given) if factor == "float32" else _rounded(*given, factor)
+    inputs = (query_RNLD / query_RNLD.shape[3] ** 0.5, key_RNMD, value_RNMD), mask_R1LM, rows_R, kept
+    seen_RNLD: Any = _exact(*inputs) if factor == "float32" else _rounded(*inputs, factor)
     return seen_RNLD.swapaxes(2, 3)
 
 

@@ -35,7 +35,7 @@ def row_keys(x_R: jax.Array, key: jax.Array) -> jax.Array:
 def kept(rows_R: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     """Which values of an array [R, ...] dropout keeps, by the keys of its rows."""
     places = _places(shape[1:]) ^ rows_R.reshape(-1, *[1] * (len(shape) - 1))
-    return _mixed(places) >= jnp.uint32(round(rate * 2**32))
+    return _hash(places) >= jnp.uint32(round(rate * 2**32))
 
 
 def left(x_R: jax.Array, rows_R: jax.Array | None, rate: float) -> jax.Array:
@@ -63,7 +63,7 @@ def _places(shape: tuple[int, ...]) -> jax.Array:
     return place * jnp.uint32(2654435769)
 
 
-def _mixed(x: jax.Array) -> jax.Array:
+def _hash(x: jax.Array) -> jax.Array:
     """A hash of 32 bits, the constants from C. Wellons, "Prospecting for hash functions" (2018): `lowbias32`.
 
     Without its last shift: that one improves the low bits, and a comparison reads the high ones.

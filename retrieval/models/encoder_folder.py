@@ -96,16 +96,11 @@ class EncoderFolder:
 
     @property
     def matryoshka(self) -> tuple[int, ...]:
-        """The sizes that its config says its embeddings may be cut to.
-
-        Raises:
-          UserError: they are no whole numbers.
-        """
+        """The sizes that its config says its embeddings may be cut to."""
         sizes = self._config.get("matryoshka_dimensions") or []
         if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
-            raise UserError(
-                f"{self.files[0]}: matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
-            )
+            problem = f"matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
+            raise UserError(f"{self.files[0]}: {problem}")
         return tuple(sorted(set(sizes)))
 
     @property
@@ -117,9 +112,8 @@ class EncoderFolder:
         """Checks that the activation of a head that a family has a key for is ours, as every other setting is."""
         activation = self._config.get(_HEAD_ACTIVATION)
         if self.family == "modernbert" and activation not in (None, "gelu"):
-            raise UserError(
-                f"{self.files[0]}: {_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here"
-            )
+            problem = f"{_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here"
+            raise UserError(f"{self.files[0]}: {problem}")
 
     @property
     def names(self) -> TensorNames:
@@ -130,23 +124,15 @@ class EncoderFolder:
         """The parameters of the encoder, as `encoder_tensors.to_parameters` gives them.
 
         Of a table with more rows than `like` has tokens the first are taken.
-
-        Raises:
-          UserError: the weights cannot be read, or do not fit.
         """
-        tensors = self._of_heads(self._tensors, "")
         tokens = like["token_embedding"]["embedding"].shape[0]
-        tensors = _of_tokens(tensors, self.names, tokens)
-        return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
+        return self._parameters(_of_tokens(self._of_heads(self._tensors, ""), self.names, tokens), like)
 
     def check_cross_encoder(self, like: Mapping[str, Any]) -> None:
         """Checks that every parameter of a cross-encoder has its tensor, and no tensor is left over, by their shapes.
 
         Args:
           like: the shapes of one of the folder's sizes and classes.
-
-        Raises:
-          UserError: they do not fit.
         """
         self.check_head()
         heads = {name: shapes for name, shapes in like.items() if name != "encoder"}
@@ -172,41 +158,29 @@ class EncoderFolder:
 
         Args:
           like: by the names of our modules, such as 'pooler' and 'classifier'.
-
-        Raises:
-          UserError: the weights do not fit.
         """
-        found = {name: part for name, part in like.items() if self.has(name)}
-        if len(found) < len(like):
-            found.pop("classifier", None)
-        modules = tuple(f"{self.names.module(name)}." for name in found)
-        tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(modules)}
-        if "classifier" in found and found["classifier"]["kernel"].shape[1] == 2:
-            own = f"{self.names.module('classifier')}."
-            single = {name: x for name, x in tensors.items() if name.startswith(own) and x.shape[:1] == (1,)}
-            tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in single.items()}
-        return encoder_tensors.to_parameters(tensors, found, self.names, str(self.path))
+        own = {name: part for name, part in like.items() if self.has(name)}
+        if len(own) < len(like):
+            own.pop("classifier", None)
+        modules = {name: f"{self.names.module(name)}." for name in own}
+        tensors = {name: x for name, x in self._tensors.items() if name.startswith(tuple(modules.values()))}
+        if "classifier" in own and own["classifier"]["kernel"].shape[1] == 2:
+            single = {name: x for name, x in tensors.items() if x.shape[:1] == (1,)}
+            of_classifier = {name: x for name, x in single.items() if name.startswith(modules["classifier"])}
+            tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in of_classifier.items()}
+        return self._parameters(tensors, own)
 
     def output_layer(self) -> np.ndarray:
-        """A language model's output layer, [V, H]: its own, or the embeddings of its tokens.
-
-        Raises:
-          UserError: the weights cannot be read.
-        """
+        """A language model's output layer, [V, H]: its own, or the embeddings of its tokens."""
         table = self._tensors[self._weight("token_embedding")]
         is_tied = self._config.get("tie_word_embeddings") is True
         return np.asarray(table if is_tied else self._tensors.get("lm_head.weight", table), np.float32)
 
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none.
-
-        Raises:
-          UserError: the weights do not fit.
-        """
+        """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none."""
         if not self._of_heads(self._shapes, "next_sentence"):
             return None
-        tensors = self._of_heads(self._tensors, "next_sentence", "pooler")
-        return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
+        return self._parameters(self._of_heads(self._tensors, "next_sentence", "pooler"), like)
 
     def mlm_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
@@ -218,24 +192,21 @@ class EncoderFolder:
         for name in (f"{root}.decoder.weight", f"{root}.weight"):
             output = head.pop(name, None)
             if output is not None and (table is None or not np.array_equal(output, table)):
-                raise UserError(
-                    f"{self.path}: its masked language model has an output layer of its own, and ours has the token "
-                    "embeddings there; use a folder whose weights are tied"
-                )
+                problem = "its masked language model has an output layer of its own, and ours the token embeddings"
+                raise UserError(f"{self.path}: {problem}; use a folder whose weights are tied")
         if (bias := head.pop(f"{root}.decoder.bias", None)) is not None:
             head.setdefault(f"{root}.bias", bias)
-        head = _of_tokens(head, self.names, len(like["bias"]))
-        return encoder_tensors.to_parameters(head, like, self.names, str(self.path))
+        return self._parameters(_of_tokens(head, self.names, len(like["bias"])), like)
 
     @property
     def matrices(self) -> list[Matrix]:
         """The matrices that an adapter may stand on, as an `AutoModel` names them."""
-        family, found = FAMILIES[self.family], defaultdict(list)
+        family, of_module = FAMILIES[self.family], defaultdict(list)
         for path in family.modules_of(self.sizes["architecture"]):
             if path.startswith("layers/") and path.rpartition("/")[2] in lora.MODULES:
                 for number in range(self.sizes["num_layers"]):
                     whole, _, part = self.names.module(path, number).partition("#")
-                    found[whole].append((part, f"{number}/{path}"))
+                    of_module[whole].append((part, f"{number}/{path}"))
         place = model_folder.base_of(self.place) or self.place
         published = {family.name(name): name for name in tensor_files.read(place, values=False)}
 
@@ -243,16 +214,16 @@ class EncoderFolder:
             theirs = published[f"{name}.weight"].removesuffix(".weight")
             return name if theirs.endswith(name) else theirs.removeprefix(f"{self.family}.")
 
-        return [Matrix(named(name), [part for _, part in sorted(parts)]) for name, parts in found.items()]
+        return [Matrix(named(name), [part for _, part in sorted(parts)]) for name, parts in of_module.items()]
+
+    def _parameters(self, tensors: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> dict[str, Any]:
+        return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
 
     def _of_heads(self, tensors: Mapping[str, np.ndarray], *heads: str) -> dict[str, np.ndarray]:
         """The tensors of some heads, as `Family.heads` has them; '' is the encoder."""
         prefixes = FAMILIES[self.family].heads
-
-        def head(name: str) -> str:
-            return next((of for prefix, of in prefixes.items() if name.startswith(prefix)), "")
-
-        return {name: tensor for name, tensor in tensors.items() if head(name) in heads}
+        of = {name: next((prefixes[start] for start in prefixes if name.startswith(start)), "") for name in tensors}
+        return {name: tensor for name, tensor in tensors.items() if of[name] in heads}
 
     def _weight(self, module: str) -> str:
         """The tensor of one of our modules."""
@@ -282,8 +253,8 @@ class EncoderFolder:
             published = adapter.merged(published) if values else adapter.with_saved(published)
         has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
-            # TensorFlow's matrices are [in, out].
-            tensor, name = tensor.T if original.endswith("/kernel") else tensor, family.name(original)
+            name = family.name(original)
+            tensor = tensor.T if original.endswith("/kernel") else tensor  # TensorFlow's matrices are [in, out]
             if re.search(family.unused, name) or (has_head and _UNUSED_POOLER.match(original)):
                 unused.append(name)
             elif name in tensors and not np.array_equal(tensors[name], tensor):
@@ -302,21 +273,21 @@ class EncoderFolder:
         return tensors
 
     def _check_shapes(self, config: Path) -> None:
-        """Compares the sizes of the config with the weights, before anything of these sizes is made.
-
-        Raises:
-          UserError: they differ.
-        """
+        """Compares the sizes of the config with the weights, before anything of these sizes is made."""
         family, names = FAMILIES[self.family], self.names
         shapes = {name: array.shape for name, array in names.split(self._shapes).items()}
         weights = tensor_files.find(model_folder.base_of(self.place) or self.place)[0]
         layer = re.escape(names.module("layers/mlp_out", 0)).replace("0", r"(\d{1,9})", 1)
         layers = {int(match[1]) for name in shapes if (match := re.match(layer, name))}
-        if layers != set(range(min(self.sizes["num_layers"], len(layers) + 1))):
-            raise UserError(
-                f"{config}: {family.sizes['num_layers']} is {self.sizes['num_layers']}, and {weights.name} has tensors "
-                f"of {len(layers)} layers: copy both again"
+
+        def differ(size: str, what: str) -> UserError:
+            value = shown(self.sizes[size] + (family.skipped_positions if size == "max_length" else 0))
+            return UserError(
+                f"{config}: {family.sizes.get(size, size)} is {value}, and {weights.name} has {what}: copy both again"
             )
+
+        if layers != set(range(min(self.sizes["num_layers"], len(layers) + 1))):
+            raise differ("num_layers", f"tensors of {len(layers)} layers")
         for path, axes in _SHAPES.items():
             if path.rpartition("/")[0] not in family.modules_of(self.sizes["architecture"]):
                 continue
@@ -325,30 +296,19 @@ class EncoderFolder:
             if shape is None:
                 raise UserError(f"{weights}: {name} is missing, which an encoder has; copy it again")
             # Of a longer table the first positions are taken.
-            if shape[:1] > wanted[:1] and axes[0] == "max_length":
+            if axes[0] == "max_length" and shape[:1] > wanted[:1]:
                 shape = (wanted[0], *shape[1:])
             if shape != wanted:
                 size = next((size for size, a, b in zip(axes, wanted, shape) if a != b), axes[0])
-                value = shown(self.sizes[size] + (family.skipped_positions if size == "max_length" else 0))
-                raise UserError(
-                    f"{config}: {family.sizes.get(size, size)} is {value}, and in {weights.name} {name} is "
-                    f"{list(shapes[name])}: copy both again"
-                )
+                raise differ(size, f"{name} {list(shapes[name])}")
 
 
 def written_config(config: TransformerConfig) -> dict[str, Any]:
-    """A `config.json` that makes the family's class of Hugging Face the same encoder.
-
-    Raises:
-      UserError: no published family has such an encoder.
-    """
+    """A `config.json` that makes the family's class of Hugging Face the same encoder."""
     family = FAMILIES[config.architecture.family]
     written = family.config(config)
     if _explicit(TransformerConfig(**family.fields(Path("config.json"), written))) != _explicit(config):
-        raise UserError(
-            f"an encoder of the family {config.architecture.family} with these switches cannot be written as one: a "
-            "BERT's norms follow its sublayers"
-        )
+        raise UserError(f"no published {config.architecture.family} has these switches, so none can be written")
     return written
 
 

@@ -42,11 +42,7 @@ class TensorNames:
         return cls(architecture.family, architecture)
 
     def module(self, path: str, number: int = 0) -> str:
-        """The family's module of one of ours, 'NAME#PART' where it is a part of one.
-
-        Raises:
-          UserError: the family has none.
-        """
+        """The family's module of one of ours, 'NAME#PART' where it is a part of one."""
         modules = FAMILIES[self.family].modules_of(self.architecture)
         if path not in modules:
             raise UserError(f"encoders of the family {self.family} have no {path or 'output layer'}")
@@ -165,8 +161,8 @@ def to_parameters(
 
 def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
     """Of each parameter its path, the tensors that it is made of, '' for one that there is not, and their shape."""
-    leaves: Any = traverse_util.flatten_dict(like, sep="/")
-    for path, leaf in leaves.items():
+    flat: Any = traverse_util.flatten_dict(like, sep="/")
+    for path, leaf in flat.items():
         shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
         parts = names.of_parameter(path, leaf.shape[0] if leaf.shape else 1)
         parts = ["" if names.is_absent(path, number) else part for number, part in enumerate(parts)]
@@ -179,15 +175,12 @@ def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _raise(faults: list[str], source: str) -> None:
-    faults = list(dict.fromkeys(map(_of_file, faults)))
+    # By the name that a tensor has in the file, which may hold several of ours.
+    faults = [re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault) for fault in faults]
+    faults = list(dict.fromkeys(re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", fault) for fault in faults))
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
         raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
-
-
-def _of_file(fault: str) -> str:
-    """A fault by the name that its tensor has in the file, which may hold several of ours."""
-    return re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault))
 
 
 def _is_stacked(path: str) -> bool:

@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
-from safetensors.numpy import save
 
 from retrieval import files
-from retrieval.models import encoder_folder, encoder_tensors
+from retrieval.models import encoder_folder, encoder_tensors, tensor_files
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.module_folder import (
     ACTIVATIONS,
@@ -34,8 +33,7 @@ from retrieval.models.module_folder import (
     TITLES,
     TRUNCATED,
 )
-from retrieval.models.norms import LayerNorm
-from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
+from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
 from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
@@ -74,13 +72,11 @@ class Use:
         The scores of a search are inner products, of normalised embeddings too. Of truncated ones the length is no
         longer 1 there, but their cosines are our scores.
         """
-        by_cosine = self.normalize and self.truncate_dim
-        default = default_prompt if default_prompt in self.prompts else None
         return {
             "model_type": MODEL,
-            "similarity_fn_name": "cosine" if by_cosine else "dot",
+            "similarity_fn_name": "cosine" if self.normalize and self.truncate_dim else "dot",
             "prompts": dict(self.prompts),
-            "default_prompt_name": default,
+            "default_prompt_name": default_prompt if default_prompt in self.prompts else None,
             **({TRUNCATED: self.truncate_dim} if self.truncate_dim else {}),
             **({TITLES: self.titles} if self.titles else {}),
         }
@@ -106,15 +102,18 @@ def write_tower(
     """
     hidden_size = tower.encoder.config.hidden_size
     write_encoder(folder, tower.encoder, pad_id)
-    files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
+    # Older versions refuse a `query_length`, so it is there only where it is needed.
+    of_queries = {} if query_length in (None, length) else {"query_length": query_length}
+    lengths = {"max_seq_length": length, **of_queries, "do_lower_case": False}
+    files.write_json(folder / "sentence_bert_config.json", lengths)
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", _pooling(tower.pooling, hidden_size, use.include_prompt))
-    kinds = ["Transformer", "Pooling"]
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
-        kinds.append(_KINDS[layer.kind])
-        _write_layer(folder / _path(kinds), layer, getattr(tower, name) if name else None)
-    places = [_path(kinds[: i + 1]) if i else "" for i in range(len(kinds))]
-    write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in zip(places, kinds)])
+        kind = _KINDS[layer.kind]
+        modules.append((f"{len(modules)}_{kind}", kind))
+        _write_layer(folder / modules[-1][0], layer, getattr(tower, name) if name else None)
+    write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in modules])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
@@ -126,8 +125,10 @@ def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
     """
     names = TensorNames.of(encoder.config.architecture)
     tensors = encoder_tensors.to_tensors(_parameters(encoder), names)
-    has_pooler = names.family in WITH_POOLER
-    write_tensors(folder, tensors | (_no_pooler(encoder.config.hidden_size) if has_pooler else {}))
+    if names.family in WITH_POOLER:  # of zeros: where it is missing, one is drawn at random, with a warning
+        zeros = np.zeros((encoder.config.hidden_size,) * 2, np.float32)
+        tensors |= {"pooler.dense.weight": zeros, "pooler.dense.bias": zeros[0]}
+    write_tensors(folder, tensors)
     config = encoder_folder.written_config(encoder.config)
     if config.get("pad_token_id") is None:  # in a family whose vocabularies have it in many places
         config["pad_token_id"] = pad_id if pad_id >= 0 else None
@@ -143,7 +144,10 @@ def write_router(folder: Path, use: Use, default_prompt: str) -> None:
 
 def router(folder: Path) -> dict[str, Any]:
     """The config of the router above two towers' folders, by what these have."""
-    return routes({route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)})
+    modules = {route: files.read_json(folder / route / MODULES) for route in (QUERY, DOCUMENT)}
+    return routes(
+        {route: [(str(PurePosixPath(route, x["path"])), x["type"]) for x in modules[route]] for route in modules}
+    )
 
 
 def routes(sides: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
@@ -153,12 +157,6 @@ def routes(sides: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
         "structure": {route: [path for path, _ in modules] for route, modules in sides.items()},
         "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
     }
-
-
-def _lengths(length: int, query_length: int | None) -> dict[str, int]:
-    """What texts are cut to. Older versions refuse a `query_length`, so it is there only where it is needed."""
-    of_queries = {} if query_length in (None, length) else {"query_length": query_length}
-    return {"max_seq_length": length, **of_queries}
 
 
 def _pooling(ours: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:
@@ -173,62 +171,31 @@ def _pooling(ours: str, hidden_size: int, include_prompt: bool) -> dict[str, Any
     }
 
 
-def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:
-    """The pooler of their classes, of zeros: where it is missing, one is drawn at random, with a warning."""
-    shape = (hidden_size, hidden_size)
-    return {"pooler.dense.weight": np.zeros(shape, np.float32), "pooler.dense.bias": np.zeros(hidden_size, np.float32)}
-
-
 def _write_layer(folder: Path, layer: Layer, module: Any) -> None:
     folder.mkdir()
-    if layer.kind == NORMALIZE:
-        files.write_json(folder / "config.json", {})
+    config = {}
+    if layer.kind == DENSE:
+        activation = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
+        sizes = dict(zip(("in_features", "out_features"), module.kernel.shape))
+        config = {**sizes, "bias": layer.bias, "activation_function": activation}
     elif layer.kind == LAYER_NORM:
-        _write_norm(folder, module)
-    else:
-        _write_dense(folder, layer, module)
-
-
-def _write_dense(folder: Path, layer: Layer, projection: nnx.Linear) -> None:
-    size_in, size_out = projection.kernel.shape
-    activation = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
-    config = {"in_features": size_in, "out_features": size_out, "bias": layer.bias, "activation_function": activation}
+        config = {"dimension": module.num_features}
     files.write_json(folder / "config.json", config)
-    bias = {"linear.bias": _float32(projection.bias)} if layer.bias else {}
-    write_tensors(folder, {"linear.weight": np.ascontiguousarray(_float32(projection.kernel).T), **bias})
-
-
-def _write_norm(folder: Path, norm: LayerNorm) -> None:
-    files.write_json(folder / "config.json", {"dimension": norm.num_features})
-    write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
-
-
-def _float32(parameter: nnx.Param | None) -> np.ndarray:
-    assert parameter is not None, "our layers have all of theirs"
-    return np.asarray(parameter[...], np.float32)
+    params = _parameters(module) if module else {}
+    tensors = {TENSORS[layer.kind][name]: np.asarray(values, np.float32).T for name, values in params.items()}
+    if tensors:
+        write_tensors(folder, {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
 
 
 def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes `model.safetensors` into a folder that is there."""
-    # Not its `save_file`, whose files nobody else may read.
-    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+    tensor_files.write(folder / "model.safetensors", tensors)
 
 
 def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
     """Writes `modules.json`, of the folder and the type of each module."""
     rows = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
     files.write_json(folder / MODULES, rows)
-
-
-def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:
-    """Paths, from the router's folder on, and types of a tower's modules."""
-    modules = files.read_json(folder / MODULES)
-    return [(str(PurePosixPath(route, module["path"])), module["type"]) for module in modules]
-
-
-def _path(kinds: Sequence[str]) -> str:
-    """The folder of the last of some modules: its place and its type."""
-    return f"{len(kinds) - 1}_{kinds[-1]}"
 
 
 def _parameters(module: nnx.Module) -> dict[str, Any]:

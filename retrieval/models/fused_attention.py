@@ -90,11 +90,7 @@ def attend(heads: Heads, segments: Segments) -> jax.Array:
 
 
 def splash(
-    heads: Heads,
-    segments_RL: jax.Array,
-    causal: bool = False,
-    reach: int | None = None,
-    interpret: bool = False,
+    heads: Heads, segments_RL: jax.Array, causal: bool = False, reach: int | None = None, interpret: bool = False
 ) -> jax.Array:
     """The kernel of TPUs; `interpret` runs it on a CPU, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as tpu
@@ -103,22 +99,14 @@ def splash(
     _, N, D, L = query_RNDL.shape
     is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
     block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
+    layouts: dict[str, Any] = dict.fromkeys(
+        ("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR
+    )  # nothing is transposed
+    blocks: dict[str, Any] = dict.fromkeys(("block_q", "block_kv", "block_q_dkv", "block_kv_dkv"), block)
     # One backward kernel takes less time than two, but goes over the blocks that no window has, and keeps the gradient
     # of queries once for every block of keys.
-    of_queries = block if is_local else None
-    layout = tpu.QKVLayout.SEQ_MINOR  # as the heads are: nothing is transposed
-    sizes = tpu.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        q_layout=layout,
-        k_layout=layout,
-        v_layout=layout,
-        block_q_dq=of_queries,
-        block_kv_dq=of_queries,
-        use_fused_bwd_kernel=not is_local,
-    )
+    blocks |= dict.fromkeys(("block_q_dq", "block_kv_dq"), block if is_local else None)
+    sizes = tpu.BlockSizes(**blocks, **layouts, use_fused_bwd_kernel=not is_local)
     mask: Any = tpu.CausalMask((L, L)) if causal else tpu.FullMask((L, L))
     if reach is not None:
         mask = tpu.LocalMask((L, L), (reach, 0 if causal else reach), 0)
@@ -127,8 +115,8 @@ def splash(
     )
     scaled_RNDL = (query_RNDL.astype(jnp.float32) / D**0.5).astype(query_RNDL.dtype)
     last = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RKDL, value_RKDL))
-    seen_RNLD: Any = jax.vmap(row)(*last, tpu.SegmentIds(segments_RL, segments_RL))
-    return seen_RNLD.swapaxes(2, 3)
+    mean_RNLD: Any = jax.vmap(row)(*last, tpu.SegmentIds(segments_RL, segments_RL))
+    return mean_RNLD.swapaxes(2, 3)
 
 
 def cudnn(

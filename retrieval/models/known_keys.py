@@ -49,11 +49,7 @@ def check(path: Path, record: Mapping[str, Any], known: Mapping[str, Any]) -> di
 def whole(
     path: Path, record: Mapping[str, Any], key: str, most: int | None = None, default: int | None = None, least: int = 1
 ) -> int:
-    """A whole number among settings.
-
-    Raises:
-      UserError: it is none, or below `least`, or larger than `most`.
-    """
+    """A whole number among settings."""
     value = record.get(key, default)
     if type(value) is not int or value < least or (most and value > most):
         needed = f"from {least} to {most}" if most else f"of at least {least}"

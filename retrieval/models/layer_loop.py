@@ -20,7 +20,7 @@ from retrieval.runtime.arrays import TENSOR
 def stack(layers: list[nnx.Module]) -> nnx.Module:
     """One module for all: its parameters have a leading axis, of layers."""
     graphdefs, states = zip(*map(nnx.split, layers))
-    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+    return nnx.merge(graphdefs[0], jax.tree.map(lambda *layers: jnp.stack(layers), *states))
 
 
 def through_layers(
@@ -35,15 +35,15 @@ def through_layers(
     Args:
       x_RLH: hidden states, or a tree with what else goes from layer to layer.
       keys: of dropout, one for each layer.
-      calls: one for every layer, or as many as the layers have kinds that take turns.
+      calls: one for every layer, or as many as the layers have kinds, which alternate.
     """
     graphdef, params = nnx.split(layers)
     kinds = len(calls)
-    turns = config.num_layers // kinds
+    periods = config.num_layers // kinds
 
     def step(call: Callable) -> Callable:
-        def through_layer(x_RLH: Any, given: tuple) -> Any:
-            params, number, key = given
+        def through_layer(x_RLH: Any, of_layer: tuple) -> Any:
+            params, number, key = of_layer
             params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
             layer = nnx.merge(graphdef, params)
             lora.set_dropout(layer, config.lora_dropout, key)
@@ -54,25 +54,26 @@ def through_layers(
 
     steps = list(map(step, calls))
 
-    def turn(x_RLH: Any, given: tuple) -> tuple[Any, None]:
+    def period(x_RLH: Any, of_layers: tuple) -> tuple[Any, None]:
         for place, through_layer in enumerate(steps):
-            x_RLH = through_layer(x_RLH, given if kinds == 1 else jax.tree.map(operator.itemgetter(place), given))
+            own = of_layers if kinds == 1 else jax.tree.map(operator.itemgetter(place), of_layers)
+            x_RLH = through_layer(x_RLH, own)
         return x_RLH, None
 
-    def loop(x_RLH: Any, given: tuple, turns: int) -> Any:
+    def loop(x_RLH: Any, of_layers: tuple, periods: int) -> Any:
         # The loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
-        most = turns if config.remat == "none" else max(1, turns // 2)
+        most = periods if config.remat == "none" else max(1, periods // 2)
         unroll = config.unroll or (4 if config.remat == "none" else 1)
-        return jax.lax.scan(turn, x_RLH, given, unroll=min(unroll, most))[0]
+        return jax.lax.scan(period, x_RLH, of_layers, unroll=min(unroll, most))[0]
 
-    given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
+    of_layers = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
     if kinds == 1:
-        return loop(x_RLH, given, turns)
-    if turns:
-        by_turn = jax.tree.map(lambda leaf: leaf[: turns * kinds].reshape(turns, kinds, *leaf.shape[1:]), given)
-        x_RLH = loop(x_RLH, by_turn, turns)
-    steps = steps[: config.num_layers % kinds]  # the layers of a last turn that is not whole
-    rest = jax.tree.map(lambda leaf: leaf[turns * kinds :][None], given)
+        return loop(x_RLH, of_layers, periods)
+    if periods:
+        whole = jax.tree.map(lambda x: x[: periods * kinds].reshape(periods, kinds, *x.shape[1:]), of_layers)
+        x_RLH = loop(x_RLH, whole, periods)
+    steps = steps[: config.num_layers % kinds]  # the layers of a last period that is not whole
+    rest = jax.tree.map(lambda leaf: leaf[periods * kinds :][None], of_layers)
     return loop(x_RLH, rest, 1) if steps else x_RLH
 
 
@@ -90,6 +91,6 @@ def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
 
 
 def _kept(remat: str) -> Callable[..., bool]:
-    return lambda primitive, *given, **settings: (
-        primitive.name != "reshard" and REMAT[remat](primitive, *given, **settings)
+    return lambda primitive, *args, **settings: (
+        primitive.name != "reshard" and REMAT[remat](primitive, *args, **settings)
     )

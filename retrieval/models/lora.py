@@ -6,7 +6,7 @@ The adapter of a matrix is two more parameters beside its kernel, float32: `lora
 [layers, r, out]. A tree of parameters has them or not, and so has the model that is made of it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -48,14 +48,14 @@ def with_shapes(params: Mapping[str, Any], rank: int, targets: Collection[str]) 
     Args:
       targets: as `modules` takes them; a matrix that the encoder has not is passed over.
     """
-    leaves: dict[tuple, Any] = traverse_util.flatten_dict(params)
+    flat: dict[tuple, Any] = traverse_util.flatten_dict(params)
     named = modules(targets)
-    for path, leaf in list(leaves.items()):
+    for path, leaf in list(flat.items()):
         if "encoder" in path and "layers" in path and path[-1] == "kernel" and path[-2] in named:
             layers, size_in, size_out = leaf.shape
-            leaves[*path[:-1], A] = jax.ShapeDtypeStruct((layers, size_in, rank), jnp.float32)
-            leaves[*path[:-1], B] = jax.ShapeDtypeStruct((layers, rank, size_out), jnp.float32)
-    return traverse_util.unflatten_dict(leaves)
+            flat[*path[:-1], A] = jax.ShapeDtypeStruct((layers, size_in, rank), jnp.float32)
+            flat[*path[:-1], B] = jax.ShapeDtypeStruct((layers, rank, size_out), jnp.float32)
+    return traverse_util.unflatten_dict(flat)
 
 
 def initial(shapes: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def initial(shapes: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 def divide(params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Parameters without their adapters, and these alone."""
-    leaves = _flat(params)
-    adapters = {path: leaf for path, leaf in leaves.items() if path[-1] in (A, B)}
+    flat = _flat(params)
+    adapters = {path: leaf for path, leaf in flat.items() if path[-1] in (A, B)}
     if not adapters:
         return params, {}
-    others = {path: leaf for path, leaf in leaves.items() if path not in adapters}
+    others = {path: leaf for path, leaf in flat.items() if path not in adapters}
     return traverse_util.unflatten_dict(others), traverse_util.unflatten_dict(adapters)
 
 
@@ -113,19 +113,20 @@ def branch(linear: Any, x: jax.Array, last: Any = times) -> jax.Array:
 def set_dropout(layer: nnx.Module, rate: float, key: jax.Array | None) -> None:
     """Gives the adapters of a layer the keys of their masks, by the key of the layer."""
     if rate and key is not None:
-        for number, linear in enumerate(_adapted(layer)):
+        adapted = (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
+        for number, linear in enumerate(adapted):
             # Numbers that are of no other mask of the layer.
             linear.lora_key = nnx.Variable(jax.random.fold_in(key, 16 + number))
 
 
 def merged(params: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """Parameters with W + s A B in place of W and its adapter. All are float32, and lie where they lay."""
-    leaves = _flat(params)
-    for path in [path for path in leaves if path[-1] == A]:
+    flat = _flat(params)
+    for path in [path for path in flat if path[-1] == A]:
         module = path[:-1]
-        a, b = (leaves.pop((*module, side)) for side in (A, B))
-        leaves[*module, "kernel"] = _merge(leaves[*module, "kernel"], a, b, scale)
-    return traverse_util.unflatten_dict({path: leaf.astype(jnp.float32) for path, leaf in leaves.items()})
+        a, b = (flat.pop((*module, side)) for side in (A, B))
+        flat[*module, "kernel"] = _merge(flat[*module, "kernel"], a, b, scale)
+    return traverse_util.unflatten_dict({path: leaf.astype(jnp.float32) for path, leaf in flat.items()})
 
 
 def _merge(kernel_NIO: jax.Array, a_NIR: jax.Array, b_NRO: jax.Array, scale: float) -> jax.Array:
@@ -133,10 +134,6 @@ def _merge(kernel_NIO: jax.Array, a_NIR: jax.Array, b_NRO: jax.Array, scale: flo
     update_NIO = scale * (np.asarray(a_NIR, np.float32) @ np.asarray(b_NRO, np.float32))
     value_NIO = np.asarray(kernel_NIO).astype(np.float32) + update_NIO
     return jax.device_put(value_NIO, kernel_NIO.sharding)
-
-
-def _adapted(layer: nnx.Module) -> Iterator[Any]:
-    return (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
 
 
 def _flat(params: Mapping[str, Any]) -> dict[tuple, Any]:

@@ -18,7 +18,7 @@ from retrieval.models import known_keys, tensor_files, tower_head
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
-from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, Layer
+from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES, Module
 
@@ -30,14 +30,8 @@ TRUNCATED = "truncate_dim"
 MODEL = "SentenceTransformer"
 DOT, COSINE = ("dot", "dot_product"), ("cosine",)
 # The torch classes of activations.
-ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-    "torch.nn.modules.activation.SiLU": "silu",
-}
+_CLASSES = ("linear.Identity", *(f"activation.{name}" for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")))
+ACTIVATIONS = {f"torch.nn.modules.{name}": name.rpartition(".")[2].lower() for name in _CLASSES}
 # Its ways of pooling.
 POOLINGS = {
     "cls": "cls",
@@ -66,15 +60,11 @@ POOLING_SWITCHES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING = {
-    "word_embedding_dimension": ANY,
-    "embedding_dimension": ANY,
-    "include_prompt": _SWITCHES,
-    "pooling_mode": ANY,
-    **dict.fromkeys(POOLING_SWITCHES, _SWITCHES),
+    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode"), ANY),
+    **dict.fromkeys(("include_prompt", *POOLING_SWITCHES), _SWITCHES),
 }
 _DENSE = {
-    "in_features": ANY,
-    "out_features": ANY,
+    **dict.fromkeys(("in_features", "out_features"), ANY),
     "bias": _SWITCHES,
     "activation_function": tuple(ACTIVATIONS),
     "use_residual": (False,),
@@ -83,30 +73,17 @@ _DENSE = {
 }
 # How a Transformer is loaded where that changes no embedding.
 TRANSFORMER_KEYS = {
-    "max_seq_length": ANY,
-    "query_length": ANY,
-    "document_length": ANY,
-    "do_lower_case": _SWITCHES,  # the tokenizer's
+    **dict.fromkeys(("max_seq_length", "query_length", "document_length", "modality_config"), ANY),
+    **dict.fromkeys(("do_lower_case", "unpad_inputs"), _SWITCHES),  # the former is the tokenizer's
     "transformer_task": ("feature-extraction",),  # others are a reranker's, or a masked language model's
-    "modality_config": ANY,
     "module_output_name": ("token_embeddings",),
-    "processing_kwargs": ({},),
-    "unpad_inputs": _SWITCHES,
-    "model_args": ({}, {"add_pooling_layer": False}),
-    "model_kwargs": ({}, {"add_pooling_layer": False}),
-    "tokenizer_args": ({},),
-    "processor_kwargs": ({},),
-    "config_args": ({},),
-    "config_kwargs": ({},),
+    **dict.fromkeys(("model_args", "model_kwargs"), ({}, {"add_pooling_layer": False})),
+    **dict.fromkeys("processing_kwargs tokenizer_args processor_kwargs config_args config_kwargs".split(), ({},)),
 }
 SETTINGS_KEYS = {
-    "__version__": ANY,
+    **dict.fromkeys(("__version__", "prompts", "default_prompt_name", TRUNCATED, TITLES), ANY),
     "model_type": (MODEL,),
     "similarity_fn_name": (*COSINE, *DOT),
-    "prompts": ANY,
-    "default_prompt_name": ANY,
-    TRUNCATED: ANY,
-    TITLES: ANY,
 }
 
 
@@ -145,9 +122,8 @@ class ModuleFolder:
         modules = model_folder.modules(path)
         kinds = [module.kind for module in modules]
         if kinds[0] == "StaticEmbedding":
-            raise UserError(
-                f"{path}: a vector for each token, and no encoder; model2vec and sentence-transformers load it"
-            )
+            way = "model2vec and sentence-transformers load it"
+            raise UserError(f"{path}: a vector for each token, and no encoder; {way}")
         if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dropout", *_LAYERS)]:
             raise UserError(f"{path / MODULES}: it has a module {unknown[0][:80]}, which our towers do not have")
         if kinds[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(kinds[2:]):
@@ -156,12 +132,11 @@ class ModuleFolder:
         size = bert.sizes["hidden_size"]
         pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
         behind = list(_layers(modules[2:], size))
-        layers, folders = [layer for layer, _ in behind], [folder for _, folder in behind]
-        normalize = layers[-1:] == [Layer(NORMALIZE)]
+        if normalize := bool(behind) and behind[-1][0] == Layer(NORMALIZE):
+            behind.pop()
+        layers, folders = tuple(layer for layer, _ in behind), tuple(folder for _, folder in behind)
         query, document = lengths(bert)
-        kept = len(layers) - normalize
-        chain = tuple(layers[:kept]), tuple(folders[:kept])
-        return cls(path, bert, pooling, include_prompt, *chain, normalize, document, query)
+        return cls(path, bert, pooling, include_prompt, layers, folders, normalize, document, query)
 
     @classmethod
     def _of_encoder(cls, path: Path) -> "ModuleFolder":
@@ -174,25 +149,22 @@ class ModuleFolder:
         query, document = lengths(bert)
         return cls(path, bert, pooling, True, (), (), False, document, query)
 
-    def parameters(self, like: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the layers by the names of `tower_head.names`.
+    def tower(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a tower: of the encoder, and of the layers by the names of `tower_head.names`.
 
         Args:
           like: those of a tower, or their shapes.
 
         Raises:
-          UserError: the weights are damaged.
+          UserError: a file is damaged, or a tensor is missing, left over or of another shape.
         """
-        names = tower_head.names(self.layers)
-        return {name: _weights(folder, like[name]) for name, folder in zip(names, self.folders) if name}
+        named = zip(tower_head.names(self.layers), self.layers, self.folders)
+        layers = {name: _weights(folder, layer.kind) for name, layer, folder in named if name}
+        return {"encoder": self.bert.encoder(like["encoder"]), **layers}
 
 
 def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str, Any]:
-    """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood.
-
-    Raises:
-      UserError: some of it is not.
-    """
+    """What a folder says of prompts, titles and the comparison of embeddings, all of which is understood."""
     record = known_keys.read(folder / SETTINGS, known, optional=True)
     prompts = record.setdefault("prompts", {})
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
@@ -213,12 +185,10 @@ def _pooling(path: Path, size: int) -> tuple[str, bool]:
         _check_size(path, record, key, size)
     switched = [way for key, way in POOLING_SWITCHES.items() if record.get(key)] or ["mean"]
     ways = record.get("pooling_mode", switched)
-    ways = list(map(str, ways)) if isinstance(ways, list) else [str(ways)]
-    if len(ways) != 1 or ways[0] not in POOLINGS:
-        raise UserError(
-            f"{path}: it pools by {' and '.join(ways)[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
-        )
-    return POOLINGS[ways[0]], record.get("include_prompt", True)
+    way = " and ".join(map(str, ways)) if isinstance(ways, list) else str(ways)
+    if way not in POOLINGS:
+        raise UserError(f"{path}: it pools by {way[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed")
+    return POOLINGS[way], record.get("include_prompt", True)
 
 
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:
@@ -227,37 +197,26 @@ def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]
         if kind == "Dropout":
             known_keys.read(folder / _CONFIG, {"dropout": ANY}, optional=True)
             continue
-        layer = _LAYERS[kind](folder / _CONFIG, size)
-        if expected := _tensors_of(layer, size):
-            found = {name: tensor.shape for name, tensor in tensor_files.read(folder, values=False).items()}
-            if found != expected:
-                raise UserError(
-                    f"{tensor_files.find(folder)[0]}: its tensors are {_listed(found)}, and by {folder / _CONFIG} they "
-                    f"should be {_listed(expected)}: copy both again"
-                )
+        layer, path = Layer(_LAYERS[kind]), folder / _CONFIG
+        record = known_keys.read(path, _KNOWN[kind], optional=kind == "Normalize")
+        for key in ("in_features", "dimension"):
+            _check_size(path, record, key, size)
+        expected = dict.fromkeys(TENSORS[layer.kind].values(), (size,))
+        if kind == "Dense":
+            activation = record.get("activation_function", "torch.nn.modules.activation.Tanh")  # the library's default
+            out = known_keys.whole(path, record, "out_features", _MOST)
+            layer = Layer(DENSE, out, ACTIVATIONS[activation], record.get("bias", True))
+            expected = {"linear.weight": (out, size), **({"linear.bias": (out,)} if layer.bias else {})}
+        shapes = {name: x.shape for name, x in tensor_files.read(folder, values=False).items()} if expected else {}
+        if shapes != expected:
+            problem = f"its tensors are {_listed(shapes)}, and by {path} they should be {_listed(expected)}"
+            raise UserError(f"{tensor_files.find(folder)[0]}: {problem}: copy both again")
         size = layer.size or size
         yield layer, folder
 
 
-def _dense(path: Path, size: int) -> Layer:
-    record = known_keys.read(path, _DENSE)
-    _check_size(path, record, "in_features", size)
-    out = known_keys.whole(path, record, "out_features", _MOST)
-    activation = record.get("activation_function", "torch.nn.modules.activation.Tanh")  # the library's default
-    return Layer(DENSE, out, ACTIVATIONS[activation], record.get("bias", True))
-
-
-def _layer_norm(path: Path, size: int) -> Layer:
-    _check_size(path, known_keys.read(path, {"dimension": ANY}), "dimension", size)
-    return Layer(LAYER_NORM)
-
-
-def _normalize(path: Path, size: int) -> Layer:
-    known_keys.read(path, _CHAINED, optional=True)
-    return Layer(NORMALIZE)
-
-
-_LAYERS = {"Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize}
+_LAYERS = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}
+_KNOWN = {"Dense": _DENSE, "LayerNorm": {"dimension": ANY}, "Normalize": _CHAINED}
 
 
 def _check_size(path: Path, record: Mapping[str, Any], key: str, size: int) -> None:
@@ -265,22 +224,12 @@ def _check_size(path: Path, record: Mapping[str, Any], key: str, size: int) -> N
         raise UserError(f"{path}: {key} is {shown(record[key])}, and what comes before it has {size} dimensions")
 
 
-def _tensors_of(layer: Layer, size: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer of inputs of a size."""
-    if layer.kind == DENSE:
-        bias = {"linear.bias": (layer.size,)} if layer.bias else {}
-        return {"linear.weight": (layer.size, size), **bias}
-    return {"norm.weight": (size,), "norm.bias": (size,)} if layer.kind == LAYER_NORM else {}
-
-
-def _weights(folder: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of a layer, whose shapes have been compared with its config."""
-    theirs = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-    tensors = {name.rpartition(".")[2]: tensor for name, tensor in tensor_files.read(folder).items()}
-    layer = {name: tensors[theirs[name]].T.astype(np.float32) for name in shapes}
-    if broken := [name for name in shapes if not np.isfinite(layer[name]).all()]:
-        raise UserError(f"{folder}: its {theirs[broken[0]]} has values that are not finite; copy it again")
-    return layer
+def _weights(folder: Path, kind: str) -> dict[str, Any]:
+    """The parameters of a layer of a kind, whose shapes have been compared with its config."""
+    ours, tensors = {theirs: name for name, theirs in TENSORS[kind].items()}, tensor_files.read(folder)
+    if broken := [name for name, tensor in tensors.items() if not np.isfinite(tensor).all()]:
+        raise UserError(f"{folder}: its {broken[0]} has values that are not finite; copy it again")
+    return {ours[name]: tensor.T.astype(np.float32) for name, tensor in tensors.items()}
 
 
 def lengths(

@@ -7,12 +7,11 @@ What is written here names the SHA-256 of its base's weights in the file's metad
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -39,15 +38,12 @@ _KNOWN = {
     ),
 }
 _WRAPPED = "base_model.model."
-_TENSOR = re.compile(r"(.+)\.lora_([AB])\.weight")
-_OF_TABLE = re.compile(r"(.+)\.lora_embedding_([AB])")
+_TENSOR = re.compile(r"(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")
 _SUM = "base_sum:"
+_ANOTHER = "name the model that it was trained on"
 _ROWS = ".token_adapter.trainable_tokens_delta"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
-
-
-Named = TypeVar("Named")
 
 
 class Matrix(NamedTuple):
@@ -85,46 +81,35 @@ class Adapter:
         Raises:
           UserError: the base has none of that name, or one of another shape.
         """
-        names, found = _with_ends({name: name for name in tensors}), {**tensors}
+        merged = {**tensors}
         for name, tensor in self.saved.items():
-            if set(self.added) & set(name.split(".")):
-                ours = names.get(name, names.get(name.partition(".")[2], name))
-            else:
-                ours = self._of(name, names)
+            ours = self._of(name, tensors, name if set(self.added) & set(name.split(".")) else "")
             if ours in tensors and tensors[ours].shape[1:] != tensor.shape[1:]:
-                raise UserError(
-                    f"{self.path}: {name} is {list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
-                )
-            found[ours] = tensor
-        return found
+                shapes = f"{list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
+                raise UserError(f"{self.path}: {name} is {shapes}: {_ANOTHER}")
+            merged[ours] = tensor
+        return merged
 
     def merged(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The base's tensors, with W + s B A in place of each matrix, float32.
-
-        Raises:
-          UserError: the adapter is of another model.
-        """
-        names, tensors = _with_ends({name: name for name in tensors}), self.with_saved(tensors)
-        found = {**tensors}
+        """The base's tensors, with W + s B A in place of each matrix, float32."""
+        merged = self.with_saved(tensors)
         for module, (a_RI, b_OR, scale) in self.matrices.items():
-            name = self._of(f"{module}.weight", names)
-            if (shape := (len(b_OR), a_RI.shape[1])) != tensors[name].shape:
-                raise UserError(
-                    f"{self.path}: the adapter of {module} is of {list(shape)}, and {name} of its base is "
-                    f"{list(tensors[name].shape)}: name the model that it was trained on"
-                )
-            found[name] = tensors[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
+            name = self._of(f"{module}.weight", tensors)
+            if (shape := (len(b_OR), a_RI.shape[1])) != merged[name].shape:
+                shapes = f"{list(shape)}, and {name} of its base is {list(merged[name].shape)}"
+                raise UserError(f"{self.path}: the adapter of {module} is of {shapes}: {_ANOTHER}")
+            merged[name] = merged[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
         for module, (indices, rows) in self.rows.items():
-            name = self._of(f"{module}.weight", names)
-            table = np.array(found[name], np.float32)
+            name = self._of(f"{module}.weight", tensors)
+            table = np.array(merged[name], np.float32)
             if rows.shape != (len(indices), table.shape[1]) or max(indices, default=0) >= len(table):
                 raise UserError(
                     f"{self.path}: rows of {name} that were trained are {list(rows.shape)}, for "
                     f"trainable_token_indices of {len(indices)} tokens, and its base has {list(table.shape)}"
                 )
             table[indices] = rows
-            found[name] = table
-        return found
+            merged[name] = table
+        return merged
 
     def parts(self, matrices: Sequence[Matrix]) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
         """The adapter of each of our modules by some matrices: A^T [in, r], B^T [r, out] and the scale.
@@ -133,25 +118,20 @@ class Adapter:
           UserError: the adapter has a matrix that is none of them, or other parameters than matrices.
         """
         if others := [*self.saved, *self.rows]:
-            raise UserError(
-                f"{self.path}: the adapter has {others[0]} beside its matrices, which cannot be trained on as an "
-                "adapter: merge it into its base first (PeftModel.merge_and_unload), and train on that"
-            )
-        names, parts = _with_ends({matrix.name: matrix for matrix in matrices}), {}
+            way = "merge it into its base first (PeftModel.merge_and_unload), and train on that"
+            raise UserError(f"{self.path}: the adapter has {others[0]}, and matrices alone are trained on: {way}")
+        of_modules, parts = {matrix.name: matrix.parts for matrix in matrices}, {}
         for module, (a_RI, b_OR, scale) in self.matrices.items():
-            matrix = self._of(module, names)
-            rows = np.split(b_OR, len(matrix.parts))
-            parts |= {part: (a_RI.T, b.T, scale) for part, b in zip(matrix.parts, rows)}
+            ours = of_modules[self._of(module, of_modules)]
+            parts |= {part: (a_RI.T, b.T, scale) for part, b in zip(ours, np.split(b_OR, len(ours)))}
         return parts
 
-    def _of(self, name: str, names: Mapping[str, Named]) -> Named:
-        for given in (name, name.partition(".")[2]):  # without a prefix that the base has not
-            if given in names:
-                return names[given]
-        raise UserError(
-            f"{self.path}: its adapter has {name}, and the model that it stands on has no such matrix: name the model "
-            "that it was trained on"
-        )
+    def _of(self, name: str, names: Iterable[str], default: str = "") -> str:
+        """The one of the base's names that is meant; either may have a prefix that the other has not."""
+        known = {whole.partition(".")[2]: whole for whole in names} | {whole: whole for whole in names}
+        if meant := known.get(name) or known.get(name.partition(".")[2]) or default:
+            return meant
+        raise UserError(f"{self.path}: its adapter has {name}, and its base no such matrix: {_ANOTHER}")
 
 
 def read(folder: Path) -> Adapter:
@@ -172,30 +152,26 @@ def read(folder: Path) -> Adapter:
     sides: dict[str, dict[str, np.ndarray]] = {}
     saved, rows = {}, {}
     for name, tensor in tensor_files.read_safetensors(place).items():
-        match = _TENSOR.fullmatch(name)
         module = name.removeprefix(_WRAPPED)
-        if match and tensor.ndim == 2:
-            sides.setdefault(match[1].removeprefix(_WRAPPED), {})[match[2]] = tensor.astype(np.float32)
-        elif (of_table := _OF_TABLE.fullmatch(module)) and tensor.ndim == 2:
-            # Of a table [V, H] the product is the other way round: A is [r, V] and B [H, r].
-            side = {"A": "B", "B": "A"}[of_table[2]]
-            sides.setdefault(of_table[1], {})[side] = tensor.astype(np.float32).T
+        if (match := _TENSOR.fullmatch(module)) and tensor.ndim == 2:
+            matrix, side, of_table = match.groups()
+            if of_table:  # [V, H], whose product is the other way round: A is [r, V] and B [H, r]
+                side, tensor = {"A": "B", "B": "A"}[of_table], tensor.T
+            sides.setdefault(matrix, {})[side] = tensor.astype(np.float32)
         elif module.endswith(_ROWS) and tensor.ndim == 2:
             table = module.removesuffix(_ROWS)
-            own = next(
-                (numbers for name, numbers in indices.items() if not name or f".{table}".endswith(f".{name}")), []
-            )
-            rows[table] = own, tensor
-        elif not match and "lora_" not in name and name.startswith(_WRAPPED):
+            own = (numbers for name, numbers in indices.items() if not name or f".{table}".endswith(f".{name}"))
+            rows[table] = next(own, []), tensor
+        elif "lora_" not in name and name.startswith(_WRAPPED):
             saved[module] = tensor
         else:
             raise UserError(f"{place}: {name} is no part of an adapter of a matrix; take another adapter")
     matrices = {}
-    for module, found in sides.items():
+    for module, pair in sides.items():
         rank = rank_of(module)
-        if {*found} != {"A", "B"} or len(found["A"]) != rank or found["B"].shape[1] != rank:
+        if {*pair} != {"A", "B"} or len(pair["A"]) != rank or pair["B"].shape[1] != rank:
             raise UserError(f"{place}: {module} is no pair of lora_A and lora_B of rank {rank}, as {path.name} has it")
-        matrices[module] = found["A"], found["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
+        matrices[module] = pair["A"], pair["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
     if not matrices and not saved and not rows:
         raise UserError(f"{place}: no adapter there; copy it again")
     return Adapter(folder, matrices, saved, rows, kept)
@@ -232,19 +208,19 @@ def write(
     """
     tensors, ranks, alphas = {}, {}, {}
     for matrix in matrices:
-        given = [part for part in matrix.parts if f"{part}/{A}" in adapters]
-        if not given:
+        adapted = [part for part in matrix.parts if f"{part}/{A}" in adapters]
+        if not adapted:
             continue
         # The product of several is one of the sum of their ranks. The scale, over that rank, stays what it was.
-        rank, count = adapters[f"{given[0]}/{A}"].shape[1], len(given)
-        a_RI = np.concatenate([adapters[f"{part}/{A}"].T for part in given])
-        size = adapters[f"{given[0]}/{B}"].shape[1]
+        (rank, size), count = adapters[f"{adapted[0]}/{B}"].shape, len(adapted)
+        a_RI = np.concatenate([adapters[f"{part}/{A}"].T for part in adapted])
         b_POCR = np.zeros((len(matrix.parts), size, count, rank), np.float32)
-        for place, part in enumerate(given):
+        for place, part in enumerate(adapted):
             b_POCR[matrix.parts.index(part), :, place] = adapters[f"{part}/{B}"].T * (count**0.5 if rslora else 1)
         b_OR = b_POCR.reshape(-1, count * rank)
         tensors |= {f"{_WRAPPED}{matrix.name}.lora_A.weight": a_RI, f"{_WRAPPED}{matrix.name}.lora_B.weight": b_OR}
-        ranks[matrix.name], alphas[matrix.name] = rank * count, alpha if rslora else alpha * count
+        of_matrix = alpha if rslora else alpha * count
+        ranks[matrix.name], alphas[matrix.name] = rank * count, int(of_matrix) if of_matrix % 1 == 0 else of_matrix
     rank, of_all = min(ranks.values()), min(alphas.values())
     config = {
         "peft_type": "LORA",
@@ -252,9 +228,9 @@ def write(
         "base_model_name_or_path": base,
         "revision": revision,
         "r": rank,
-        "lora_alpha": _whole(of_all),
-        "rank_pattern": {_escaped(name): value for name, value in ranks.items() if value != rank},
-        "alpha_pattern": {_escaped(name): _whole(value) for name, value in alphas.items() if value != of_all},
+        "lora_alpha": of_all,
+        "rank_pattern": {name.replace(".", r"\."): value for name, value in ranks.items() if value != rank},
+        "alpha_pattern": {name.replace(".", r"\."): value for name, value in alphas.items() if value != of_all},
         "target_modules": _targets(ranks, [matrix.name for matrix in matrices]),
         "use_rslora": rslora,
         "lora_dropout": dropout,
@@ -265,9 +241,9 @@ def write(
         "modules_to_save": None,
     }
     files.write_json(folder / ADAPTER, config)
-    ordered = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
-    metadata = {"format": "pt", **{f"{_SUM}{name}": sum for name, sum in sums.items()}}
-    (folder / ADAPTER_WEIGHTS).write_bytes(save(ordered, metadata=metadata))
+    metadata = {f"{_SUM}{name}": sum for name, sum in sums.items()}
+    tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    tensor_files.write(folder / ADAPTER_WEIGHTS, tensors, **metadata)
 
 
 def check_base(folder: Path, base: Path) -> None:
@@ -277,15 +253,8 @@ def check_base(folder: Path, base: Path) -> None:
     weights = tensor_files.find(base) if known else []
     for name, sum in files.checksums(base, weights).items():
         if sum not in known:
-            raise UserError(
-                f"{base / name}: the adapter of {folder} was trained on another file of that name: put that one back, "
-                "or train it again"
-            )
-
-
-def _with_ends(names: Mapping[str, Named]) -> dict[str, Named]:
-    """The names, also without a prefix that the adapter may not have."""
-    return {name.partition(".")[2]: value for name, value in names.items()} | dict(names)
+            problem = f"the adapter of {folder} was trained on another file of that name"
+            raise UserError(f"{base / name}: {problem}: put that one back, or train it again")
 
 
 def _targets(adapted: Mapping[str, Any], every: Sequence[str]) -> list[str]:
@@ -315,11 +284,3 @@ def _by_module(path: Path, config: Mapping[str, Any], key: str, pattern: str) ->
         return min((numbered[end] for end in ends if end in numbered), default=(0, usual))[1]
 
     return of
-
-
-def _escaped(name: str) -> str:
-    return name.replace(".", r"\.")
-
-
-def _whole(value: float) -> float:
-    return int(value) if value == int(value) else value

@@ -53,20 +53,17 @@ def frequencies(head_size: int, theta: float, scaling: str = "") -> np.ndarray:
 
     Args:
       scaling: as `Architecture.rope_scaling`.
-
-    Raises:
-      UserError: the scaling is none of those.
     """
     exponent = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
     kind, *numbers = scaling.split(":")
     try:
-        given = list(map(float, numbers))
+        values = list(map(float, numbers))
         frequency = (1 / np.float32(theta) ** exponent).astype(np.float32)
         if kind == "linear":
-            (factor,) = given
+            (factor,) = values
             return frequency / np.float32(factor)
         if kind == "llama3":
-            return _llama3(frequency, *given)
+            return _llama3(frequency, *values)
     except (TypeError, ValueError) as error:
         raise UserError(f"rope_scaling {scaling!r} has not the numbers that its kind needs") from error
     if scaling:

@@ -9,7 +9,8 @@ from typing import Any
 
 import ml_dtypes  # NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from retrieval import files, libraries
 from retrieval.errors import UserError, first_line
@@ -47,13 +48,10 @@ def read(folder: Path, values: bool = True) -> dict[str, np.ndarray]:
     return _READERS[first.name](first, values)
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of one file.
-
-    Raises:
-      UserError: it is missing, damaged, or not what its name says.
-    """
-    return _read_safetensors(path, values=True)
+def write(path: Path, tensors: dict[str, np.ndarray], **metadata: str) -> None:
+    """Writes a file of safetensors that PyTorch's libraries read."""
+    # Not by its `save_file`, whose files nobody else may read.
+    path.write_bytes(save(tensors, metadata={"format": "pt", **metadata}))
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -92,19 +90,18 @@ def _read_parts(path: Path, values: bool) -> dict[str, np.ndarray]:
     """The tensors of the files that an index names."""
     names, tensors = _weight_map(path), {}
     for part in _parts(path):
-        read_part = _read_safetensors if part.suffix == ".safetensors" else _read_torch
+        read_part = read_safetensors if part.suffix == ".safetensors" else _read_torch
         for name, tensor in read_part(part, values).items():
             if names.get(name) != part.name:
                 raise UserError(f"{part}: its tensor {name} is not in {path.name}; copy both again")
             tensors[name] = tensor
-    if missing := sorted(names.keys() - tensors.keys()):
-        raise UserError(
-            f"{path.parent / names[missing[0]]}: lacks {missing[0]}, which {path.name} names; copy it again"
-        )
+    for name in sorted(names.keys() - tensors.keys()):
+        raise UserError(f"{path.parent / names[name]}: lacks {name}, which {path.name} names; copy it again")
     return tensors
 
 
-def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path, values: bool = True) -> dict[str, np.ndarray]:
+    """The tensors of one file, as `read` gives them."""
     with _opened(path) as tensors:
         names = tensors.keys()
         if not values:
@@ -115,26 +112,33 @@ def _read_safetensors(path: Path, values: bool) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    # A type of numbers that NumPy lacks is a TypeError.
+    with _damaged(path, "no safetensors file"), safe_open(path, "np") as tensors:
+        yield tensors
+
+
+@contextlib.contextmanager
+def _damaged(path: Path, otherwise: str, remedy: str = "copy it again") -> Iterator[None]:
+    """Around what reads a file: its errors, whose kind depends on what is damaged, in our words."""
     try:
-        with safe_open(path, "np") as tensors:
-            yield tensors
+        yield
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type of numbers that NumPy lacks
-        raise UserError(f"{path}: damaged, or no safetensors file ({error}); copy it again") from error
+    except Exception as error:
+        raise UserError(f"{path}: damaged, or {otherwise} ({first_line(error)}); {remedy}") from error
 
 
 def _read_torch(path: Path, values: bool) -> dict[str, np.ndarray]:
     """A state dict. The file is a pickle, which torch reads without running it (`weights_only`)."""
     torch = _import_torch(path)
-    if values:
-        _check_archive(path)
-    try:
+    if values:  # the sums of the zip archive that `torch.save` writes; torch itself does not compare them
+        with _damaged(path, "of a torch older than 1.6"), zipfile.ZipFile(path) as archive:
+            if name := archive.testzip():
+                raise UserError(f"{path}: damaged (the sum of {name[:80]!r} does not fit); copy it again")
+    with _damaged(path, "not of tensors alone", f"copy it again, or {_CONVERT}"):
         tensors = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
-    except Exception as error:  # the kind depends on what is damaged
-        raise UserError(
-            f"{path}: damaged, or not of tensors alone ({first_line(error)}); copy it again, or {_CONVERT}"
-        ) from error
     if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
         raise UserError(f"{path}: no dict of tensors by name; {_CONVERT}")
     if others := [name for name, tensor in tensors.items() if not _is_plain(tensor, torch)]:
@@ -150,26 +154,12 @@ def _import_torch(path: Path) -> Any:
         # None of this project's packages: few folders still need it.
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(
-            f"{path}: PyTorch's format needs torch: {libraries.install('interop')}, or {_CONVERT}"
-        ) from error
+        way = f"{libraries.install('interop')}, or {_CONVERT}"
+        raise UserError(f"{path}: PyTorch's format needs torch: {way}") from error
     if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")
     return torch
-
-
-def _check_archive(path: Path) -> None:
-    """Compares the sums of the zip archive that `torch.save` writes; torch itself does not."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # of zipfile and of zlib
-        raise UserError(f"{path}: damaged, or of a torch older than 1.6 ({error}); copy it again") from error
-    if damaged:
-        raise UserError(f"{path}: damaged (the sum of {damaged[:80]!r} does not fit); copy it again")
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
@@ -179,19 +169,17 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
 def _read_tensorflow(path: Path, values: bool) -> dict[str, np.ndarray]:
     """The variables of a checkpoint, but for those of its optimizer."""
     load = tf.train.load_checkpoint
-    try:
+    with _damaged(path, "parts of it are missing"):
         reader = load(str(path.with_suffix("")))
         shapes = reader.get_variable_to_shape_map()
         names = [name for name in shapes if not _OPTIMIZERS.search(name)]
         return {name: reader.get_tensor(name) if values else _shaped(shapes[name]) for name in names}
-    except Exception as error:  # the kind depends on what is damaged
-        raise UserError(f"{path}: damaged, or parts of it are missing ({first_line(error)}); copy it again") from error
 
 
 _OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")
 
 _READERS: Mapping[str, Callable[[Path, bool], dict[str, np.ndarray]]] = {
-    "model.safetensors": _read_safetensors,
+    "model.safetensors": read_safetensors,
     "model.safetensors.index.json": _read_parts,
     "pytorch_model.bin": _read_torch,
     "pytorch_model.bin.index.json": _read_parts,

@@ -72,8 +72,8 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
     if columns is not None:
         rows = [_without(axes, columns) for axes in sharding.spec]
         index = jax.reshard(index, NamedSharding(sharding.mesh, P(*rows)))
-        found = _rows(table_VH, index, NamedSharding(sharding.mesh, P(*rows, columns)))
-        return jax.reshard(found, out).astype(jnp.float32)
+        vectors = _rows(table_VH, index, NamedSharding(sharding.mesh, P(*rows, columns)))
+        return jax.reshard(vectors, out).astype(jnp.float32)
     return _rows(table_VH, index, out).astype(jnp.float32)
 
 

@@ -33,6 +33,12 @@ NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 _NO_BIAS = "no_bias"
 _ATTRIBUTES = {DENSE: "projection", LAYER_NORM: "norm"}
+# Our parameters of a layer -> the tensors of sentence-transformers.
+TENSORS = {
+    DENSE: {"kernel": "linear.weight", "bias": "linear.bias"},
+    LAYER_NORM: {"scale": "norm.weight", "bias": "norm.bias"},
+    NORMALIZE: {},
+}
 
 
 class Layer(NamedTuple):

@@ -7,6 +7,7 @@ The layers are one module, which `layer_loop` goes through.
 Letters of shapes beside those of `text`: N heads, D head size, M the tokens attended to.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -51,11 +52,12 @@ class Transformer(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config
         switches, size = config.architecture, config.hidden_size
-        self.token_embedding = nnx.Embed(config.vocab_size, size, embedding_init=INIT, rngs=rngs)
+        table = functools.partial(nnx.Embed, features=size, embedding_init=INIT, rngs=rngs)
+        self.token_embedding = table(config.vocab_size)
         if switches.positions == "learned":
-            self.position_embedding = nnx.Embed(config.max_length, size, embedding_init=INIT, rngs=rngs)
+            self.position_embedding = table(config.max_length)
         if switches.token_types:
-            self.type_embedding = nnx.Embed(config.type_vocab_size, size, embedding_init=INIT, rngs=rngs)
+            self.type_embedding = table(config.type_vocab_size)
         if switches.embedding_norm:
             self.embedding_norm = norm(config, size, rngs)
         if switches.final_norm:
@@ -112,8 +114,8 @@ class Transformer(nnx.Module):
 
     def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
         config, switches = self.config, self.config.architecture
-        asked = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
-        if text.unseen_RL is None and (kernel := fused_attention.kernel_for(*asked)):
+        settings = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
+        if text.unseen_RL is None and (kernel := fused_attention.kernel_for(*settings)):
             return Segments(text.segments_RL, kernel, switches.causal, reach)
         mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach, text.unseen_RL)[:, None]
         return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
@@ -160,9 +162,9 @@ class Layer(nnx.Module):
             normed = self.attention_norm(x_RLH)
             return normed if switches.first_norm else jnp.where(number == 0, x_RLH, normed)
 
-        out_norms = (self.attention_out_norm, self.mlp_out_norm) if switches.norms == "around" else (None, None)
-        x_RLH = self._add(x_RLH, attention, attention_norm, out_norms[0], keys[0])
-        return self._add(x_RLH, self._mlp, self.mlp_norm, out_norms[1], keys[1])
+        is_around = switches.norms == "around"
+        x_RLH = self._add(x_RLH, attention, attention_norm, self.attention_out_norm if is_around else None, keys[0])
+        return self._add(x_RLH, self._mlp, self.mlp_norm, self.mlp_out_norm if is_around else None, keys[1])
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
         activation = ACTIVATIONS[self.config.architecture.activation]
@@ -191,11 +193,8 @@ class Attention(nnx.Module):
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
         self.config = config
-        size, of_queries, of_keys = (
-            config.hidden_size,
-            config.num_heads * config.head_size,
-            config.kv_heads * config.head_size,
-        )
+        size, of_queries = config.hidden_size, config.num_heads * config.head_size
+        of_keys = config.kv_heads * config.head_size
         self.query = dense(size, of_queries, config, rngs, "query")
         self.key = dense(size, of_keys, config, rngs, "key")
         self.value = dense(size, of_keys, config, rngs, "value")
@@ -223,18 +222,18 @@ class Attention(nnx.Module):
         rotation: Rotation | None = None,
     ) -> jax.Array:
         """Attention of the tokens `x` to those with these keys and values."""
-        config = self.config
+        config, rate = self.config, self.config.attention_rate
         query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", rotation))
         heads = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
         if isinstance(sees, Segments):
             seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), sees)
         elif isinstance(sees, Biased):
-            seen_RNDL = plain(heads, sees.mask_R1LM, config.attention_rate, dropout_key, sees.bias_RNLM)
+            seen_RNDL = plain(heads, sees.mask_R1LM, rate, dropout_key, sees.bias_RNLM)
         elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
             factor = factor_type(config.dtype, config.products)
-            seen_RNDL = cpu_attention.attend(heads, sees, config.attention_rate, dropout_key, factor)
+            seen_RNDL = cpu_attention.attend(heads, sees, rate, dropout_key, factor)
         else:
-            seen_RNDL = attend(heads, sees, config.attention_rate, dropout_key)
+            seen_RNDL = attend(heads, sees, rate, dropout_key)
         # The axes first: on a TPU a reshape before them costs copies, 1.7 % of the paper's step on a v5e.
         return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(*x_RLH.shape[:2], -1))
 
@@ -276,22 +275,20 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`."""
-        y = times(x, self.kernel[...], self.config.dtype, self.config.products)
-        if hasattr(self, lora.A):
-            y = y.astype(jnp.float32) + lora.branch(self, x)
-        if self.bias is None:
-            return y.astype(self.dtype)
-        # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
-        return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)
+        return self._multiplied(x, times)
 
     def columns(self, x_RLI: jax.Array) -> jax.Array:
         """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
-        y_ROL = columns(x_RLI, self.kernel[...], self.config.dtype, self.config.products)
+        return self._multiplied(x_RLI, columns)
+
+    def _multiplied(self, x: jax.Array, product: Callable[..., jax.Array]) -> jax.Array:
+        y = product(x, self.kernel[...], self.config.dtype, self.config.products)
         if hasattr(self, lora.A):
-            y_ROL = y_ROL.astype(jnp.float32) + lora.branch(self, x_RLI, columns)
-        if self.bias is None:
-            return y_ROL.astype(self.dtype)
-        return (y_ROL.astype(jnp.float32) + self.bias[...][:, None]).astype(self.dtype)
+            y = y.astype(jnp.float32) + lora.branch(self, x, product)
+        if self.bias is not None:
+            # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
+            y = y.astype(jnp.float32) + (self.bias[...][:, None] if product is columns else self.bias[...])
+        return y.astype(self.dtype)
 
 
 def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs, name: str = "") -> Linear:

@@ -71,8 +71,7 @@ class Tower(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ):
-        self.pooling = pooling
-        self.encoder = encoder
+        self.pooling, self.encoder = pooling, encoder
         self.head = tuple(map(str, head_of(embed_dim, embed_norm, head)))
         size = encoder.config.hidden_size
         for layer, name in self.layers():
@@ -209,12 +208,11 @@ def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
     Raises:
       UserError: a tower is no Transformer, or as `copy_encoder`.
     """
-    for name in ("query_tower", "document_tower"):
-        tower = getattr(two_tower, name, None)
+    for name in filter(functools.partial(hasattr, two_tower), ("query_tower", "document_tower")):
+        tower = getattr(two_tower, name)
         if isinstance(tower, BowMlp):
             raise UserError(f"{name}: a BoW-MLP cannot start from a pre-trained Transformer")
-        if tower is not None:
-            copy_encoder(encoder, tower.encoder, name)
+        copy_encoder(encoder, tower.encoder, name)
 
 
 def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
@@ -222,11 +220,10 @@ def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
     return Tower(encoder, config.embed_dim, config.pooling, config.embed_norm, config.head, rngs=rngs)
 
 
-def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
-    return BowMlp(BowConfig(**config.sizes), config.embed_dim, rngs=rngs)
-
-
-ENCODERS = {"transformer": _transformer, "bow_mlp": _bow_mlp}
+ENCODERS = {
+    "transformer": _transformer,
+    "bow_mlp": lambda config, rngs: BowMlp(BowConfig(**config.sizes), config.embed_dim, rngs=rngs),
+}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

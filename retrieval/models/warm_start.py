@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx, traverse_util
 
 from retrieval.errors import UserError
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from retrieval.models.transformer import Transformer
 
 _SHOWN = 3  # differences that an error lists
+
+
+def replace_parameters(model: nnx.Module, others: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Gives a model other parameters, which are a function of its own ones."""
+    state = nnx.state(model, nnx.Param)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, others(nnx.to_pure_dict(state))))
+    nnx.update(model, state)
 
 
 def copy_encoder(encoder: Transformer, into: Transformer, name: str) -> None:
@@ -30,33 +38,25 @@ def copy_encoder(encoder: Transformer, into: Transformer, name: str) -> None:
       UserError: parameters differ in name or shape, or the same parameters would mean something else; the message
         lists what.
     """
-    source, state = nnx.to_pure_dict(nnx.state(encoder, nnx.Param)), nnx.state(into, nnx.Param)
+    source, own = (nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in (encoder, into))
     if positions := source.get("position_embedding"):
         positions["embedding"] = positions["embedding"][: into.config.max_length]
-    given, needed = (
-        _shapes(params) | _meaning(of) for params, of in ((source, encoder), (nnx.to_pure_dict(state), into))
-    )
+    theirs, needed = _described(encoder, source), _described(into, own)
     differences = [
-        f"{path}: {given.get(path, 'missing')}, needed {needed.get(path, 'nothing')}"
-        for path in sorted(needed.keys() | given.keys(), key=lambda path: ("layers/" in path, path))
-        if needed.get(path) != given.get(path)
+        f"{path}: {theirs.get(path, 'missing')}, needed {needed.get(path, 'nothing')}"
+        for path in sorted(needed.keys() | theirs.keys(), key=lambda path: ("layers/" in path, path))
+        if needed.get(path) != theirs.get(path)
     ]
     if differences:
         more = f"\nand {len(differences) - _SHOWN} more" if differences[_SHOWN:] else ""
         shown = "\n  ".join(differences[:_SHOWN]) + more
         raise UserError(f"the pre-trained encoder does not fit {name}, take one of the same sizes; it has\n  {shown}")
     # Copies of the arrays too: a training step that donates its parameters may not be given one buffer twice.
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.copy, source))
-    nnx.update(into, state)
+    replace_parameters(into, lambda _: jax.tree.map(jnp.copy, source))
 
 
-def _shapes(params: Mapping[str, Any]) -> dict[str, Any]:
-    leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-    return {path: leaf.shape for path, leaf in leaves.items()}
-
-
-def _meaning(encoder: Transformer) -> dict[str, Any]:
-    """What parameters of the same shapes may be used for in other ways."""
-    config = encoder.config
-    epsilon, switches = config.layer_norm_epsilon, dataclasses.asdict(config.architecture)
-    return {"num_heads": config.num_heads, "layer_norm_epsilon": epsilon, **switches}
+def _described(encoder: Transformer, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes of parameters, and what those of the same shapes may be used for in other ways."""
+    config, flat = encoder.config, traverse_util.flatten_dict(params, sep="/")
+    meaning = {name: getattr(config, name) for name in ("num_heads", "layer_norm_epsilon")}
+    return {path: np.shape(leaf) for path, leaf in flat.items()} | meaning | dataclasses.asdict(config.architecture)

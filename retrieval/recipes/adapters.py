@@ -23,22 +23,17 @@ from retrieval.training import frozen
 
 _GROUP = "train.lora"
 _STORED = "stored"
+_MERGED = f"set config.{_GROUP}.rank=0 to train the merged model"
 
 
 def check(config: ConfigDict) -> None:
-    """Checks the fields of adapters.
-
-    Raises:
-      UserError: there is nothing for adapters to stand on.
-    """
+    """Checks the fields of adapters."""
     fields, train = config.train.lora, config.train
     if not fields.rank:
         return
     if not all(train.init_from.split(",")):
-        raise UserError(
-            f"config.{_GROUP}.rank={fields.rank}: adapters stand on trained parameters, of every tower: set "
-            "config.train.init_from"
-        )
+        problem = "adapters stand on trained parameters, of every tower"
+        raise UserError(f"config.{_GROUP}.rank={fields.rank}: {problem}: set config.train.init_from")
     if train.parameters != "float32":
         raise UserError(
             f"config.train.parameters={train.parameters} is of parameters that are trained: for frozen ones set "
@@ -49,11 +44,7 @@ def check(config: ConfigDict) -> None:
 
 
 def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
-    """The shapes of a model's parameters with those of its adapters, and what is frozen in the type that it is kept in.
-
-    Raises:
-      UserError: no matrix of the model is one of the targets.
-    """
+    """The shapes of a model's parameters with its adapters, and what is frozen in the type that it is kept in."""
     fields = config.train.lora
     if not fields.rank:
         return params
@@ -72,15 +63,15 @@ def filled(config: ConfigDict, params: Mapping[str, Any], like: Mapping[str, Any
     """
     if not config.train.lora.rank:
         return params
-    leaves = traverse_util.flatten_dict(lora.together(params, lora.initial(like, config.seed)))
+    flat = traverse_util.flatten_dict(lora.together(params, lora.initial(like, config.seed)))
     for tower, folder in bert_weights.folders(config).items():
         of_tower = (tower, "encoder") if tower in params else ("encoder",)
         if of_tower[0] in params and (base := model_folder.base_of(folder.place)):
             encoder: Any = functools.reduce(lambda tree, name: tree[name], of_tower, params)
             unmerged = EncoderFolder.open(base).encoder(encoder)
-            found = traverse_util.flatten_dict(unmerged, sep="/") | _continued(config, folder)
-            leaves |= {(*of_tower, *path.split("/")): leaf for path, leaf in found.items()}
-    return traverse_util.unflatten_dict(leaves)
+            started = traverse_util.flatten_dict(unmerged, sep="/") | _continued(config, folder)
+            flat |= {(*of_tower, *path.split("/")): leaf for path, leaf in started.items()}
+    return traverse_util.unflatten_dict(flat)
 
 
 def check_start(config: ConfigDict) -> None:
@@ -102,10 +93,7 @@ def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarra
     modules = {part.partition("/")[2] for part in parts}
     ranks, scales = {a_IR.shape[1] for a_IR, _, _ in parts.values()}, {scale for _, _, scale in parts.values()}
     if len(parts) < len(modules) * len(layers) or len(ranks) > 1 or len(scales) > 1:
-        raise UserError(
-            f"{folder.path}: its adapter is not the same in all layers and matrices, and cannot be trained further: "
-            f"set config.{_GROUP}.rank=0 to train the merged model"
-        )
+        raise UserError(f"{folder.path}: its adapter is not the same in all layers and matrices: {_MERGED}")
     (rank,), (theirs,) = ranks, scales
     named = {module.rpartition("/")[2] for module in modules}
     known = {part.rpartition("/")[2] for matrix in matrices for part in matrix.parts}
@@ -115,7 +103,7 @@ def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarra
         raise UserError(
             f"{folder.path}: an adapter of other sizes; set\n  --config.{_GROUP}.rank={rank} "
             f"--config.{_GROUP}.alpha={alpha:g} --config.{_GROUP}.targets={','.join(sorted(named))}\n"
-            f"or config.{_GROUP}.rank=0 to train the merged model"
+            f"or {_MERGED}"
         )
     return {
         f"{module}/{name}": np.stack([parts[f"{number}/{module}"][side] for number in layers])
@@ -125,21 +113,14 @@ def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarra
 
 
 def check_export(config: ConfigDict) -> None:
-    """Checks that a run's adapters can be written apart from what they stand on.
-
-    Raises:
-      UserError: it has none, or they stand on a model that others do not load.
-    """
+    """Checks that a run's adapters can be written apart from what they stand on."""
     if not config.train.lora.rank:
-        raise UserError(
-            "config.export.adapter=True: no adapter was trained, config.train.lora.rank was 0: set "
-            "config.export.adapter=False"
-        )
-    if not bert_weights.folders(config) or not recipe_of(config).has_towers:
-        raise UserError(
-            f"config.export.adapter=True: the adapters are not of towers, or stand on {config.train.init_from}, which "
-            "is no published model: set config.export.adapter=False, which merges them"
-        )
+        why = "no adapter was trained, config.train.lora.rank was 0"
+    elif not bert_weights.folders(config) or not recipe_of(config).has_towers:
+        why = f"the adapters are not of towers, or stand on {config.train.init_from}, which is no published model"
+    else:
+        return
+    raise UserError(f"config.export.adapter=True: {why}: set config.export.adapter=False")
 
 
 def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path) -> None:
@@ -149,8 +130,8 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
       params: those of the run, as `trained_run.load_adapted` gives them.
     """
     folder, fields = bert_weights.folders(config)[tower], config.train.lora
-    leaves: dict[str, Any] = dict(traverse_util.flatten_dict(lora.divide(params[tower]["encoder"])[1], sep="/"))
-    parts = {f"{n}/{path}": np.asarray(part) for path, leaf in leaves.items() for n, part in enumerate(leaf)}
+    flat: dict[str, Any] = dict(traverse_util.flatten_dict(lora.divide(params[tower]["encoder"])[1], sep="/"))
+    parts = {f"{n}/{path}": np.asarray(part) for path, leaf in flat.items() for n, part in enumerate(leaf)}
     name, revision = config.train.init_from.split(",")[-1 if tower == "document_tower" else 0], None
     if model_folder.base_of(folder.place):
         record = files.read_json(folder.place / model_folder.ADAPTER)
@@ -179,9 +160,6 @@ def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) ->
       record: of its stage `train`.
       base: the files.
       folder: the work directory, for the error.
-
-    Raises:
-      UserError: it is not.
     """
     known = record.get("files", [])
     sums = {file["sum"] for file in known}
@@ -189,10 +167,8 @@ def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) ->
         return
     for path in base:
         if changed := [file for file in files.describe(path) if file["sum"] not in sums]:
-            raise UserError(
-                f"{changed[0]['path']}: the adapters of {folder} were trained on another file of that name: put that "
-                "one back, or train them again"
-            )
+            problem = f"the adapters of {folder} were trained on another file of that name"
+            raise UserError(f"{changed[0]['path']}: {problem}: put that one back, or train them again")
 
 
 def _frozen_type(config: ConfigDict) -> Any:

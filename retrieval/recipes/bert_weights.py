@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -19,6 +17,7 @@ from retrieval.models import module_folder, two_tower
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import is_encoder
 from retrieval.models.module_folder import ModuleFolder
+from retrieval.models.warm_start import replace_parameters
 from retrieval.pipeline.run import Run
 from retrieval.recipes import module_fields
 from retrieval.recipes.initial_parameters import STARTS, Start
@@ -57,30 +56,22 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     recipe = recipe_of(config)
     if not recipe.has_towers or config.model.tied:
         why = "towers that share their parameters are" if recipe.has_towers else f"{recipe.label} is"
-        raise UserError(
-            f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
-        )
+        way = "name one, or set config.model.tied=False"
+        raise UserError(f"{_FIELD}={value}: two folders, but {why} one encoder; {way}")
     for name in filter(None, names):
         if not is_encoder(hub.path(name)):
-            raise UserError(
-                f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)"
-                f"{hub_hint(name)}"
-            )
+            what = "no folder of BERT's weights (config.json beside the weights)"
+            raise UserError(f"{_FIELD}={value}: {name} is {what}{hub_hint(name)}")
     return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 
 def inputs(config: ConfigDict) -> list[Path]:
     """The files of the folders: a run that has started notices when they change."""
-    folders_named = dict.fromkeys(folders(config).values())
-    return [
-        path
-        for folder in folders_named
-        for path in (
-            *folder.files,
-            *model_folder.module_files(folder.path),
-            *vocabularies.files(vocabularies.find(folder.path)),
-        )
-    ]
+    paths = []
+    for folder in dict.fromkeys(folders(config).values()):
+        vocabulary = vocabularies.files(vocabularies.find(folder.path))
+        paths += [*folder.files, *model_folder.module_files(folder.path), *vocabulary]
+    return paths
 
 
 def check(config: ConfigDict, vocabulary: Path | None) -> None:
@@ -88,9 +79,6 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
 
     Args:
       vocabulary: the run's, None if it has none yet.
-
-    Raises:
-      UserError: they are not; the message has the fields to set.
     """
     of_towers = folders(config)
     for folder in dict.fromkeys(of_towers.values()):
@@ -120,15 +108,11 @@ def check_tensors(config: ConfigDict) -> None:
 
 def init(model: nnx.Module, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
-    state, bert_folders = nnx.state(model, nnx.Param), folders(config)
-    has_towers = recipe_of(config).has_towers
-    nnx.replace_by_pure_dict(
-        state, jax.tree.map(jnp.asarray, _load(recipe_of(config), bert_folders, parameters_of(model)))
-    )
-    nnx.update(model, state)
+    recipe, bert_folders = recipe_of(config), folders(config)
+    replace_parameters(model, lambda params: _load(recipe, bert_folders, params))
     for folder in dict.fromkeys(bert_folders.values()):
         started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
-        without = ", without its head of a masked language model" if folder.has_head and has_towers else ""
+        without = ", without its head of a masked language model" if folder.has_head and recipe.has_towers else ""
         _log.info("%s: starts from %s%s", ", ".join(started), folder.path, without)
         if path := vocabularies.find(folder.path):
             log_spare_rows(folder, vocabularies.load(path))
@@ -148,18 +132,8 @@ def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Map
 def _of_tower(folder: EncoderFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
     if model_folder.has_modules(folder.path):
-        return tower(ModuleFolder.open(folder.path), shapes)
+        return ModuleFolder.open(folder.path).tower(shapes)
     return {"encoder": folder.encoder(shapes["encoder"])}
-
-
-def tower(modules: ModuleFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a tower of such a folder, which `check` has compared with the config.
-
-    Raises:
-      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
-    """
-    encoder = modules.bert.encoder(shapes["encoder"])
-    return {"encoder": encoder, **modules.parameters(shapes)}
 
 
 def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,10 +150,8 @@ def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any
 def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     """Of a model whose other parameters a BERT has not: they start at random."""
     if "final_norm" in params["encoder"] and not folder.sizes["architecture"].final_norm:
-        raise UserError(
-            f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "
-            "config.model.writer.pre_norm=False"
-        )
+        way = "set config.model.writer.pre_norm=False"
+        raise UserError(f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: {way}")
     return {**params, "encoder": folder.encoder(params["encoder"])}
 
 
@@ -190,10 +162,8 @@ def _load_reranker(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str
     if folder.classes not in (1, classes):
         del like["classifier"]
     head = folder.classifier(like)
-    if missing := [name for name in _HEAD if name in params and name not in head]:
-        _log.warning(
-            "%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(missing), classes
-        )
+    if missing := " and no ".join(name for name in _HEAD if name in params and name not in head):
+        _log.warning("%s has no %s of a reranker of %d classes: at random", folder.path, missing, classes)
     return {**params, "encoder": folder.encoder(params["encoder"]), **head}
 
 
@@ -201,11 +171,9 @@ def _other_sizes(config: ConfigDict, folder: EncoderFolder) -> list[str]:
     """The flags that give a config the sizes of a folder."""
     fields = module_fields.encoder_fields(folder)
     wrong = [f"--config.model.{name}={quoted(str(x))}" for name, x in fields.items() if config.model[name] != x]
-    longest = folder.sizes["max_length"]
-    wrong += [
-        f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
-    ]
-    return wrong + ([f"--config.model.positions={longest}"] if config.model.positions > longest else [])
+    longest, flat = folder.sizes["max_length"], ("data.query_length", "data.document_length", "model.positions")
+    lengths = {name: config[group][field] for name in flat for group, _, field in [name.partition(".")]}
+    return wrong + [f"--config.{name}={longest}" for name, length in lengths.items() if length > longest]
 
 
 def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -> list[str]:
@@ -218,14 +186,11 @@ def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -
         return []
     modules, settings = ModuleFolder.open(folder.path), module_folder.settings(folder.path)
     theirs, model = module_fields.fields_of(modules, settings), config.model
-    wanted = {} if model.pooling == theirs["pooling"] else {"model.pooling": theirs["pooling"]}
-    if theirs["normalize"] and not model.normalize:
-        wanted["model.normalize"] = True
+    names = ["pooling"]
     if modules.layers and tuple(two_tower.head_of(model.embed_dim, model.embed_norm, model.head)) != modules.layers:
-        names = [name for name in ("embed_dim", "embed_norm", "head") if model[name] != theirs[name]]
-        wanted |= {f"model.{name}": theirs[name] for name in names}
-    if theirs["truncate_dim"] and not model.truncate_dim:
-        wanted["model.truncate_dim"] = theirs["truncate_dim"]
+        names += ["embed_dim", "embed_norm", "head"]
+    names += [name for name in ("normalize", "truncate_dim") if not model[name]]
+    wanted = {f"model.{name}": theirs[name] for name in names if model[name] != theirs[name]}
     config = config.copy_and_resolve_references()
     sides = zip(prefixes.NAMES, module_fields.prompts(folder.path, settings), _TOWERS)
     for name, prompt, tower in sides:
@@ -234,8 +199,7 @@ def _lacking(config: ConfigDict, folder: EncoderFolder, towers: Sequence[str]) -
     places = (0, 0) if modules.include_prompt else module_fields.behind_prefixes(config, vocabulary_of(folder))
     theirs_or_ours = zip(places, model.pool_from, _TOWERS, strict=True)
     places = tuple(place if tower in towers else ours for place, ours, tower in theirs_or_ours)
-    if places != tuple(model.pool_from):
-        wanted["model.pool_from"] = places
+    wanted |= {} if places == tuple(model.pool_from) else {"model.pool_from": places}
     return [f"--config.{name}={quoted(str(value))}" for name, value in wanted.items()]
 
 
@@ -245,11 +209,7 @@ def quoted(text: str) -> str:
 
 
 def vocabulary_of(folder: EncoderFolder) -> Vocabulary:
-    """The vocabulary that lies beside a model's weights.
-
-    Raises:
-      UserError: there is none, it is of another model, or our tokeniser does not do what the folder says.
-    """
+    """The vocabulary that lies beside a model's weights, which has to be there."""
     if (path := vocabularies.find(folder.path)) is None:
         raise UserError(f"{folder.path}: no vocabulary beside the weights; put the model's vocab.txt there")
     vocabulary = vocabularies.load(path)

@@ -59,7 +59,7 @@ def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTo
     vocabulary = bert_weights.vocabulary_of(document.bert)
     shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
     towers = {"query_tower": query, "document_tower": document}
-    params = {name: bert_weights.tower(towers[name], shape) for name, shape in shapes.items()}
+    params = {name: towers[name].tower(shape) for name, shape in shapes.items()}
     bert_weights.log_spare_rows(document.bert, vocabulary)
     return ExportedTowers(config, vocabulary, params)
 
@@ -72,11 +72,7 @@ def _sizes(said: tuple[int, ...], model: ConfigDict) -> tuple[int, ...]:
 
 
 def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:
-    """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers."""
     query, document = module_fields.open_towers(folder)
     settings = module_folder.settings(folder)
     fields, others = (module_fields.fields_of(tower, settings) for tower in (query, document))

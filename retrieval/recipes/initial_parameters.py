@@ -77,9 +77,9 @@ def check_step(config: ConfigDict) -> None:
             "to its work directory, or config.train.init_step=0"
         )
     if not config.train.steps and not config.train.init_from:
+        way = "set it, or raise the steps"
         raise UserError(
-            "config.train.steps=0 takes the parameters of config.train.init_from as they are, and that names none: set "
-            "it, or raise the steps"
+            f"config.train.steps=0 takes the parameters of {_FIELD} as they are, and that names none: {way}"
         )
     if adapters := train_state.adapters_of(config):
         adapters.check(config)

@@ -30,11 +30,7 @@ _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
 
 
 def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
-    """The towers of queries and of documents, which may be one.
-
-    Raises:
-      UserError: a file is missing or damaged, or it is a model that ours cannot be.
-    """
+    """The towers of queries and of documents, which may be one."""
     if not model_folder.has_two_towers(folder):
         tower = ModuleFolder.open(folder)
         return tower, tower
@@ -43,9 +39,7 @@ def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
         raise UserError(f"{folder / MODULES}: not the one Router above two towers; export the run again")
     query, document = (ModuleFolder.open(folder / name) for name in (QUERY, DOCUMENT))
     if files.read_json(folder / ROUTER) != router(folder):
-        raise UserError(
-            f"{folder / ROUTER}: not the router of the towers in {QUERY} and {DOCUMENT}; export the run again"
-        )
+        raise UserError(f"{folder / ROUTER}: not the router of the towers beside it; export the run again")
     return query, document
 
 
@@ -100,40 +94,34 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
       UserError: there is none of a name, one of them can be no prefix here, or nobody can know which texts a prompt
         stands before.
     """
-    given, usual = settings["prompts"], ((QUERY,), _DOCUMENT_PROMPTS)
+    known, usual = settings["prompts"], ((QUERY,), _DOCUMENT_PROMPTS)
     for name in filter(None, names):
-        if name not in given:
-            raise unknown_name(f"prompt of {folder}", name, given)
+        if name not in known:
+            raise unknown_name(f"prompt of {folder}", name, known)
     # One that is there counts, be it empty.
-    chosen = [name or next(filter(given.__contains__, known), "") for name, known in zip(names, usual)]
-    texts = [given.get(name, "") for name in chosen]
+    chosen = [name or next(filter(known.__contains__, side), "") for name, side in zip(names, usual)]
+    texts = [known.get(name, "") for name in chosen]
     if not all(map(fields.PREFIX.fits, texts)):
-        raise UserError(
-            f"{folder / SETTINGS}: one of its prompts is not {fields.PREFIX.needed}; mend it, or export it again"
-        )
+        raise UserError(f"{folder / SETTINGS}: a prompt is not {fields.PREFIX.needed}; mend it, or export it again")
     default = settings.get("default_prompt_name")
-    if default is not None and given[default] and default not in (QUERY, *_DOCUMENT_PROMPTS, *names):
+    if default is not None and known[default] and default not in (QUERY, *_DOCUMENT_PROMPTS, *names):
         raise UserError(
             f"{folder / SETTINGS}: default_prompt_name is {default!r}, of neither queries nor documents: call that "
             f"prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
         )
     if any(texts):
         _log.info("%s: before queries %r, before documents %r", folder, *texts)
-    if others := [name for name, text in given.items() if text and text not in texts]:
-        _log.info(
-            "%s: its prompts %s stand before no text unless named: prompt_name, query_prompt, document_prompt",
-            folder,
-            ", ".join(others),
-        )
+    if others := ", ".join(name for name, text in known.items() if text and text not in texts):
+        ways = "prompt_name, query_prompt, document_prompt"
+        _log.info("%s: its prompts %s stand before no text unless named: %s", folder, others, ways)
     return texts
 
 
 def named_prompts(folder: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The prompts of a folder for `config.data.prompts`: all but those of the names of the two sides."""
-    given = settings["prompts"]
-    if others := [name for name in given if not name or "=" in name]:
+    if others := [name for name in settings["prompts"] if not name or "=" in name]:
         _log.warning("%s: a prompt cannot be named %r here, and is left out", folder / SETTINGS, others[0])
-    return named.written(given)
+    return named.written(settings["prompts"])
 
 
 def titles(folder: Path, settings: Mapping[str, Any]) -> str:

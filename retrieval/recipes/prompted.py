@@ -37,9 +37,6 @@ def with_prompts(
     """The config with other prompts before queries and before documents; None leaves a side as it is.
 
     Where the tokens of prompts are not pooled, neither are those of the other ones.
-
-    Raises:
-      UserError: the pooling leaves out something else than prompts.
     """
     others = {prompts.USUAL[QUERY]: query, prompts.USUAL[DOCUMENT]: document}
     others = {name: text for name, text in others.items() if text is not None and text != config.data[name]}

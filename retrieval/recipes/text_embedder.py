@@ -37,9 +37,10 @@ class TextEmbedder:
     """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
 
     def __init__(self, towers: ExportedTowers):
-        self._config, self._vocabulary = towers.config, towers.vocabulary
-        mesh = local_mesh(towers.config)
-        embedder = Embedder(towers.config, towers.vocabulary, mesh)
+        texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
+        self._tokens = functools.partial(query_tokens, *texts)
+        self._windows = functools.partial(candidate_windows, *texts)
+        embedder = Embedder(*texts, mesh)
         self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
         self._embed_rows = embedder.embed_rows
         self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
@@ -47,12 +48,11 @@ class TextEmbedder:
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E], in memory."""
-        return self._embed_rows(self._query_tower, query_tokens(self._config, self._vocabulary, texts))
+        return self._embed_rows(self._query_tower, self._tokens(texts))
 
     def documents(self, items: Sequence[Candidate]) -> np.ndarray:
         """The same of documents; of long ones that of the beginning."""
-        rows = candidate_windows(self._config, self._vocabulary, items)
-        return self._embed_rows(self._document_tower, [windows[0] for windows in rows])
+        return self._embed_rows(self._document_tower, [windows[0] for windows in self._windows(items)])
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
@@ -154,11 +154,7 @@ def reads_pairs(folder: Path) -> bool:
 
 
 def kind_of(value: str, field: str, run: Run) -> TrainedKind:
-    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker.
-
-    Raises:
-      UserError: there is neither, or its files do not say.
-    """
+    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker."""
     folder = EMBEDDERS.published(value, field)
     judges = reads_pairs(folder) if folder else recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks
     return TRAINED["reranker"] if judges else EMBEDDERS

@@ -68,7 +68,6 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
         schedule=train.schedule,
-        decay_ratio=train.decay_ratio,
     )
     tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
     return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx

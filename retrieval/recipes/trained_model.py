@@ -5,10 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.candidate import Candidate
@@ -16,6 +13,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import is_encoder
+from retrieval.models.warm_start import replace_parameters
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
@@ -88,9 +86,6 @@ class PairScorer(Protocol):
 
         Returns:
           The scores, and the seconds that one takes; None where an earlier process has scored all.
-
-        Raises:
-          UserError: a score is not finite.
         """
 
     def write(self, folder: Path) -> None:
@@ -157,10 +152,8 @@ class TrainedKind:
         """The run whose folder has the checkpoint."""
         trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
         if "train" not in trainer.config.stages:
-            raise UserError(
-                f"{field}={value}: no {self.name}, for no stage trains one here: name the work directory of one"
-                f"{self.otherwise}"
-            )
+            way = f"name the work directory of one{self.otherwise}"
+            raise UserError(f"{field}={value}: no {self.name}, for no stage trains one here: {way}")
         if value and not records.is_done(trainer, "train"):
             raise UserError(f"{field}={value}: its stage 'train' is not finished; train it first")
         return trainer
@@ -178,23 +171,14 @@ class TrainedKind:
         """Checks that there is a model, with a vocabulary that is its own; returns the run that trained it."""
         trainer = self.trainer(run, value, field)
         if not self.is_of(recipe_of(trainer.config)):
-            raise UserError(
-                f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a "
-                f"{self.name} (config.recipe={self.name}){self.otherwise}"
-            )
+            way = f"name the work directory of a {self.name} (config.recipe={self.name}){self.otherwise}"
+            raise UserError(f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; {way}")
         check_vocabulary(trainer, trainer.folder, field)
         return trainer
 
     def load(self, run: Run, value: str, field: str) -> Trained:
-        """The model that `check` has looked at.
-
-        Raises:
-          UserError: its parameters cannot be read.
-        """
-        trainer = self.trainer(run, value, field)
-        vocabulary = trainer.load_vocabulary()
-        config, model = load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
-        return Trained(config, vocabulary, model)
+        """The model that `check` has looked at."""
+        return _load(self.trainer(run, value, field), run)
 
     def open(self, run: Run, value: str, field: str) -> Any:
         """The model as what others use, such as a `PairScorer`."""
@@ -205,9 +189,6 @@ class TrainedKind:
 
         Args:
           config: all fields, of which those of the model and its texts are replaced in a copy.
-
-        Raises:
-          UserError: a part of it is not understood, or damaged.
         """
         return None
 
@@ -216,9 +197,6 @@ class TrainedKind:
 
         Args:
           words: indexes of words by their names, whose first results the system may rank; without one it searches all.
-
-        Raises:
-          UserError: they were others then.
         """
         return None
 
@@ -230,13 +208,13 @@ class PublishedKind(TrainedKind):
         """The folder of weights that a field names; None for a work directory, or nothing."""
         if not value:
             return None
-        folder = hub.local(value) if hub.is_name(value) else artefacts.local(value)
+        is_named = hub.is_name(value)
+        folder = hub.local(value) if is_named else artefacts.local(value)
         if is_encoder(folder):
             return folder
-        if hub.is_name(value) or not folder.exists():
-            raise UserError(
-                f"{field}={value}: no {self.name} there; name a work directory of one{self.otherwise}{hub_hint(value)}"
-            )
+        if is_named or not folder.exists():
+            way = f"name a work directory of one{self.otherwise}{hub_hint(value)}"
+            raise UserError(f"{field}={value}: no {self.name} there; {way}")
         return None
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
@@ -245,15 +223,13 @@ class PublishedKind(TrainedKind):
 
     def inputs(self, run: Run, value: str, field: str) -> Sequence[Path]:
         """As `TrainedKind.inputs`, or the files of a folder."""
-        if folder := self.published(value, field):
-            return self.check_folder(run, folder, field)
-        return super().inputs(run, value, field)
+        folder = self.published(value, field)
+        return self.check_folder(run, folder, field) if folder else super().inputs(run, value, field)
 
     def check(self, run: Run, value: str, field: str) -> Any:
         """As `TrainedKind.check`, or `check_folder`."""
-        if folder := self.published(value, field):
-            return self.check_folder(run, folder, field)
-        return super().check(run, value, field)
+        folder = self.published(value, field)
+        return self.check_folder(run, folder, field) if folder else super().check(run, value, field)
 
 
 def published_model(
@@ -274,11 +250,7 @@ def published_model(
     own.model.update(encoder="transformer", remat="none", positions=encoder.sizes["max_length"], dropout=0.0)
     vocabulary = bert_weights.vocabulary_of(encoder)
     model = recipe_of(own).build(len(vocabulary))
-    state = nnx.state(model, nnx.Param)
-    like = nnx.to_pure_dict(state)
-    params = {**like, "encoder": encoder.encoder(like["encoder"]), **head(like)}
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
+    replace_parameters(model, lambda like: {**like, "encoder": encoder.encoder(like["encoder"]), **head(like)})
     bert_weights.log_spare_rows(encoder, vocabulary)
     return Trained(own, vocabulary, model)
 
@@ -297,9 +269,13 @@ def open_trained(run: Run) -> Trained:
     Raises:
       UserError: there is no finished checkpoint, or it was trained with another vocabulary than the run's.
     """
-    folder, vocabulary = run.holder("train").folder, run.load_vocabulary()
-    check_vocabulary(run, folder, "config.base")
-    config, model = load_parameters(folder, len(vocabulary), run.config.mesh)
+    check_towers(run)
+    return _load(run.holder("train"), run, run.load_vocabulary())
+
+
+def _load(trainer: Run, run: Run, vocabulary: Vocabulary | None = None) -> Trained:
+    vocabulary = vocabulary or trainer.load_vocabulary()
+    config, model = load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     return Trained(config, vocabulary, model)
 
 
@@ -311,10 +287,8 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
       needs: the stage and what it needs, for the error.
       recipe: one that trains such a model.
     """
-    holder = run.holder("train")
-    trained = recipe_of(holder.config)
+    trainer = run.holder("train")
+    trained = recipe_of(trainer.config)
     if trained.kind.name != kind:
-        raise UserError(
-            f"{needs}, and {holder.place} has {trained.label}: set config.recipe={recipe}, or config.base to a run of "
-            "one"
-        )
+        way = f"set config.recipe={recipe}, or config.base to a run of one"
+        raise UserError(f"{needs}, and {trainer.place} has {trained.label}: {way}")

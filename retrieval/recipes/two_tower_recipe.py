@@ -38,7 +38,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     metrics = validation.METRICS
-    options = (*PairRecipe.options, _SCALE, matryoshka.SIZES, matryoshka.WEIGHTS)
+    options = (*PairRecipe.options, _SCALE, matryoshka.SIZES)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -116,7 +116,7 @@ class TwoTowerRecipe(PairRecipe):
         """The loss as a function of queries, documents and the batch that they are from."""
         loss, train = of_embeddings(self.named_loss), self.config.train
         if train.matryoshka and matryoshka.SIZES not in self.named_loss.options():
-            return matryoshka.of_sizes(loss, tuple(train.matryoshka), tuple(train.matryoshka_weights))
+            return matryoshka.of_sizes(loss, tuple(train.matryoshka))
         return loss
 
 
@@ -144,7 +144,6 @@ def _embed_together(
 def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
     size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     matryoshka.check_sizes(tuple(train.matryoshka), size)
-    matryoshka.check_weights(tuple(train.matryoshka), tuple(train.matryoshka_weights))
 
 
 def _check_scale(scale: float, train: ConfigDict, loss: Loss) -> None:

@@ -45,7 +45,7 @@ def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[i
       UserError: no update would ever come, there is no such trace, or the learning rate ends before the run or has
         no room.
     """
-    schedules.check(train.schedule, train.warmup_ratio, train.decay_ratio)
+    schedules.check(train.schedule, train.warmup_ratio)
     if not train.epochs:
         _check_fields(train, keep_steps)
         traced(traced_steps, train.steps)

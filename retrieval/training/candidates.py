@@ -32,11 +32,7 @@ def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[j
 
 
 def divided(score_BK: jax.Array, temperature: float) -> jax.Array:
-    """Scores in float32, divided by a temperature.
-
-    Raises:
-      UserError: there is no candidate but the positive.
-    """
+    """Scores in float32, divided by a temperature."""
     if score_BK.shape[1] < 2:
         raise UserError(f"a loss of hard negatives, but an example has {score_BK.shape[1]} document: the positive")
     return score_BK.astype(jnp.float32) / temperature

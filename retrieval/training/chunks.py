@@ -34,7 +34,7 @@ def in_chunks(
         return encode(rows, key)
     assert B % size == 0, "`recipe.check_chunks` has refused it"
     keys = None if key is None else jax.random.split(key, B // size)
-    chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
+    chunk = jax.checkpoint(lambda part: encode(*part), prevent_cse=False)
     encoded_CS = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))
     return reshape_rows(jnp.moveaxis(encoded_CS, 0, 1), B, *encoded_CS.shape[2:])
 

@@ -32,14 +32,6 @@ class Term(NamedTuple):
     own: int = 1
 
 
-class Hardness(NamedTuple):
-    """Weights exp(strength x score) of negatives, without a gradient; `hard` is 0 for those of all negatives, or that
-    of an anchor's so many first candidates alone, from its own positive on, which are its hard negatives."""
-
-    strength: float
-    hard: int = 0
-
-
 class CrossEntropy(NamedTuple):
     """What `cross_entropy` gives, each [B]. Only the loss is differentiable: by embeddings, factors and temperature.
 
@@ -63,8 +55,7 @@ class _Settings(NamedTuple):
     block: int
     mean: bool
     sizes: tuple[int, ...]
-    weights: tuple[float, ...]
-    hardness: Hardness | None
+    hardness: float
     own: tuple[int, ...]  # of each term
     spans: tuple[int, ...]  # candidates of a group of each term
 
@@ -88,8 +79,7 @@ def cross_entropy(
     mean: bool = False,
     groups: int = 1,
     sizes: tuple[int, ...] = (),
-    weights: tuple[float, ...] = (),
-    hardness: Hardness | None = None,
+    hardness: float = 0.0,
 ) -> CrossEntropy:
     """-log of a positive's share among itself and the negatives, with logits inner product / temperature + bias.
 
@@ -99,18 +89,18 @@ def cross_entropy(
         ever a negative.
       groups: the candidates are cut into so many equal parts, and an anchor sees that of its own positive alone.
       sizes: how many dimensions are compared, the first ones, ascending; () for all of them alone.
-      weights: of the sizes, whose losses are added up; () for 1 each.
-      hardness: weights of the first term's negatives.
+      hardness: a negative of the first term has the weight exp(hardness x score), without a gradient.
     """
     sizes = sizes or (terms[0].anchors.embedding_BE.shape[1],)
     own, spans = zip(*((term.own, len(term.candidates.ids_NQ) // groups) for term in terms))
     fixed, learned = (None, temperature) if isinstance(temperature, jax.Array) else (temperature, None)
-    settings = _Settings(fixed, block, mean, sizes, weights or (1.0,) * len(sizes), hardness, own, spans)
-    found: Any = _cross_entropy(tuple((term.anchors, term.candidates) for term in terms), learned, settings)
-    return found  # custom_vjp's stub says `object`
+    settings = _Settings(fixed, block, mean, sizes, hardness, own, spans)
+    softmax: Any = _cross_entropy(tuple((term.anchors, term.candidates) for term in terms), learned, settings)
+    return softmax  # custom_vjp's stub says `object`
 
 
 _Pairs = tuple[tuple[Anchors, Candidates], ...]
+_Block = tuple[Candidates, jax.Array]  # and their numbers, as `blocks` gives them
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -133,18 +123,16 @@ def _forward(pairs: _Pairs, learned: jax.Array | None, settings: _Settings) -> t
     else:
         positive_GB = sums.positive_GB / temperature
         loss_GB = normalizer_GB - positive_GB - _take(candidates.bias_N, anchors.own_B)
-    loss_B: Any = sum(weight * x_B for weight, x_B in zip(settings.weights, loss_GB))
+    loss_B: Any = sum(loss_GB)
     return CrossEntropy(loss_B, *(sum_GB[-1] for sum_GB in sums[2:])), (pairs, learned, normalizer_GB, *of_mean)
 
 
 def _add(
-    anchors: Anchors, settings: _Settings, temperature: Any, place: int, sums: _Sums, given: tuple
+    anchors: Anchors, settings: _Settings, temperature: Any, place: int, sums: _Sums, block: _Block
 ) -> tuple[_Sums, None]:
     """Adds a block of the term at a place."""
-    found = _compare(anchors, settings, place, given)
-    own_BC, score_GBC = found.own_BC, found.score_GBC
-    is_negative_GBC, counts_own = found.negatives(), not (settings.mean or place)
-    logit_GBC = _logits(found, settings, temperature, place, given, anchors)
+    scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, temperature, place, block)
+    own_BC, score_GBC, counts_own = scores.own_BC, scores.score_GBC, not (settings.mean or place)
     logit_GBC = jnp.where(is_negative_GBC | own_BC if counts_own else is_negative_GBC, logit_GBC, -jnp.inf)
     new_GB = jnp.maximum(sums.largest_GB, logit_GBC.max(axis=2))
     total_GB = sums.total_GB * jnp.exp(sums.largest_GB - new_GB)
@@ -152,14 +140,14 @@ def _add(
     sums = sums._replace(
         largest_GB=new_GB,
         total_GB=total_GB,
-        false_GB=sums.false_GB + found.false_GBC.sum(axis=2),
-        guided_GB=sums.guided_GB + found.guided_GBC.sum(axis=2),
-        known_GB=sums.known_GB + (0 if settings.mean and not place else found.positive_BC.sum(axis=1)),
+        false_GB=sums.false_GB + scores.false_GBC.sum(axis=2),
+        guided_GB=sums.guided_GB + scores.guided_GBC.sum(axis=2),
+        known_GB=sums.known_GB + (0 if settings.mean and not place else scores.positive_BC.sum(axis=1)),
     )
     if place:
         return sums, None
     positive_GB = sums.positive_GB + jnp.where(own_BC, score_GBC, 0).sum(axis=2)
-    no_rival_BC = own_BC | found.positive_BC | found.outside_BC
+    no_rival_BC = own_BC | scores.positive_BC | scores.outside_BC
     rival_GB = jnp.maximum(sums.rival_GB, jnp.where(no_rival_BC, -jnp.inf, score_GBC).max(axis=2))
     return sums._replace(positive_GB=positive_GB, rival_GB=rival_GB), None
 
@@ -173,10 +161,10 @@ def _mean_over_positives(
       normalizer_GB: of the negatives alone; -inf where there are none.
     """
 
-    def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
-        found = _compare(anchors, settings, 0, given)
-        is_positive_BC = found.own_BC | found.positive_BC
-        lead_GBC = normalizer_GB[:, :, None] - (found.score_GBC / temperature + given[0].bias_N)
+    def add(carry: tuple, block: _Block) -> tuple[tuple, None]:
+        scores, _, logit_GBC = _compared(anchors, settings, temperature, 0, block)
+        is_positive_BC = scores.own_BC | scores.positive_BC
+        lead_GBC = normalizer_GB[:, :, None] - logit_GBC
         terms = (jax.nn.softplus(lead_GBC), jax.nn.sigmoid(lead_GBC), jnp.ones_like(lead_GBC))
         return tuple(sum_GB + jnp.where(is_positive_BC, x, 0).sum(axis=2) for sum_GB, x in zip(carry, terms)), None
 
@@ -188,13 +176,14 @@ def _mean_over_positives(
 def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) -> tuple[_Pairs, jax.Array | None]:
     pairs, learned, normalizer_GB, *of_mean = residuals
     temperature, of_loss_B = _temperature(learned, settings), gradients[0]
-    scale_GB1 = jnp.stack([weight * of_loss_B / temperature for weight in settings.weights])[:, :, None]
-    found = [
-        _gradients(anchors, candidates, settings, temperature, place, normalizer_GB, scale_GB1, *of_mean)
-        for place, (anchors, candidates) in enumerate(pairs)
-    ]
-    of_learned = None if learned is None else -sum(of_scores for _, of_scores in found) / learned
-    return tuple(of_term for of_term, _ in found), of_learned
+    scale_GB1 = (of_loss_B / temperature)[None, :, None]
+    of_pairs, sums = zip(
+        *(
+            _gradients(*pair, settings, temperature, place, normalizer_GB, scale_GB1, *of_mean)
+            for place, pair in enumerate(pairs)
+        )
+    )
+    return of_pairs, None if learned is None else -sum(sums) / learned
 
 
 def _gradients(
@@ -210,22 +199,22 @@ def _gradients(
 ) -> tuple[tuple[Anchors, Candidates], Any]:
     """Of the anchors and candidates of the term at a place, and the sum of the scores times their own gradients."""
 
-    def add(carry: Any, given: tuple) -> tuple[Any, Any]:
-        found = _compare(anchors, settings, place, given)
-        relative_GBC = _logits(found, settings, temperature, place, given, anchors) - normalizer_GB[:, :, None]
-        is_negative_GBC, share_GBC = found.negatives(), jnp.exp(relative_GBC)
+    def add(carry: Any, block: _Block) -> tuple[Any, Any]:
+        scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, temperature, place, block)
+        relative_GBC = logit_GBC - normalizer_GB[:, :, None]
+        share_GBC = jnp.exp(relative_GBC)
         if settings.mean:
-            is_positive_BC = (found.own_BC | found.positive_BC) & (not place)
+            is_positive_BC = (scores.own_BC | scores.positive_BC) & (not place)
             of_positive_GBC = -jax.nn.sigmoid(-relative_GBC) / count_GB[:, :, None]
             gradient_GBC = jnp.where(is_positive_BC, of_positive_GBC, pull_GB[:, :, None] * share_GBC)
             gradient_GBC = scale_GB1 * jnp.where(is_positive_BC | is_negative_GBC, gradient_GBC, 0)
         elif place:
             gradient_GBC = scale_GB1 * jnp.where(is_negative_GBC, share_GBC, 0)
         else:
-            shares_GBC = jnp.where(is_negative_GBC | found.own_BC, share_GBC, 0)
-            gradient_GBC = scale_GB1 * (shares_GBC - found.own_BC)
-        of_anchors, of_block = of_scores(gradient_GBC, found.score_GBC, anchors, given[0], settings.sizes)
-        of_learned = None if settings.temperature else (gradient_GBC * found.score_GBC).sum()
+            shares_GBC = jnp.where(is_negative_GBC | scores.own_BC, share_GBC, 0)
+            gradient_GBC = scale_GB1 * (shares_GBC - scores.own_BC)
+        of_anchors, of_block = of_scores(gradient_GBC, scores.score_GBC, anchors, block[0], settings.sizes)
+        of_learned = None if settings.temperature else (gradient_GBC * scores.score_GBC).sum()
         return jax.tree.map(jnp.add, carry, (of_anchors, of_learned)), of_block
 
     start = jax.tree.map(jnp.zeros_like, (anchors.embedding_BE, anchors.scale_BG))
@@ -246,23 +235,15 @@ def _temperature(learned: jax.Array | None, settings: _Settings) -> Any:
     return settings.temperature if learned is None else learned
 
 
-def _compare(anchors: Anchors, settings: _Settings, place: int, given: tuple[Candidates, jax.Array]) -> Scores:
-    """The scores of a block of the term at a place."""
-    return compare(anchors, *given, settings.sizes, settings.spans[place], settings.own[place])
-
-
-def _logits(
-    found: Scores, settings: _Settings, temperature: Any, place: int, given: tuple, anchors: Anchors
-) -> jax.Array:
-    """The logits of a block of the term at a place."""
-    block, number_C = given
-    logit_GBC, hardness = found.score_GBC / temperature + block.bias_N, settings.hardness
-    if place or not hardness:
-        return logit_GBC
-    is_weighted = found.negatives()
-    if hardness.hard:
-        is_weighted &= (number_C // hardness.hard * hardness.hard)[None] == anchors.own_B[:, None]
-    return logit_GBC + jnp.where(is_weighted, hardness.strength * found.score_GBC, 0)
+def _compared(
+    anchors: Anchors, settings: _Settings, temperature: Any, place: int, block: _Block
+) -> tuple[Scores, jax.Array, jax.Array]:
+    """The scores of a block of the term at a place, which candidates are negatives, and the logits."""
+    scores = compare(anchors, *block, settings.sizes, settings.spans[place], settings.own[place])
+    is_negative_GBC, logit_GBC = scores.negatives(), scores.score_GBC / temperature + block[0].bias_N
+    if settings.hardness and not place:
+        logit_GBC += jnp.where(is_negative_GBC, settings.hardness * scores.score_GBC, 0)
+    return scores, is_negative_GBC, logit_GBC
 
 
 def _take(value_N: jax.Array, index_B: jax.Array) -> jax.Array:

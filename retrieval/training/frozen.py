@@ -13,15 +13,15 @@ _ADAPTER, _LAYERS = "lora_", "layers"
 
 def split(params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The parameters that are trained, and those that stay as they are, which are none without adapters."""
-    leaves: dict[tuple, Any] = traverse_util.flatten_dict(params)
-    encoders = {path[: path.index(_LAYERS)] for path in leaves if path[-1].startswith(_ADAPTER)}
+    flat: dict[tuple, Any] = traverse_util.flatten_dict(params)
+    encoders = {path[: path.index(_LAYERS)] for path in flat if path[-1].startswith(_ADAPTER)}
     if not encoders:
         return params, {}
 
-    def stays(path: tuple) -> bool:
+    def is_frozen(path: tuple) -> bool:
         return not path[-1].startswith(_ADAPTER) and any(path[: len(encoder)] == encoder for encoder in encoders)
 
-    trained, frozen = ({path: leaf for path, leaf in leaves.items() if stays(path) == part} for part in (False, True))
+    trained, frozen = ({path: x for path, x in flat.items() if is_frozen(path) == part} for part in (False, True))
     return traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
 
 

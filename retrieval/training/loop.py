@@ -41,7 +41,6 @@ class Objective(Protocol):
           batch: its fields, and `step`, how many steps came before.
           key: of dropout.
         """
-        ...
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
@@ -76,11 +75,11 @@ class Progress:
         self.batches.restore(folder)
         path = folder / _STEPS
         stacked = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
-        found: dict[int, dict[str, np.ndarray]] = {}
+        steps: dict[int, dict[str, np.ndarray]] = {}
         for name in (name for name in stacked if not name.startswith(_STEP_OF)):
             for number, value in zip(stacked[_STEP_OF + name].tolist(), stacked[name]):
-                found.setdefault(number, {})[name] = value
-        self.steps = [found[number] for number in sorted(found)]
+                steps.setdefault(number, {})[name] = value
+        self.steps = [steps[number] for number in sorted(steps)]
 
 
 @jax.tree_util.register_dataclass
@@ -369,6 +368,6 @@ def _means(window: list[Mapping[str, jax.Array | np.ndarray]], step: int) -> dic
     if len(applied) < len(values):
         _log.warning("step %d: skipped %d updates that were not finite", step, len(values) - len(applied))
     names = dict.fromkeys(name for v in values for name in v)  # batches of several losses have several metrics
-    found = {name: [v[name] for v in applied if name in v] for name in names}
-    means = {name: float(np.mean(of_steps)) if of_steps else math.nan for name, of_steps in found.items()}
+    by_name = {name: [v[name] for v in applied if name in v] for name in names}
+    means = {name: float(np.mean(of_steps)) if of_steps else math.nan for name, of_steps in by_name.items()}
     return means | {"skipped": float(len(values) - len(applied))}

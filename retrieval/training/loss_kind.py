@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import check_value, declared
@@ -104,6 +105,13 @@ class Loss(abc.ABC):
         """Checks that batches of so many examples with so many hard negatives each suit the options."""
 
 
+def teacher_scores(batch: Batch) -> jax.Array:
+    """What a batch has of a teacher, or of people: the scores of an example's documents, float32 [B, K]."""
+    if "teacher" not in batch:
+        raise UserError("a loss of a teacher's scores, but the labelled examples have none")
+    return batch["teacher"].astype(jnp.float32)
+
+
 LOSSES: Table[type[Loss]] = Table("loss", "retrieval.training.objectives", "loss")
 
 
@@ -132,9 +140,7 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
             + (f", or config.train.loss={' or '.join(others)}" if others else "")
         )
     if loss.of_scored_pairs and negatives:
-        raise UserError(
-            f"config.train.loss={name} compares two texts, and config.data.negatives={negatives}: set that to 0"
-        )
+        raise UserError(f"config.train.loss={name} compares two texts: set config.data.negatives={negatives} to 0")
     loss.check_batch(config.train.batch_size, negatives)
 
 
@@ -149,16 +155,11 @@ def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:
     Args:
       read: the names of those that are.
       why: the others are not, for the error.
-
-    Raises:
-      UserError: one is.
     """
     for other in sorted(LOSSES):  # the order of imports has no say in messages
         entry = LOSSES[other]
         for option in sorted(set(entry.options()) - set(read)):
             default, value = declared()[option].default, config.train[option.removeprefix("train.")]
             if value != default and value not in entry.neutral.get(option, ()):
-                raise UserError(
-                    f"config.{option}={value} is a part of config.train.loss={other}, and {why}: set config.{option}="
-                    f"{default}"
-                )
+                problem = f"config.{option}={value} is a part of config.train.loss={other}, and {why}"
+                raise UserError(f"{problem}: set config.{option}={default}")

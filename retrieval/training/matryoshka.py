@@ -12,23 +12,19 @@ import jax.numpy as jnp
 
 from retrieval.errors import UserError
 
-SIZES, WEIGHTS = "train.matryoshka", "train.matryoshka_weights"
+SIZES = "train.matryoshka"
 
 _Loss = Callable[[jax.Array, jax.Array, Mapping[str, jax.Array]], Any]
 
 
-def of_sizes(loss: _Loss, sizes: tuple[int, ...], weights: tuple[float, ...]) -> _Loss:
-    """A loss of queries [B, E] and documents [B, K, E] as one of several sizes; its metrics are those of the last.
-
-    Args:
-      weights: of the sizes; () for 1 each.
-    """
+def of_sizes(loss: _Loss, sizes: tuple[int, ...]) -> _Loss:
+    """A loss of queries [B, E] and documents [B, K, E] as one of several sizes; its metrics are those of the last."""
 
     def summed(query_BE: jax.Array, document_BKE: jax.Array, batch: Mapping[str, jax.Array]) -> Any:
         total_B, metrics = jnp.zeros(()), {}
-        for size, weight in zip(sizes, weights or (1.0,) * len(sizes), strict=True):
+        for size in sizes:
             loss_B, metrics = loss(_beginning(query_BE, size), _beginning(document_BKE, size), batch)
-            total_B += weight * loss_B
+            total_B += loss_B
         return total_B, metrics
 
     return summed
@@ -42,21 +38,9 @@ def _beginning(embedding_XE: jax.Array, size: int) -> jax.Array:
 
 def check_sizes(sizes: tuple[int, ...], size: int) -> None:
     """Checks that the sizes, if any, ascend to that of the embeddings."""
-    if sizes and sizes[-1] > size:
-        raise UserError(f"config.{SIZES}={sizes}: embeddings have {size} dimensions: take sizes of at most {size}")
-    if sizes and sizes[-1] < size:
+    if sizes and (sizes[-1] != size or any(a >= b for a, b in zip((0, *sizes), sizes))):
+        smaller = f", or set config.model.truncate_dim={sizes[-1]}" if sizes[-1] < size else ""
         raise UserError(
-            f"config.{SIZES}={sizes}: embeddings have {size} dimensions, the last of which nothing would train: "
-            f"add {size}, or set config.model.truncate_dim={sizes[-1]}"
-        )
-    if any(a >= b for a, b in zip((0, *sizes), sizes)):
-        raise UserError(f"config.{SIZES}={sizes}: sizes must ascend, from 1 on")
-
-
-def check_weights(sizes: tuple[int, ...], weights: tuple[float, ...]) -> None:
-    """Checks that there are as many weights as sizes, or none."""
-    if weights and len(weights) != len(sizes):
-        raise UserError(
-            f"config.{WEIGHTS}={weights} are weights of the {len(sizes)} sizes of config.{SIZES}={sizes}: give "
-            "as many, or () for 1 each"
+            f"config.{SIZES}={sizes}: sizes must ascend, from 1 on, to all {size} dimensions of embeddings: end with "
+            f"{size}{smaller}"
         )

@@ -34,7 +34,6 @@ def make_optimizer(
     is_stacked: Callable[[tuple], bool] = lambda path: False,
     second_rate: float | None = None,
     schedule: str = "linear",
-    decay_ratio: float = 0.1,
 ) -> optax.GradientTransformation:
     """An optimizer with decoupled weight decay and a schedule, after clipping by the global norm.
 
@@ -52,9 +51,8 @@ def make_optimizer(
       second_rate: the highest learning rate of a second phase, which `schedules.begin_second` begins, of the linear
         schedule; None where there is none.
       schedule: in `schedules.SCHEDULES`.
-      decay_ratio: share of `steps`, the last ones, in which the rate of wsd falls.
     """
-    rate = schedules.SCHEDULES[schedule](learning_rate, steps, warmup_ratio * steps, decay_ratio * steps)
+    rate = schedules.SCHEDULES[schedule](learning_rate, steps, warmup_ratio * steps)
     adam = optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon)
     scaled = {
         "muon": lambda: _muon(is_stacked, adam),
@@ -79,10 +77,8 @@ def check_matrices(name: str, params: Any, is_stacked: Callable[[tuple], bool]) 
       params: those that are trained, or their shapes.
     """
     if name == "muon" and not any(_is_matrix(is_stacked, *item) for item in jax.tree.leaves_with_path(params)):
-        raise UserError(
-            "config.train.optimizer=muon is for the matrices of a Transformer's layers, and none is trained here: set "
-            "config.train.optimizer=adam"
-        )
+        problem = "muon is for the matrices of a Transformer's layers, and none is trained here"
+        raise UserError(f"config.train.optimizer={problem}: set config.train.optimizer=adam")
 
 
 def _is_matrix(is_stacked: Callable[[tuple], bool], path: tuple, leaf: Any) -> bool:

@@ -10,18 +10,15 @@ import optax
 
 from retrieval.errors import UserError
 
+_DECAY = 0.1  # share of the updates, the last ones, in which the rate of wsd falls
 
-def check(name: str, warmup_ratio: float, decay_ratio: float) -> None:
+
+def check(name: str, warmup_ratio: float) -> None:
     """Checks that a schedule has updates left for its decay."""
-    if name == "cosine" and warmup_ratio == 1:
+    if (name == "cosine" and warmup_ratio == 1) or (name == "wsd" and warmup_ratio + _DECAY > 1):
         raise UserError(
-            "config.train.schedule=cosine falls after the warm-up, and config.train.warmup_ratio=1 leaves no step for "
-            "that: lower it"
-        )
-    if name == "wsd" and warmup_ratio + decay_ratio > 1:
-        raise UserError(
-            f"config.train.schedule=wsd: config.train.warmup_ratio={warmup_ratio:g} and config.train.decay_ratio="
-            f"{decay_ratio:g} are more than all steps together: lower one of them"
+            f"config.train.schedule={name} falls after the warm-up, and config.train.warmup_ratio={warmup_ratio:g} "
+            "leaves too few steps for that: lower it"
         )
 
 
@@ -61,26 +58,25 @@ def begin_second(state: Any, before: jax.Array) -> Any:
     return jax.tree.map(begun, state, is_leaf=lambda node: isinstance(node, Phase))
 
 
-def _linear(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+def _linear(rate: float, steps: Any, warmup: Any) -> optax.Schedule:
     """In a line to 0 at update `steps`, as BERT is trained. optax's own differs from it in the last bit."""
     corners, rates = np.array([0, warmup, steps]), np.array([0, rate, 0])
     return lambda count: jnp.interp(count, corners, rates)
 
 
-def _cosine(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+def _cosine(rate: float, steps: Any, warmup: Any) -> optax.Schedule:
     """Half a cosine, to 0 at update `steps` (Loshchilov & Hutter 2017)."""
     return _after_warmup(rate, warmup, optax.cosine_decay_schedule(rate, steps - warmup))
 
 
-def _wsd(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
-    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): the last `decay` updates go to 0 in a line."""
-    falls = optax.linear_schedule(rate, 0.0, decay)
-    return _after_warmup(
-        rate, warmup, optax.join_schedules([optax.constant_schedule(rate), falls], [steps - warmup - decay])
-    )
+def _wsd(rate: float, steps: Any, warmup: Any) -> optax.Schedule:
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): a tenth of the updates, the last ones, go to 0 in a line."""
+    decay: Any = _DECAY * steps
+    phases = [optax.constant_schedule(rate), optax.linear_schedule(rate, 0.0, decay)]
+    return _after_warmup(rate, warmup, optax.join_schedules(phases, [steps - warmup - decay]))
 
 
-def _constant(rate: float, steps: Any, warmup: Any, decay: Any) -> optax.Schedule:
+def _constant(rate: float, steps: Any, warmup: Any) -> optax.Schedule:
     """The highest rate, to the end and behind it."""
     return _after_warmup(rate, warmup, optax.constant_schedule(rate))
 
@@ -90,11 +86,7 @@ def _after_warmup(rate: float, warmup: Any, then: optax.Schedule) -> optax.Sched
     return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), then], [warmup]) if warmup else then
 
 
-# Of the highest rate, and of updates: all, those of the warm-up and those of the decay. They need not be whole numbers,
-# which optax's types say.
-SCHEDULES: dict[str, Callable[[float, Any, Any, Any], optax.Schedule]] = {
-    "linear": _linear,
-    "cosine": _cosine,
-    "wsd": _wsd,
-    "constant": _constant,
-}
+# Of the highest rate, and of updates: all, and those of the warm-up, which need not be whole numbers.
+SCHEDULES: dict[str, Callable[[float, Any, Any], optax.Schedule]] = dict(
+    linear=_linear, cosine=_cosine, wsd=_wsd, constant=_constant
+)

@@ -31,20 +31,15 @@ def make_mesh(
     Raises:
       UserError: `fsdp` or `tensor` does not divide the devices.
     """
-    count = len(jax.devices() if devices is None else devices)
-    if tensor < 1 or count % tensor:
-        raise UserError(
-            f"config.mesh.tensor={tensor} does not divide the {count} devices: take {divisors(tensor, count)}"
-        )
-    groups = count // tensor
-    if fsdp < 1 or groups % fsdp:
-        of = "" if tensor == 1 else f" over config.mesh.tensor={tensor}"
-        raise UserError(
-            f"config.mesh.fsdp={fsdp} does not divide the {count} devices{of}: take {divisors(fsdp, groups)}"
-        )
-    if tensor == 1:
-        return jax.make_mesh((groups // fsdp, fsdp), (DATA, FSDP), devices=devices)
-    return jax.make_mesh((groups // fsdp, fsdp, tensor), (DATA, FSDP, TENSOR), devices=devices)
+    count = left = len(jax.devices() if devices is None else devices)
+    for name, size in (("tensor", tensor), ("fsdp", fsdp)):
+        if size < 1 or left % size:
+            of = "" if left == count else f" over config.mesh.tensor={tensor}"
+            way = f"take {divisors(size, left)}"
+            raise UserError(f"config.mesh.{name}={size} does not divide the {count} devices{of}: {way}")
+        left //= size
+    shape = {DATA: left, FSDP: fsdp} | ({TENSOR: tensor} if tensor > 1 else {})
+    return jax.make_mesh(tuple(shape.values()), tuple(shape), devices=devices)
 
 
 def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:
@@ -120,11 +115,7 @@ def parameter_shardings(
 
 
 def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) -> None:
-    """Every rule is meant for something.
-
-    Raises:
-      UserError: the pattern of a rule is found in no parameter.
-    """
+    """Every rule is meant for something."""
     names = [_name(path) for path, _ in jax.tree.leaves_with_path(params)]
     for pattern, _ in rules:
         if not any(re.search(pattern, name) for name in names):
@@ -160,16 +151,14 @@ def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tupl
 
 
 def _check_fits(name: str, shape: tuple[int, ...], spec: tuple, mesh: jax.sharding.Mesh, stacked: bool) -> None:
-    def refuse(problem: str) -> UserError:
-        return UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problem}")
-
-    if len(spec) > len(shape):
-        raise refuse("more axes than dimensions")
+    axes = [(axis, mesh.shape[axis], size) for size, axis in zip(shape, spec) if axis is not None]
+    problems = [f"{axis}={devices} does not divide {size}" for axis, devices, size in axes if size % devices]
     if stacked and spec and spec[0] is not None:
-        raise refuse("the first dimension is that of the layers, which cannot be sharded")
-    for size, axis in zip(shape, spec):
-        if axis is not None and size % mesh.shape[axis]:
-            raise refuse(f"{axis}={mesh.shape[axis]} does not divide {size}")
+        problems = ["the first dimension is that of the layers, which cannot be sharded"]
+    if len(spec) > len(shape):
+        problems = ["more axes than dimensions"]
+    if problems:
+        raise UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problems[0]}")
 
 
 def _name(path: tuple) -> str:

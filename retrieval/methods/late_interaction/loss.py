@@ -88,7 +88,6 @@ class MaxSimDistillation(Loss):
     needs_negatives = needs_teacher = True
 
     temperature: float = 1.0
-    softening: float = 1.0
 
     @property
     def takes_positives(self) -> bool:
@@ -101,7 +100,7 @@ class MaxSimDistillation(Loss):
         own_BB1 = jnp.eye(B, dtype=bool)[:, :, None]
         score_BBK = score_BN.astype(jnp.float32).reshape(B, B, K)
         own_BK = jnp.where(own_BB1, score_BBK, 0).sum(axis=1)
-        loss_B, metrics = KLDivergence(self.temperature, self.softening)(own_BK, batch)
+        loss_B, metrics = KLDivergence(self.temperature)(own_BK, batch)
         others_BBK = jnp.where(own_BB1 & (jnp.arange(K) > 0), _LEAST, score_BBK)
         softmax_B, _ = MaxSimSoftmax(self.temperature)(others_BBK.reshape(B, B * K), batch)
         return loss_B + softmax_B, metrics

@@ -59,5 +59,5 @@ def load(folder: EncoderFolder, config: TransformerConfig) -> ModularCrossEncode
     modules, sigmoid = check(folder)
     rngs = Rngs(0)
     tower = Tower(Transformer(config, rngs=rngs), 0, modules.pooling, head=list(map(str, modules.layers)), rngs=rngs)
-    with_parameters(tower, lambda like: {"encoder": modules.bert.encoder(like["encoder"])} | modules.parameters(like))
+    with_parameters(tower, modules.tower)
     return ModularCrossEncoder(tower, sigmoid)

@@ -6,7 +6,7 @@ MPNet is a BERT without token types, with T5's bias of scores by distance.
 from typing import Any
 
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family
+from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, of_layers
 from retrieval.models.positions import BUCKETS
 
 # Modules of an encoder, of BERT's heads and of a cross-encoder.
@@ -15,14 +15,11 @@ _MODULES = {
     "position_embedding": "embeddings.position_embeddings",
     "type_embedding": "embeddings.token_type_embeddings",
     "embedding_norm": "embeddings.LayerNorm",
-    "layers/attention/query": "encoder.layer.{}.attention.self.query",
-    "layers/attention/key": "encoder.layer.{}.attention.self.key",
-    "layers/attention/value": "encoder.layer.{}.attention.self.value",
-    "layers/attention/output": "encoder.layer.{}.attention.output.dense",
-    "layers/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
-    "layers/mlp_in": "encoder.layer.{}.intermediate.dense",
-    "layers/mlp_out": "encoder.layer.{}.output.dense",
-    "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm",
+    **of_layers(
+        "encoder.layer.{}",
+        "attention.self.query attention.self.key attention.self.value attention.output.dense "
+        "attention.output.LayerNorm output.LayerNorm intermediate.dense output.dense",
+    ),
     "dense": "cls.predictions.transform.dense",
     "norm": "cls.predictions.transform.LayerNorm",
     "": "cls.predictions",
@@ -123,11 +120,7 @@ FAMILIES.register(
         {
             **{ours: its for ours, its in _MODULES.items() if its.startswith(("embeddings", "encoder"))},
             "relative_bias": "encoder.relative_attention_bias",
-            "layers/attention/query": "encoder.layer.{}.attention.attn.q",
-            "layers/attention/key": "encoder.layer.{}.attention.attn.k",
-            "layers/attention/value": "encoder.layer.{}.attention.attn.v",
-            "layers/attention/output": "encoder.layer.{}.attention.attn.o",
-            "layers/attention_norm": "encoder.layer.{}.attention.LayerNorm",
+            **of_layers("encoder.layer.{}.attention", "attn.q attn.k attn.v attn.o LayerNorm"),
             "pooler": "classifier.dense",
             "classifier": "classifier.out_proj",
         },

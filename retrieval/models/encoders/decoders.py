@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, Settings
+from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY
 from retrieval.models.transformer_config import TransformerConfig
@@ -21,17 +21,13 @@ _log = logging.getLogger(__name__)
 
 MODULES = {
     "token_embedding": "embed_tokens",
-    "layers/attention_norm": "layers.{}.input_layernorm",
-    "layers/attention/query": "layers.{}.self_attn.q_proj",
-    "layers/attention/key": "layers.{}.self_attn.k_proj",
-    "layers/attention/value": "layers.{}.self_attn.v_proj",
-    "layers/attention/output": "layers.{}.self_attn.o_proj",
+    **of_layers(
+        "layers.{}",
+        "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm post_attention_layernorm "
+        "mlp.up_proj mlp.down_proj mlp.gate_proj",
+    ),
     "layers/attention/query_norm": "layers.{}.self_attn.q_norm",
     "layers/attention/key_norm": "layers.{}.self_attn.k_norm",
-    "layers/mlp_norm": "layers.{}.post_attention_layernorm",
-    "layers/mlp_gate": "layers.{}.mlp.gate_proj",
-    "layers/mlp_in": "layers.{}.mlp.up_proj",
-    "layers/mlp_out": "layers.{}.mlp.down_proj",
     "final_norm": "norm",
     "classifier": "score",
 }

@@ -34,6 +34,11 @@ TYPES = dict(type_vocab_size="type_vocab_size")
 # The same of dropout, as BERT calls it.
 RATES = dict(dropout="hidden_dropout_prob", attention_rate="attention_probs_dropout_prob")
 
+# The modules of a layer, in the order in which `of_layers` takes a family's own.
+_OF_LAYER = """
+    attention/query attention/key attention/value attention/output attention_norm mlp_norm mlp_in mlp_out mlp_gate
+""".split()
+
 # Keys of configs that change no hidden state: notes, dropout and other settings of training, what a library returns,
 # and how one generates text, which older versions wrote into every config.
 HARMLESS = """
@@ -58,6 +63,17 @@ HARMLESS = """
     deterministic_flash_attn pretraining_tp num_decoder_layers is_training
     is_matryoshka matryoshka_dimensions
 """.split()
+
+
+def of_layers(layer: str, names: str) -> dict[str, str]:
+    """Our modules of a layer -> a family's.
+
+    Args:
+      layer: what stands before their names; {} is its number.
+      names: query, key, value and output of the attention, its norm, then norm, first and last matrix of the MLP, and
+        its gate where it has one, with blanks between them.
+    """
+    return {f"layers/{ours}": f"{layer}.{its}" for ours, its in zip(_OF_LAYER, names.split())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +104,7 @@ class Settings:
         return known_keys.whole(self.path, self.values, self.key(name), MOST, default, least)
 
     def positive(self, name: str, default: float | None = None, below: float = 1e300) -> float:
-        """A number above 0, and below a bound.
-
-        Raises:
-          UserError: it is none.
-        """
+        """A number above 0, and below a bound."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not 0 < value < below:
             bound = f" and below {below:g}" if below < 1e300 else ""
@@ -185,11 +197,7 @@ class Family:
         }
 
     def fields(self, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a `TransformerConfig` by a config whose keys are known.
-
-        Raises:
-          UserError: one of them is missing, or of no use.
-        """
+        """The fields of a `TransformerConfig` by a config whose keys are known."""
         settings = Settings(path, config, self._spelled(path, config))
         sizes = {
             ours: settings.whole(key, self.defaults.get(ours), least=0 if ours in TYPES else 1)
@@ -232,9 +240,7 @@ class Family:
         """The other names of keys, where the config has these."""
         own = [key for key in self.spellings.values() if key in config]
         if own and (both := [key for key in self.spellings if key in config]):
-            raise UserError(
-                f"{path}: {both[0]} stands beside {own[0]}, and which names count is not known: copy it again"
-            )
+            raise UserError(f"{path}: {both[0]} stands beside {own[0]}, and which names count? Copy it again")
         return self.spellings if own else {}
 
     def _heads(self, settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:

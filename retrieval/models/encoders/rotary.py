@@ -78,9 +78,6 @@ def layer_kinds(settings: Settings, layers: int, usual: tuple[int, bool]) -> dic
 
     Args:
       usual: these, where a config does not list the kinds of its layers.
-
-    Raises:
-      UserError: the list has another order.
     """
     if (kinds := settings.get(LAYERS)) is None:
         return {"global_every": usual[0], "global_first": usual[1]}
@@ -92,9 +89,7 @@ def layer_kinds(settings: Settings, layers: int, usual: tuple[int, bool]) -> dic
                 place = 0 if first else every - 1
                 if kinds == [_FULL if number % every == place else _LOCAL for number in range(layers)]:
                     return {"global_every": every, "global_first": first}
-    raise settings.error(
-        f"{LAYERS} is not of {layers} layers, one in so many {_FULL} and the others {_LOCAL}, as layers are here"
-    )
+    raise settings.error(f"{LAYERS} is not of {layers} layers, one in so many {_FULL} and the others {_LOCAL}")
 
 
 def written_kinds(layers: int, locality: tuple[bool, ...]) -> dict[str, list[str]]:
@@ -120,9 +115,7 @@ def _group(settings: Settings, value: Any) -> Settings:
 def agreed(settings: Settings, keys: str, values: Sequence[Any], default: Any) -> Any:
     """The value that every spelling of a setting has: versions of transformers differ in which of two counts."""
     if len(set(values)) > 1:
-        raise settings.error(
-            f"{keys} say {' and '.join(map(str, values))}, and which counts is not known: take one of them out"
-        )
+        raise settings.error(f"{keys} say {' and '.join(map(str, values))}: take the wrong one out")
     return values[0] if values else default
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.models.architecture import MATRICES, Architecture
 from retrieval.models.encoders import decoders, rotary
-from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings
+from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings, of_layers
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer_config import TransformerConfig
@@ -62,15 +62,10 @@ FAMILIES.register(
         {
             "token_embedding": "embeddings.tok_embeddings",
             "embedding_norm": "embeddings.norm",
-            "layers/attention/query": "layers.{}.attn.Wqkv#0",
-            "layers/attention/key": "layers.{}.attn.Wqkv#1",
-            "layers/attention/value": "layers.{}.attn.Wqkv#2",
-            "layers/attention/output": "layers.{}.attn.Wo",
-            "layers/attention_norm": "layers.{}.attn_norm",
-            "layers/mlp_gate": "layers.{}.mlp.Wi#0",
-            "layers/mlp_in": "layers.{}.mlp.Wi#1",
-            "layers/mlp_out": "layers.{}.mlp.Wo",
-            "layers/mlp_norm": "layers.{}.mlp_norm",
+            **of_layers(
+                "layers.{}",
+                "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.Wo attn_norm mlp_norm mlp.Wi#1 mlp.Wo mlp.Wi#0",
+            ),
             "final_norm": "final_norm",
             "dense": "head.dense",
             "norm": "head.norm",
@@ -83,10 +78,8 @@ FAMILIES.register(
         epsilon=("norm_eps", 1e-5),
         rates=dict(attention_rate="attention_dropout"),
         written={"norm_bias": False, "attention_bias": False, "mlp_bias": False, "hidden_activation": "gelu"},
-        keys={
-            **dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY),
-            "rope_scaling": (),  # of all layers, which no published one has
-        },
+        # A rope_scaling would be of all layers, which no published one has.
+        keys={**dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY), "rope_scaling": ()},
         # Of published files, which have rotary positions and no such norm; the last is read by `check_head`.
         ignored="position_embedding_type layer_norm_eps classifier_activation",
         angles=Angles({"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
@@ -122,15 +115,10 @@ _NOMIC = {
     "token_embedding": "embeddings.word_embeddings",
     "type_embedding": "embeddings.token_type_embeddings",
     "embedding_norm": "emb_ln",
-    "layers/attention/query": "encoder.layers.{}.attn.Wqkv#0",
-    "layers/attention/key": "encoder.layers.{}.attn.Wqkv#1",
-    "layers/attention/value": "encoder.layers.{}.attn.Wqkv#2",
-    "layers/attention/output": "encoder.layers.{}.attn.out_proj",
-    "layers/attention_norm": "encoder.layers.{}.norm1",
-    "layers/mlp_in": "encoder.layers.{}.mlp.fc11",
-    "layers/mlp_gate": "encoder.layers.{}.mlp.fc12",
-    "layers/mlp_out": "encoder.layers.{}.mlp.fc2",
-    "layers/mlp_norm": "encoder.layers.{}.norm2",
+    **of_layers(
+        "encoder.layers.{}",
+        "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.out_proj norm1 norm2 mlp.fc11 mlp.fc2 mlp.fc12",
+    ),
     "pooler": "pooler.dense",
     "classifier": "classifier",
 }
@@ -188,15 +176,11 @@ _GTE = {
     "token_embedding": "embeddings.word_embeddings",
     "type_embedding": "embeddings.token_type_embeddings",
     "embedding_norm": "embeddings.LayerNorm",
-    "layers/attention/query": "encoder.layer.{}.attention.qkv_proj#0",
-    "layers/attention/key": "encoder.layer.{}.attention.qkv_proj#1",
-    "layers/attention/value": "encoder.layer.{}.attention.qkv_proj#2",
-    "layers/attention/output": "encoder.layer.{}.attention.o_proj",
-    "layers/attention_norm": "encoder.layer.{}.attn_ln",
-    "layers/mlp_in": "encoder.layer.{}.mlp.up_gate_proj#0",
-    "layers/mlp_gate": "encoder.layer.{}.mlp.up_gate_proj#1",
-    "layers/mlp_out": "encoder.layer.{}.mlp.down_proj",
-    "layers/mlp_norm": "encoder.layer.{}.mlp_ln",
+    **of_layers(
+        "encoder.layer.{}",
+        "attention.qkv_proj#0 attention.qkv_proj#1 attention.qkv_proj#2 attention.o_proj attn_ln mlp_ln "
+        "mlp.up_gate_proj#0 mlp.down_proj mlp.up_gate_proj#1",
+    ),
     "dense": "lm_head.dense",
     "norm": "lm_head.norm",
     "": "lm_head.decoder",

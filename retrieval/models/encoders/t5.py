@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, Family, Settings
+from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers
 from retrieval.models.positions import BUCKETS
 from retrieval.models.transformer_config import TransformerConfig
 
 # `feed_forward_proj` -> `is_gated_act` and, in our words, `dense_act_fn`, which count more where they are there.
 _MLPS = {"relu": (False, "relu"), "gated-gelu": (True, "gelu_tanh"), "gated-silu": (True, "silu")}
 _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu_tanh", "gelu": "gelu", "silu": "silu"}
-_ATTENTION, _MLP = "encoder.block.{}.layer.0", "encoder.block.{}.layer.1"
+_MLP = "encoder.block.{}.layer.1.DenseReluDense"
 
 
 def _read(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -47,25 +47,19 @@ FAMILIES.register(
         ),
         {
             "token_embedding": "shared",
-            "relative_bias": _ATTENTION.format(0) + ".SelfAttention.relative_attention_bias",
-            "layers/attention_norm": f"{_ATTENTION}.layer_norm",
-            "layers/attention/query": f"{_ATTENTION}.SelfAttention.q",
-            "layers/attention/key": f"{_ATTENTION}.SelfAttention.k",
-            "layers/attention/value": f"{_ATTENTION}.SelfAttention.v",
-            "layers/attention/output": f"{_ATTENTION}.SelfAttention.o",
-            "layers/mlp_norm": f"{_MLP}.layer_norm",
-            "layers/mlp_in": f"{_MLP}.DenseReluDense.wi",
-            "layers/mlp_out": f"{_MLP}.DenseReluDense.wo",
+            "relative_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+            **of_layers(
+                "encoder.block.{}",
+                "layer.0.SelfAttention.q layer.0.SelfAttention.k layer.0.SelfAttention.v layer.0.SelfAttention.o "
+                "layer.0.layer_norm layer.1.layer_norm layer.1.DenseReluDense.wi layer.1.DenseReluDense.wo",
+            ),
             "final_norm": "encoder.final_layer_norm",
         },
         "T5EncoderModel",
-        sizes=dict(
-            vocab_size="vocab_size",
-            num_layers="num_layers",
-            hidden_size="d_model",
-            num_heads="num_heads",
-            mlp_size="d_ff",
-        ),
+        sizes={
+            **{name: name for name in ("vocab_size", "num_layers")},
+            **dict(hidden_size="d_model", num_heads="num_heads", mlp_size="d_ff"),
+        },
         head_sizes=dict(head_size="d_kv"),
         defaults=dict(head_size=64),
         epsilon=("layer_norm_epsilon", 1e-6),
@@ -87,10 +81,7 @@ FAMILIES.register(
         ignored="n_positions scale_decoder_outputs is_encoder_decoder",
         read=_read,
         write=_write,
-        gated_modules={
-            "layers/mlp_gate": f"{_MLP}.DenseReluDense.wi_0",
-            "layers/mlp_in": f"{_MLP}.DenseReluDense.wi_1",
-        },
+        gated_modules={"layers/mlp_gate": f"{_MLP}.wi_0", "layers/mlp_in": f"{_MLP}.wi_1"},
         names={r"^encoder\.embed_tokens\.": "shared."},
         unused=r"^(decoder|lm_head)\.",
     ),

@@ -9,11 +9,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
 from retrieval.training.candidates import compared, counts, divided, mean_of_negatives
-from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics
-
-_EPSILON = 1e-8  # of PyLate
+from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics, teacher_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +31,8 @@ class MarginMSE(Loss):
 
     def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the student's scores of an example's documents, the positive's first."""
-        ids_BK, score_BK, teacher_BK = (
-            batch["document_id"],
-            divided(score_BK, self.temperature),
-            _teacher(batch, self.teacher_temperature),
-        )
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        teacher_BK = teacher_scores(batch) / self.teacher_temperature
         difference_BK = (score_BK[:, :1] - score_BK) - (teacher_BK[:, :1] - teacher_BK)
         return mean_of_negatives(jnp.square(difference_BK[:, 1:]), ids_BK), compared(score_BK, ids_BK)
 
@@ -47,52 +41,26 @@ class MarginMSE(Loss):
 class KLDivergence(Loss):
     """The teacher's distribution over an example's documents.
 
-        loss = softening^2 * KL(softmax(t / teacher_temperature / softening) || softmax(s / temperature / softening))
+        loss = KL(softmax(t / teacher_temperature) || softmax(s / temperature))
 
-    Knowledge distillation (Hinton et al. 2015), sentence-transformers' DistillKLDivLoss; with `min_max` PyLate's
-    Distillation. Take it with many negatives of each query: the order of all of them is learned, not that of pairs.
-
-    Attributes:
-      softening: divides the scores of both; the factor keeps the size of the gradient.
-      min_max: whether a query's scores of the student go from 0 to 1 before they are divided, as PyLate has them.
+    Knowledge distillation (Hinton et al. 2015), sentence-transformers' DistillKLDivLoss. Take it with many negatives of
+    each query: the order of all of them is learned, not that of pairs.
     """
 
     compares = SCORES
     needs_negatives = needs_teacher = True
 
     temperature: float = 1.0
-    softening: float = 1.0
     teacher_temperature: float = 1.0
-    min_max: bool = False
 
     def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the student's scores of an example's documents, the positive's first."""
-        ids_BK = batch["document_id"]
-        counts_BK = counts(ids_BK)
-        score_BK = divided(_from_0_to_1(score_BK, counts_BK) if self.min_max else score_BK, self.temperature)
-        scores = score_BK, _teacher(batch, self.teacher_temperature)
-        student_BK, teacher_BK = (_log_softmax(x_BK, counts_BK, self.softening) for x_BK in scores)
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        counts_BK, scores = counts(ids_BK), (score_BK, teacher_scores(batch) / self.teacher_temperature)
+        student_BK, teacher_BK = (jax.nn.log_softmax(jnp.where(counts_BK, x_BK, -jnp.inf)) for x_BK in scores)
         # What does not count has probability 0 in both; -inf - -inf would be NaN.
         gap_BK = jnp.where(counts_BK, teacher_BK, 0) - jnp.where(counts_BK, student_BK, 0)
-        return self.softening**2 * (jnp.exp(teacher_BK) * gap_BK).sum(axis=1), compared(score_BK, ids_BK)
-
-
-def _log_softmax(score_BK: jax.Array, counts_BK: jax.Array, softening: float) -> jax.Array:
-    return jax.nn.log_softmax(jnp.where(counts_BK, score_BK / softening, -jnp.inf))
-
-
-def _from_0_to_1(score_BK: jax.Array, counts_BK: jax.Array) -> jax.Array:
-    """Scores less a query's lowest, by its range, of the candidates that count."""
-    score_BK = score_BK.astype(jnp.float32)
-    least_B = score_BK.min(axis=1, where=counts_BK, initial=jnp.inf)
-    most_B = score_BK.max(axis=1, where=counts_BK, initial=-jnp.inf)
-    return (score_BK - least_B[:, None]) / (most_B - least_B + _EPSILON)[:, None]
-
-
-def _teacher(batch: Batch, temperature: float) -> jax.Array:
-    if "teacher" not in batch:
-        raise UserError("a loss of a teacher's scores, but the labelled examples have none")
-    return batch["teacher"].astype(jnp.float32) / temperature
+        return (jnp.exp(teacher_BK) * gap_BK).sum(axis=1), compared(score_BK, ids_BK)
 
 
 LOSSES.register("margin_mse", MarginMSE)

@@ -15,9 +15,9 @@ import numpy as np
 from retrieval.errors import UserError, divisors
 from retrieval.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
-from retrieval.training.cross_entropy import Hardness, Term, cross_entropy
+from retrieval.training.cross_entropy import Term, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
-from retrieval.training.matryoshka import check_sizes, check_weights
+from retrieval.training.matryoshka import check_sizes
 
 PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
 
@@ -52,21 +52,18 @@ class InBatchSoftmax(Loss):
         update (ProQA, Xiong et al. 2020, section 4.1: 8 of 80).
       matryoshka: sizes, ascending to E. The loss is the sum of those of the first so many dimensions of all embeddings,
         of length 1 each (Kusupati et al. 2022): scores are cosines, and 'recall@1' is of all E dimensions.
-      matryoshka_weights: of these losses; () for 1 each.
       false_negatives: a negative whose score is greater than the own positive's + margin is left out, as a false one:
         'absolute' or, with a margin in units of the size of the positive's score, 'relative'; '' for none. Each size
         of `matryoshka` has its own, and so has each direction.
       false_margin: may be negative, and then leaves out what is close to the positive too.
       guide: another model that stays as it is. A negative whose score there is greater than the own positive's +
-        `guide_margin`, 'absolute' or 'relative' as `guide_rule` says, is left out. All sizes and both directions have
-        these scores.
+        `guide_margin` is left out. All sizes and both directions have these scores.
       terms: of `TERMS`, negatives that a query's softmax has besides: `query_query` its scores with the other queries,
         `document_document` those of its positive with the documents of other examples, and `document_query` those of
         its positive with the other queries (Li et al. 2023, GTE). Every mask is theirs too: a query is left out whose
         positive is one of this query's, and one that the positive answers. Nothing of them is corrected.
       hardness: the weight of a query's negative is exp(hardness x its score), without a gradient through that (Lan et
-        al. 2025, LLaVE: 9); `hardness_of` says of which documents: 'all', or its own hard negatives ('hard',
-        EmbeddingGemma: 5). Other terms and the other direction have none.
+        al. 2025, LLaVE: 9). Other terms and the other direction have none.
     """
 
     compares = EMBEDDINGS
@@ -80,30 +77,21 @@ class InBatchSoftmax(Loss):
     log_q: bool = True
     groups: int = 1
     matryoshka: tuple[int, ...] = ()
-    matryoshka_weights: tuple[float, ...] = ()
     false_negatives: str = ""
     false_margin: float = 0.1
     guide: str = ""
-    guide_rule: str = "absolute"
     guide_margin: float = 0.0
     terms: tuple[str, ...] = ()
     hardness: float = 0.0
-    hardness_of: str = "all"
 
     def __post_init__(self) -> None:
         """Also that options fit each other."""
         super().__post_init__()
-        check_weights(self.matryoshka, self.matryoshka_weights)
-        if self.terms and self.symmetric:
-            raise UserError(
-                f"config.train.terms={self.terms} puts more scores into one softmax, and config.train.symmetric=True "
-                "takes the mean of two: set one of them back"
-            )
-        if self.terms and self.log_q:
-            raise UserError(
-                f"config.train.terms={self.terms} compares scores of documents, which config.train.log_q=True "
-                "corrects, with others, which nothing corrects: set config.train.log_q=False"
-            )
+        if self.terms and (self.symmetric or self.log_q):
+            # Of two softmaxes each has its own terms, and nothing corrects scores that are not of documents.
+            field = "symmetric" if self.symmetric else "log_q"
+            problem = f"config.train.terms={self.terms} does not go with config.train.{field}=True"
+            raise UserError(f"{problem}: set config.train.{field}=False, or config.train.terms=()")
 
     @property
     def takes_positives(self) -> bool:
@@ -121,22 +109,13 @@ class InBatchSoftmax(Loss):
         return self.guide
 
     def check_batch(self, batch_size: int, negatives: int) -> None:
-        """Also that groups fit a batch, and that there are negatives to weigh."""
+        """Also that groups fit a batch."""
+        named = f"config.train.groups={self.groups}"
         if batch_size % self.groups:
-            raise UserError(
-                f"config.train.groups={self.groups} does not divide config.train.batch_size={batch_size}: take "
-                f"{divisors(self.groups, batch_size)}"
-            )
+            way = f"take {divisors(self.groups, batch_size)}"
+            raise UserError(f"{named} does not divide config.train.batch_size={batch_size}: {way}")
         if self.groups == batch_size > 1 and not negatives:
-            raise UserError(
-                f"config.train.groups={self.groups}: negatives are the other examples of a group, which has one: take "
-                "fewer"
-            )
-        if self.hardness and self.hardness_of == "hard" and not negatives:
-            raise UserError(
-                "config.train.hardness_of=hard weighs an example's hard negatives, and config.data.negatives=0 has "
-                "none: set config.data.negatives=1 or more (of labelled examples), or config.train.hardness_of=all"
-            )
+            raise UserError(f"{named}: negatives are the other examples of a group, which has one: take fewer")
 
     def __call__(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the embeddings of a batch; the positive is `document_BKE[:, 0]`.
@@ -158,10 +137,9 @@ class InBatchSoftmax(Loss):
         query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
         forward, backward = self._terms(query_BE, document_BKE, batch)
         temperature = 1 / batch["scale"] if "scale" in batch else self.temperature
-        mean, sizes = self.other_positives == "mean", self.matryoshka
-        options = (temperature, self.block, mean, self.groups, sizes, self.matryoshka_weights)
-        weighed = document_BKE.shape[1] if self.hardness_of == "hard" else 0
-        softmax = cross_entropy(forward, *options, hardness=Hardness(self.hardness, weighed) if self.hardness else None)
+        mean = self.other_positives == "mean"
+        options = (temperature, self.block, mean, self.groups, self.matryoshka)
+        softmax = cross_entropy(forward, *options, hardness=self.hardness)
         loss_B = softmax.loss_B
         if self.symmetric:
             loss_B = (loss_B + cross_entropy(backward, *options).loss_B) / 2
@@ -177,21 +155,27 @@ class InBatchSoftmax(Loss):
         known_BP = batch.get("positive_ids", ids_B1)
         bias_BK = -jnp.asarray(batch["log_q"], jnp.float32) if self.log_q else jnp.zeros_like(ids_BK, jnp.float32)
         queries, documents, positives = self._texts(query_BE, document_BKE, batch)
-        limits = self._limits(query_BE, document_BKE, batch)
+        limit_BG, limit_B = self._limits(query_BE, document_BKE, batch)
+
+        def anchors(texts: _Texts, own_B: jax.Array, ids_BP: jax.Array) -> Anchors:
+            return Anchors(texts.embedding_XE, own_B, ids_BP, texts.scale_XG, limit_BG, texts.guide_XH, limit_B)
+
+        def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
+            return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
+
         numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
-        rivals = on_every_device(documents.candidates(bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None]))
-        forward, backward = [Term(queries.anchors(number_of_K, known_BP, *limits), rivals)], []
+        rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
+        forward, backward = [Term(anchors(queries, number_of_K, known_BP), rivals)], []
         if not (self.symmetric or self.terms):
             return forward, backward
-        no_bias_B = jnp.zeros_like(ids_B1[:, 0], jnp.float32)
-        others = on_every_device(queries.candidates(no_bias_B, known_BP))
-        backward.append(Term(positives.anchors(numbers_B, ids_B1, *limits), others))
+        others = candidates(queries, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
+        backward.append(Term(anchors(positives, numbers_B, ids_B1), others))
         if "query_query" in self.terms:
             of_positives = others._replace(ids_NQ=on_every_device(ids_B1))
-            forward.append(Term(queries.anchors(numbers_B, known_BP, *limits), of_positives))
+            forward.append(Term(anchors(queries, numbers_B, known_BP), of_positives))
         if "document_document" in self.terms:
             plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
-            forward.append(Term(positives.anchors(number_of_K, known_BP, *limits), plain, own=K))
+            forward.append(Term(anchors(positives, number_of_K, known_BP), plain, own=K))
         if "document_query" in self.terms:
             forward += backward
         return forward, backward
@@ -216,7 +200,7 @@ class InBatchSoftmax(Loss):
             limit_BG = _limit(*sides, self.matryoshka, self.false_negatives, margin)
         if self.guide:
             guide_BTH = batch["guide"]
-            limit_B = _limit(guide_BTH[:, 0], guide_BTH[:, 1], (), self.guide_rule, self.guide_margin)[:, 0]
+            limit_B = _limit(guide_BTH[:, 0], guide_BTH[:, 1], (), "absolute", self.guide_margin)[:, 0]
         return limit_BG, limit_B
 
 
@@ -226,16 +210,6 @@ class _Texts(NamedTuple):
     embedding_XE: jax.Array
     scale_XG: jax.Array | None
     guide_XH: jax.Array | None
-
-    def anchors(
-        self, own_X: jax.Array, ids_XP: jax.Array, limit_XG: jax.Array | None, guide_limit_X: jax.Array | None
-    ) -> Anchors:
-        """As those that choose."""
-        return Anchors(self.embedding_XE, own_X, ids_XP, self.scale_XG, limit_XG, self.guide_XH, guide_limit_X)
-
-    def candidates(self, bias_X: jax.Array, ids_XQ: jax.Array) -> Candidates:
-        """As those that are chosen among."""
-        return Candidates(self.embedding_XE, bias_X, ids_XQ, self.scale_XG, self.guide_XH)
 
 
 def _limit(query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float) -> jax.Array:

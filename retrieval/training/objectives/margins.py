@@ -98,8 +98,8 @@ def _forward(score_BN: jax.Array, positive_BN: jax.Array, margin: float) -> tupl
     return (total_B, active_B), gradient_BN
 
 
-def _backward(margin: float, gradient_BN: jax.Array, given: tuple) -> tuple[jax.Array, None]:
-    return given[0][:, None] * gradient_BN, None
+def _backward(margin: float, gradient_BN: jax.Array, of_results: tuple) -> tuple[jax.Array, None]:
+    return of_results[0][:, None] * gradient_BN, None
 
 
 _hinges.defvjp(_forward, _backward)

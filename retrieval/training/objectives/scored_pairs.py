@@ -9,9 +9,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
 from retrieval.runtime.arrays import on_every_device
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics, teacher_scores
 
 _SMALL = 1e-24  # under a root: the cosine of a zero vector is 0, and so is its gradient
 
@@ -76,11 +75,9 @@ def correlation(cosine_B: jax.Array, score_B: jax.Array) -> jax.Array:
 
 def _compared(query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """The cosine of each pair and its score, float32 [B]."""
-    if "teacher" not in batch:
-        raise UserError("a loss of pairs with a score, but the labelled examples have none")
     one_BE, other_BE = query_BE.astype(jnp.float32), document_BKE[:, 0].astype(jnp.float32)
     lengths_B = [jax.lax.rsqrt(jnp.square(x_BE).sum(axis=1) + _SMALL) for x_BE in (one_BE, other_BE)]
-    return (one_BE * other_BE).sum(axis=1) * lengths_B[0] * lengths_B[1], batch["teacher"][:, 0].astype(jnp.float32)
+    return (one_BE * other_BE).sum(axis=1) * lengths_B[0] * lengths_B[1], teacher_scores(batch)[:, 0]
 
 
 def _of_each(value: jax.Array, query_BE: jax.Array) -> jax.Array:
