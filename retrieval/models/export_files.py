@@ -186,14 +186,15 @@ def _write_layer(folder: Path, layer: Layer, module: Any) -> None:
     elif layer.kind == LAYER_NORM:
         _write_norm(folder, module)
     else:
-        _write_dense(folder, layer, module)
+        write_dense(folder, layer, module)
 
 
-def _write_dense(folder: Path, layer: Layer, projection: nnx.Linear) -> None:
+def write_dense(folder: Path, layer: Layer, projection: nnx.Linear, **more: Any) -> None:
+    """Writes a Dense into a folder that is there; `more` of its config is what other packages ask for."""
     size_in, size_out = projection.kernel.shape
     activation = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
     config = {"in_features": size_in, "out_features": size_out, "bias": layer.bias, "activation_function": activation}
-    files.write_json(folder / "config.json", config)
+    files.write_json(folder / "config.json", config | more)
     bias = {"linear.bias": _float32(projection.bias)} if layer.bias else {}
     write_tensors(folder, {"linear.weight": np.ascontiguousarray(_float32(projection.kernel).T), **bias})
 

@@ -267,6 +267,36 @@ class PublishedKind(TrainedKind):
         return super().check(run, value, field)
 
 
+class EncoderKind(PublishedKind):
+    """A kind that opens a `TextEncoder`, of a run or of a folder that others wrote."""
+
+    def says_so(self, folder: Path) -> bool:
+        """Whether a folder says that it has such a model."""
+        raise NotImplementedError
+
+    def read(self, config: ConfigDict, folder: Path) -> Trained:
+        """The model of a folder, whose sizes, lengths and prompts replace those of `config` in a copy."""
+        raise NotImplementedError
+
+    def encoder(self, config: ConfigDict, trained: Trained) -> Any:
+        """A model on the devices of this host; `config` is the run's."""
+        raise NotImplementedError
+
+    def load(self, run: Run, value: str, field: str) -> Trained:
+        """As `TrainedKind.load`, once `check` has looked at it."""
+        self.check(run, value, field)
+        folder = self.published(value, field)
+        return self.read(run.config, folder) if folder else super().load(run, value, field)
+
+    def open(self, run: Run, value: str, field: str) -> Any:
+        """As `TrainedKind.open`."""
+        return self.encoder(run.config, self.load(run, value, field))
+
+    def read_folder(self, config: ConfigDict, folder: Path) -> Any:
+        """As `TrainedKind.read_folder`."""
+        return self.encoder(config, self.read(config, folder)) if self.says_so(folder) else None
+
+
 def published_model(
     config: ConfigDict,
     fields: Mapping[str, Any],

@@ -7,7 +7,7 @@ searched/STAGE/SET.npz    written by stages that search in a way of their own, r
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -174,6 +174,15 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
             raise UserError(f"{file.path}: no result for any query of set '{value.name}'; is it of another set?")
         lists.append(Ranking(file.system, scores[:count], rows[:count], notes=notes))
     return value, lists
+
+
+def check_texts(texts: Sized, value: Judged, rows: Iterable[int]) -> None:
+    """Checks that candidates have texts: a run of others may name some that the set has none of."""
+    if (most := max(rows, default=-1)) >= len(texts):
+        raise UserError(
+            f"set '{value.name}': no text of the candidate '{value.candidates[most]}', which a run names: a model "
+            "cannot score it; take a set with all texts"
+        )
 
 
 def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
