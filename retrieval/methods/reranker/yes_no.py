@@ -99,8 +99,8 @@ class JudgedRows(NamedTuple):
         (row,) = self.of(self.begin([""]), [Candidate("", "", "")])
         if self.length < len(row) + _ROOM:
             raise UserError(
-                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document, and config.rerank."
-                f"length={self.length} leaves no room for these: set it to {len(row) + _ROOM} at least"
+                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document: set config.rerank."
+                f"length={len(row) + _ROOM} at least"
             )
 
 
@@ -157,10 +157,10 @@ def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
     if (kinds := [module.kind for module in modules]) != ["Transformer", "LogitScore"]:
         raise UserError(f"{path}: {' and '.join(kinds)}, and a Transformer and LogitScore are needed")
     known_keys.read(folder.place / "sentence_bert_config.json", _TRANSFORMER, optional=True)
-    path = modules[1].folder / "config.json"
-    score = known_keys.read(path, _SCORE)
-    yes = [known_keys.whole(path, score, "true_token_id", least=0)]
-    return yes, [known_keys.whole(path, score, "false_token_id", least=0)] if "false_token_id" in score else []
+    score = known_keys.read(path := modules[1].folder / "config.json", _SCORE)
+    keys = ["true_token_id", *(["false_token_id"] if "false_token_id" in score else [])]
+    yes, *no = (known_keys.whole(path, score, key, least=0) for key in keys)
+    return [yes], no
 
 
 def _check_words(folder: EncoderFolder, task: str) -> None:
@@ -173,11 +173,8 @@ def _check_words(folder: EncoderFolder, task: str) -> None:
     tasks = ("{system}", *([TASK] if task == TASK else []))  # one that the template has itself takes no other
     known = [f"{PREFIX}<Instruct>:{each}<Query>:{{query}}<Document>:{{document}}{SUFFIX}" for each in tasks]
     others = {path: text for path, text in templates.items() if _words(text) not in map(_squeezed, known)}
-    if (
-        is_alone
-        and folder.family == "qwen3"
-        and all(all(map(text.__contains__, _OF_QWEN3)) for text in others.values())
-    ):
+    are_of_qwen3 = all(mark in text for text in others.values() for mark in _OF_QWEN3)
+    if is_alone and folder.family == "qwen3" and are_of_qwen3:
         _log.warning("%s: says nothing of how pairs are judged: it is asked as Qwen3-Reranker is", folder.path)
     elif others:
         raise UserError(
@@ -195,8 +192,8 @@ def _templates(place: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.read_text("utf-8", "replace")
     for path in (place / name for name in ("chat_template.json", "processor_config.json", "tokenizer_config.json")):
         record = files.read_json(path) if path.is_file() else {}
-        given = record.get("chat_template") if isinstance(record, dict) else None
-        for each in given if isinstance(given, list) else [given] if given else []:
+        template = record.get("chat_template") if isinstance(record, dict) else None
+        for each in template if isinstance(template, list) else [template] if template else []:
             yield path, str(each.get("template") if isinstance(each, dict) else each)
 
 
