@@ -13,6 +13,7 @@ from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.methods.deepct import weighted_index
+from retrieval.methods.writer import expanded_index
 from retrieval.pipeline import preflight
 from retrieval.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
@@ -27,7 +28,6 @@ WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "inde
 SETTINGS = WORDS | {
     "index.bm25_k1": 0.9,
     "index.bm25_b": 0.4,
-    "index.expansions_used": 2,
     "index.expansions_share": 1.0,
 }
 
@@ -46,8 +46,9 @@ def written(*pairs):
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
-def test_written_queries_are_appended(tmp_path, in_folder, caplog):
+def test_written_queries_are_appended(tmp_path, in_folder, caplog, monkeypatch):
     """The first two of each, in the order of the file; those of no passage are counted."""
+    monkeypatch.setattr(expanded_index, "MOST", 2)
     pairs = [("d1", "whale speed"), ("d9", "whale"), ("d0", "wild cat"), ("d1", "blue whale"), ("d1", "dolphin")]
     path = write(tmp_path / "toy.jsonl", written(*pairs))
     options = SETTINGS | {"index.expansions": str(tmp_path if in_folder else path)}
