@@ -15,7 +15,7 @@ from retrieval.methods.late_interaction.loss import MaxSimDistillation, MaxSimSo
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import token_vectors, with_marks
 from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
-from retrieval.models.text import Text, seen_tokens
+from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of
 
@@ -155,13 +155,6 @@ def test_marks_of_queries_and_documents():
     assert made["query"].numpy().tolist() == filled[0].tolist()
     assert made["query_marks"].numpy().tolist() == marks[0].tolist()
     assert made["document_marks"].numpy().tolist() == [[1, 0, 1, 1, 0, 0]]
-
-
-def test_no_token_sees_what_fills_a_query_up():
-    seen = seen_tokens(jnp.ones((1, 5), int), unseen_RL=jnp.array([[0, 0, 0, 1, 1]]))[0]
-    assert (seen == jnp.array([True, True, True, False, False])).all()
-    only = seen_tokens(jnp.ones((1, 2), int), unseen_RL=jnp.array([[1, 1]]))[0]
-    assert (only == jnp.eye(2, dtype=bool)).all()
 
 
 def late_config(**changes):
