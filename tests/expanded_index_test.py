@@ -108,17 +108,9 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "lines", "message"),
     [
-        (
-            "doc2query",
-            ['{"_id": "d0", "text": "x"}', "whale"],
-            r"toy\.jsonl, line 2: not valid JSON .*; a line such as",
-        ),
+        ("doc2query", ['{"_id": "d0", "text": "x"}', "whale"], r"toy\.jsonl, line 2: not valid JSON .*; a line such"),
         ("doc2query", ['{"_id": "e0", "text": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
-        (
-            "doc2query",
-            ['{"_id": "d0", "text": "x", "score": 1e39}'],
-            r"line 1: the score is '1e.39'; it must be a finite",
-        ),
+        ("doc2query", ['{"_id": "d0", "text": "x", "score": 1e39}'], r"line 1: the score is '1e.39'; it must be"),
         ("deepct", ['{"_id": "d0", "frequencies": [["x", 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
         ("deepct", ['{"_id": "d0", "frequencies": {"x": 3000000000}}'], r"the word 'x' counts 3000000000 times"),
         (
@@ -126,11 +118,7 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
             ['{"_id": "d0", "frequencies": {"bomb": 2147483647, "Bomb": 1}}'],
             r"toy\.jsonl: BM25: forms of 'bomb' in passage 0 count 2147483648 times; 2147483647 is the most",
         ),
-        (
-            "deepct",
-            ['{"_id": "d0", "contents": "x"}', '{"_id": "d0", "contents": "y"}'],
-            r"'d0' has 2 lines that differ",
-        ),
+        ("deepct", ['{"_id": "d0", "contents": "x"}', '{"_id": "d0", "contents": "y"}'], r"'d0' has 2 lines that"),
         ("deepct", ["\udcff"], r"toy\.jsonl, line 1: not UTF-8 .*; convert the file to UTF-8"),
     ],
 )
