@@ -268,18 +268,18 @@ class PublishedKind(TrainedKind):
 
 
 class EncoderKind(PublishedKind):
-    """A kind that opens a `TextEncoder`, of a run or of a folder that others wrote."""
+    """A kind that opens a `TextEncoder`, of a run or of a folder that others wrote.
 
-    def says_so(self, folder: Path) -> bool:
-        """Whether a folder says that it has such a model."""
-        raise NotImplementedError
+    Attributes:
+      says_so: whether a folder says that it has such a model.
+      encoder: of the config of a run and a model.
+    """
+
+    says_so: Callable[[Path], bool]
+    encoder: Callable[[ConfigDict, Trained], Any]
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """The model of a folder, whose sizes, lengths and prompts replace those of `config` in a copy."""
-        raise NotImplementedError
-
-    def encoder(self, config: ConfigDict, trained: Trained) -> Any:
-        """A model on the devices of this host; `config` is the run's."""
         raise NotImplementedError
 
     def load(self, run: Run, value: str, field: str) -> Trained:

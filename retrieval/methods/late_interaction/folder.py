@@ -228,7 +228,7 @@ def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) 
 
 
 def _pylate(path: Path, *_: Any) -> _Read:
-    projections, _ = _projections(path, "Transformer( Dense)+", "a Transformer and some Dense")
+    projections = _projections(path, "Transformer( Dense)+", "a Transformer and some Dense")[0]
     return projections, _USUAL | known_keys.read(path / SETTINGS, _SETTINGS)
 
 

@@ -53,9 +53,7 @@ class TokenEncoder:
         self._rules = Rules.of(config.model, vocabulary)
         self._devices, unattended = mesh.size, config.model.late.expansion == UNSEEN
         on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = on_mesh.compiled(
-            lambda model, text, marks: model(with_marks(text, marks, unattended), None)
-        )
+        self._queries = on_mesh.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
         self._documents = on_mesh.compiled(lambda model, text: model(text, None))
 
     def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:

@@ -88,7 +88,7 @@ class LateModel:
 class _LateModels(EncoderKind):
     """Work directories of models of late interaction, and folders of PyLate's and Stanford's."""
 
-    says_so, encoder = staticmethod(late_folder.is_late), staticmethod(LateModel)
+    says_so, encoder = staticmethod(late_folder.is_late), LateModel
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
         """As `PublishedKind.check_folder`."""

@@ -173,13 +173,13 @@ def _by_ranks(other: Ranking, name: str, lists: Sequence[Ranking]) -> list[np.nd
     Its scores may be equal, or closer than float32 can tell; its ranks are not.
     """
     scores, missing = [], 0
-    places = [{row: place for place, row in enumerate(rows, 1) if row >= 0} for rows in other.rows.tolist()]
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
         for number, rows in enumerate(each.rows.tolist()):
-            behind = itertools.count(other.rows.shape[1] + 1)
-            scores_QK[number] = [-places[number].get(row, place) for row, place in zip(rows, behind)]
-            missing += sum(row >= 0 and row not in places[number] for row in rows)
+            places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1) if row >= 0}
+            behind = range(other.rows.shape[1] + 1, other.rows.shape[1] + len(rows) + 1)
+            scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
+            missing += sum(row >= 0 and row not in places for row in rows)
         scores.append(scores_QK)
     if missing:
         _log.warning("set %s: %d pairs are not in the run of config.rerank.model, and come last", name, missing)

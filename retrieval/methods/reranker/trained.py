@@ -1,6 +1,5 @@
 """Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -232,10 +231,7 @@ def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows
         raise UserError(f"{field}={folder.path}: a model of {most} positions: set config.rerank.length={most} at most")
     length = length or _own_length(folder)
     if yes_no.is_judge(folder):
-        judge = yes_no.read(folder, vocabulary)
-        rows = JudgedRows(vocabulary, length, judge.task)
-        rows.check(folder, field)
-        return rows, functools.partial(yes_no.load, judge=judge)
+        return yes_no.opened(folder, vocabulary, length, field)
     is_modular = modules.is_modular(folder)
     (modules.check if is_modular else check_cross_encoder)(folder)
     pair = pair_of(vocabulary)

@@ -26,7 +26,7 @@ NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 class _SparseModels(EncoderKind):
     """Work directories of models of sparse vectors, and folders that `SparseEncoder` loads."""
 
-    says_so, encoder = staticmethod(splade_folder.is_sparse), staticmethod(TermEncoder)
+    says_so, encoder = staticmethod(splade_folder.is_sparse), TermEncoder
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
         """As `PublishedKind.check_folder`."""
