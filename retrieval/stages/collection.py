@@ -5,7 +5,7 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
@@ -16,9 +16,11 @@ from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import Read
-from retrieval.recipes.trained_model import TrainedKind
 from retrieval.runtime import devices
 from retrieval.search import encoding, vector_codes
+
+if TYPE_CHECKING:
+    from retrieval.recipes.trained_model import TrainedKind
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +147,7 @@ def reads_runs(model: str) -> tuple[str | Read, ...]:
     return (Read("sets", same=True), "evaluate", *train_unless(model))
 
 
-def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
+def over_texts(kind: "TrainedKind", field: str) -> dict[str, Any]:
     """Arguments of a `Stage` whose hosts all encode the collections, with the model of a kind that a field names."""
 
     def named(config: ConfigDict) -> str:
