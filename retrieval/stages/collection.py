@@ -5,22 +5,14 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import of_fields, values_of
+from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import Read
-from retrieval.runtime import devices
 from retrieval.search import encoding, vector_codes
-
-if TYPE_CHECKING:
-    from retrieval.recipes.trained_model import TrainedKind
 
 _log = logging.getLogger(__name__)
 
@@ -140,24 +132,3 @@ of_pairs = of_fields(_of_pairs, "encode.corpus", "base", "stages")
 def train_unless(model: str) -> tuple[str, ...]:
     """`train`, where the run's own model is meant, and not one that a field names."""
     return () if model else ("train",)
-
-
-def reads_runs(model: str) -> tuple[str | Read, ...]:
-    """What a stage reads that goes on from the runs of `evaluate`, with the run's own model where a field is ''."""
-    return (Read("sets", same=True), "evaluate", *train_unless(model))
-
-
-def over_texts(kind: "TrainedKind", field: str) -> dict[str, Any]:
-    """Arguments of a `Stage` whose hosts all encode the collections, with the model of a kind that a field names."""
-
-    def named(config: ConfigDict) -> str:
-        return values_of(config, [field])[field]
-
-    return {
-        "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
-        "reads": lambda config: (Read("sets", same=True), "prepare", *of_pairs(config), *train_unless(named(config))),
-        "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
-        "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
-        "uses": ("encode.batch_tokens",),
-        "everywhere": True,
-    }

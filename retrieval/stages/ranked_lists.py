@@ -23,6 +23,7 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read
 from retrieval.search import fusion
+from retrieval.stages.collection import train_unless
 
 _log = logging.getLogger(__name__)
 
@@ -232,6 +233,11 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
         for name, of_set in paths.items()
     }
     return {name: of_set for name, of_set in found.items() if of_set}
+
+
+def reads_runs(model: str) -> tuple[str | Read, ...]:
+    """What a stage reads that goes on from the runs of `evaluate`, with the run's own model where a field is ''."""
+    return (Read("sets", same=True), "evaluate", *train_unless(model))
 
 
 def searched_folder(stage: str) -> str:

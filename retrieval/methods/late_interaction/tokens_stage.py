@@ -24,8 +24,8 @@ from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
 from retrieval.runtime import hosts
 from retrieval.search import sharded_map
-from retrieval.stages import costs
-from retrieval.stages.collection import CORPUS, Collection, collections, over_texts, repeated
+from retrieval.stages import costs, encode
+from retrieval.stages.collection import CORPUS, Collection, collections, repeated
 
 _log = logging.getLogger(__name__)
 
@@ -125,4 +125,5 @@ def _counts(folder: Path) -> dict[str, Any]:
 
 
 _FIELDS = ("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size")
-STAGES.register("tokens", Stage(tokens, fields=_FIELDS, writes=(FOLDER,), **over_texts(LATE_MODELS, "late.model")))
+_SHARED = encode.over_texts(LATE_MODELS, "late.model")
+STAGES.register("tokens", Stage(tokens, fields=_FIELDS, writes=(FOLDER,), **_SHARED))

@@ -44,7 +44,7 @@ from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stages import evaluate, indexes, pod_search, ranked_lists
-from retrieval.stages.collection import TRAINED, Collection, open_collection, reads_runs, set_names
+from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names
 from retrieval.stages.indexes import Together
 from retrieval.stages.ranked_lists import Ranking, others
 
@@ -315,7 +315,7 @@ STAGES.register(
         check=(check,),
         fields=("answer", "encode.shard_size"),
         uses=("encode.batch_tokens",),
-        reads=of_fields(reads_runs, "answer.model"),
+        reads=of_fields(ranked_lists.reads_runs, "answer.model"),
         files=inputs,
         fetch=fetch,
         writes=(FOLDER,),

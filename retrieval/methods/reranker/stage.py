@@ -26,7 +26,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import devices, hosts
 from retrieval.stages import evaluate, ranked_lists
-from retrieval.stages.collection import reads_runs, set_names
+from retrieval.stages.collection import set_names
 from retrieval.stages.ranked_lists import Ranking, RunFile, others
 
 _log = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ STAGES.register(
         check=(check, devices.check),
         fields=("rerank", "evaluate.metrics", "model.dtype", "encode.shard_size"),
         uses=("encode.batch_tokens",),
-        reads=of_fields(reads_runs, "rerank.model"),
+        reads=of_fields(ranked_lists.reads_runs, "rerank.model"),
         files=inputs,
         fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
         writes=(FOLDER,),

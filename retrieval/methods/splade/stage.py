@@ -23,8 +23,8 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import encoding_cost
 from retrieval.runtime import hosts
-from retrieval.stages import costs, ranked_lists
-from retrieval.stages.collection import CORPUS, Collection, collections, over_texts
+from retrieval.stages import costs, encode, ranked_lists
+from retrieval.stages.collection import CORPUS, Collection, collections
 from retrieval.stages.ranked_lists import Ranking
 
 _log = logging.getLogger(__name__)
@@ -95,4 +95,5 @@ _FIELDS = (
     *("model.dtype", "encode.corpus", "encode.shard_size"),
 )
 _WRITES = NAME, ranked_lists.searched_folder(NAME)
-STAGES.register(NAME, Stage(search_sparse, fields=_FIELDS, writes=_WRITES, **over_texts(SPARSE_MODELS, "sparse.model")))
+_SHARED = encode.over_texts(SPARSE_MODELS, "sparse.model")
+STAGES.register(NAME, Stage(search_sparse, fields=_FIELDS, writes=_WRITES, **_SHARED))
