@@ -68,15 +68,6 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def check_labelled(config: ConfigDict, label: str) -> None:
-    """Checks that labelled queries are held out, for a model that needs some; `label` is its recipe's."""
-    if not examples.labelled(config):
-        raise UserError(
-            f"config.loop.validate_every={config.loop.validate_every}: {label} is validated on labelled queries that "
-            "are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
-        )
-
-
 def make(
     run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, build: Callable[[ConfigDict, int], Any] = towers_of
 ) -> Callable[[Any], dict[str, float]]:

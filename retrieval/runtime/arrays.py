@@ -50,11 +50,6 @@ def on_every_device(tree: Any) -> Any:
     return tree if jax.sharding.get_abstract_mesh().empty else jax.reshard(tree, P())
 
 
-def replicated() -> P | None:
-    """The sharding of a sum over the rows of all devices; without a mesh, none."""
-    return None if jax.sharding.get_abstract_mesh().empty else P()
-
-
 def first_highest(x: jax.Array) -> jax.Array:
     """`x.argmax(axis=-1)`, int32; without a gradient.
 

@@ -29,7 +29,7 @@ from retrieval.recipes.trained_model import TrainedKind
 from retrieval.runtime import devices, hosts
 from retrieval.search import encoding, vector_codes
 from retrieval.search.vector_codes import FLOAT32, Form
-from retrieval.stages import costs
+from retrieval.stages import costs, ranked_lists
 from retrieval.stages.collection import (
     BASELINES,
     CORPUS,
@@ -40,7 +40,6 @@ from retrieval.stages.collection import (
     collections,
     of_pairs,
     repeated,
-    train_unless,
 )
 
 _log = logging.getLogger(__name__)
@@ -260,9 +259,15 @@ def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
     def named(config: ConfigDict) -> str:
         return values_of(config, [field])[field]
 
+    texts = Read("sets", same=True), "prepare"
     return {
         "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
-        "reads": lambda config: (Read("sets", same=True), "prepare", *of_pairs(config), *train_unless(named(config))),
+        "reads": lambda config: (
+            Read("sets", same=True),
+            "prepare",
+            *of_pairs(config),
+            *ranked_lists.train_unless(named(config)),
+        ),
         "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
         "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
         "uses": ("encode.batch_tokens",),

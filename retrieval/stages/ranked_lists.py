@@ -23,7 +23,6 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read
 from retrieval.search import fusion
-from retrieval.stages.collection import train_unless
 
 _log = logging.getLogger(__name__)
 
@@ -233,6 +232,11 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
         for name, of_set in paths.items()
     }
     return {name: of_set for name, of_set in found.items() if of_set}
+
+
+def train_unless(model: str) -> tuple[str, ...]:
+    """`train`, where the run's own model is meant, and not one that a field names."""
+    return () if model else ("train",)
 
 
 def reads_runs(model: str) -> tuple[str | Read, ...]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from retrieval.runtime.arrays import first_highest, on_every_device, replicated
+from retrieval.runtime.arrays import first_highest, on_every_device
+from retrieval.training.candidate_blocks import everywhere, product
 
 _PRODUCTS = 2**24  # of a block: 64 MiB of them, three times in the backward pass
 _NONE = -1e30  # less than any product
@@ -105,8 +105,8 @@ def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
         weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA, least_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
-        of_document_JLE = _product("bajl,bae->jle", weight_BAJL, query_BAE, replicated())
-        return of_query_BAE + _product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
+        of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, everywhere())
+        return of_query_BAE + product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
 
     of_query_BAE, of_document_TJLE = jax.lax.scan(add, jnp.zeros_like(query_BAE), (*blocks, gradient_TBJ))
     of_document_NLE = of_document_TJLE.reshape(-1, *document_NLE.shape[1:])[:N]
@@ -153,9 +153,4 @@ def _blocks(documents: _Tokens, block: int) -> _Tokens:
 
 def _products(query_BAE: jax.Array, document_JLE: jax.Array, counts_JL: jax.Array) -> jax.Array:
     """The inner products [B, A, J, L]; of a document's token that does not count, less than any other."""
-    return jnp.where(counts_JL, _product("bae,jle->bajl", query_BAE, document_JLE), _NONE)
-
-
-def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:
-    # The default precision on an accelerator would round the vectors to bfloat16 or TF32.
-    return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST, out_sharding=out_sharding)
+    return jnp.where(counts_JL, product("bae,jle->bajl", query_BAE, document_JLE), _NONE)

@@ -26,12 +26,12 @@ from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
 from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights
+from retrieval.recipes import bert_weights, examples
 from retrieval.recipes.batch_fields import token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
-from retrieval.recipes.validation import METRICS, check_labelled, labelled_pool
+from retrieval.recipes.validation import METRICS, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import SCORES
@@ -109,7 +109,11 @@ class LateRecipe(PairRecipe):
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
-        check_labelled(self.config, self.label)
+        if not examples.labelled(self.config):
+            raise UserError(
+                f"config.loop.validate_every={self.config.loop.validate_every}: late interaction is validated on "
+                "labelled queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
+            )
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

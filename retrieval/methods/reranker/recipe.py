@@ -28,7 +28,7 @@ from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
-from retrieval.recipes.validation import METRICS, LabelledPool, check_labelled, labelled_pool
+from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
 from retrieval.runtime.arrays import reshape_rows
 from retrieval.runtime.filler import FILLER
 from retrieval.search.bm25 import Bm25Index
@@ -135,7 +135,11 @@ class RerankerRecipe(PairRecipe):
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
-        check_labelled(self.config, self.label)
+        if not self.config.data.rates.pairs:
+            raise UserError(
+                f"config.loop.validate_every={self.config.loop.validate_every}: a reranker is validated on labelled "
+                "queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
+            )
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

@@ -27,8 +27,8 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, TrainedKind, check_kind, open_trained
 from retrieval.runtime import devices, hashing, hub
-from retrieval.stages import passage_lines
-from retrieval.stages.collection import GENERATED, collections, of_pairs, train_unless
+from retrieval.stages import passage_lines, ranked_lists
+from retrieval.stages.collection import GENERATED, collections, of_pairs
 from retrieval.stages.passage_lines import Lines
 
 # Fields of `config.generate` that name trained models, each of the kind of that name.
@@ -310,7 +310,7 @@ STAGES.register(
             *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
         ),
         uses=("encode.batch_tokens",),
-        reads=lambda config: ("prepare", "sets", *of_pairs(config), *train_unless(config.generate.model)),
+        reads=lambda config: ("prepare", "sets", *of_pairs(config), *ranked_lists.train_unless(config.generate.model)),
         files=inputs,
         fetch=fetch,
         writes=(GENERATED,),
