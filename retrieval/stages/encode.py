@@ -262,12 +262,7 @@ def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
     texts = Read("sets", same=True), "prepare"
     return {
         "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
-        "reads": lambda config: (
-            Read("sets", same=True),
-            "prepare",
-            *of_pairs(config),
-            *ranked_lists.train_unless(named(config)),
-        ),
+        "reads": lambda config: (*texts, *of_pairs(config), *ranked_lists.train_unless(named(config))),
         "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
         "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
         "uses": ("encode.batch_tokens",),
