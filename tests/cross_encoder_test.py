@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.modules import spread
-from support.numpy_layers import dense, parameters
 from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
@@ -22,16 +21,6 @@ from retrieval.models.warm_start import copy_encoder
 @pytest.fixture(scope="module", params=[1, 2])
 def model(request):
     return spread(CrossEncoder(CONFIG, request.param, rngs=nnx.Rngs(0)))
-
-
-def test_logits_are_berts_pooler_and_linear_layer(model):
-    p = parameters(model)
-    cls = np.asarray(model.encoder(pairs(), dropout_key=None)[:, 0], np.float64)
-    logits = dense(np.tanh(dense(cls, p["pooler"])), p["classifier"])
-    np.testing.assert_allclose(model(pairs(), None), logits, atol=1e-5)
-    exponentials = np.exp(logits)
-    expected = np.log(exponentials[:, 1] / exponentials.sum(axis=1)) if model.classes == 2 else logits[:, 0]
-    np.testing.assert_allclose(scores(model, pairs()), expected, atol=1e-5)
 
 
 def test_a_score_does_not_depend_on_the_batch(model):

@@ -10,9 +10,7 @@ from support import tiny
 
 from retrieval import files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.methods.deepct import task
-from retrieval.pipeline import preflight
 from retrieval.search.words import Words
 
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
@@ -92,27 +90,3 @@ def test_words_that_queries_ask_for_get_more(trained):
     counts = files.read_json(trained.record("weigh"))["details"]["reqa"]
     assert counts["passages longer than the model reads"] == 0
     assert counts["passages"] == len(records) and counts["words kept"] == sum(map(len, words))
-
-
-def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
-    stages = ("index", "evaluate", "report")
-    index = {"index.words": ("bm25", "deepct"), "index.term_weights": str(trained.folder / "term_weights")}
-    base = {"stages": stages, "base": str(trained.folder)}
-    run = tiny.make_run("evaluate", inputs, tmp_path / "run", **base, **index)
-    preflight.check(run, stages)
-    tiny.execute(run)
-    rows = files.read_json(run.folder / "results.json")
-    assert {row["system"] for row in rows} == {"bm25", "deepct"}
-    path = trained.folder / "term_weights" / "reqa.jsonl"
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b": 1", b": 7", 1))
-    try:
-        with pytest.raises(UserError, match=r"term_weights/reqa\.jsonl: damaged.*--stage=weigh makes it again in "):
-            tiny.execute(run, "index")
-    finally:
-        path.write_bytes(content)
-
-
-def test_an_unfit_setting_is_refused_before_the_run(inputs, tmp_path):
-    with pytest.raises(UserError, match=r"config\.data\.negatives=2: a model that weighs words does not read it"):
-        preflight.check(make_run(inputs, tmp_path / "run", **{"data.negatives": 2}), STAGES)

@@ -131,7 +131,6 @@ READER = {
     "spans.depth": 2,
     "spans.early": EARLY,
     "spans.system": "exact",
-    "spans.gold": False,
     "split.shards": 2,
     "train.batch_size": 8,
     "train.steps": 24,

@@ -167,7 +167,7 @@ def test_it_learns_a_batch_by_heart(experiment, family):
             "an autoencoder tells a token from both sides: take another",
         ),
         ("bert", {"model.switches": ()}, "next-sentence prediction tells a token from both sides"),
-        ("doc2query", {"model.writer.pre_norm": True}, "pre_norm=True moves the norms of a BERT.*pre_norm=False"),
+        ("doc2query", {"model.writer.pre_norm": True}, "has its own places for norms.*pre_norm=False"),
         ("repbert", {"model.token_types": "sides"}, "model.token_types=sides takes two token types"),
         ("deepct", {"model.switches": ("head=8",)}, "head"),
         ("deepct", {"model.switches": (), "model.num_heads": 5}, "hidden_size=24 is not a multiple of"),

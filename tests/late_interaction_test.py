@@ -15,10 +15,9 @@ from retrieval.methods.late_interaction.loss import MaxSimDistillation, MaxSimSo
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import token_vectors, with_marks
 from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
-from retrieval.models.text import Text, seen_tokens
+from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of
-from retrieval.training.objectives.distillation import KLDivergence
 
 B, K, A, L, V = 8, 2, 8, 12, 40
 RULES = Rules(fill=4, skip=(7, 11))
@@ -112,13 +111,6 @@ def test_a_token_that_is_not_retrieved_does_not_count():
     np.testing.assert_allclose(whole, maxsim(jnp.asarray(query), both, jnp.asarray(document), counts) / 2, atol=1e-6)
 
 
-def test_distillation_of_the_worked_example():
-    """T6: teacher (4, 1, 2), student (10, 8, 9)."""
-    batch = {"document_id": jnp.array([[0, 1, 2]]), "teacher": jnp.array([[4.0, 1.0, 2.0]])}
-    loss, _ = KLDivergence()(jnp.array([[10.0, 8.0, 9.0]]), batch)
-    np.testing.assert_allclose(loss, [0.081555], atol=1e-5)
-
-
 @pytest.mark.parametrize("others", ["mask", "mean", "negatives"])
 def test_the_softmax_is_over_all_documents_of_the_batch(others):
     """Query 0 has the positives 5 and 9, of which 9 is row 1's negative; the document 5 is there twice."""
@@ -163,13 +155,6 @@ def test_marks_of_queries_and_documents():
     assert made["query"].numpy().tolist() == filled[0].tolist()
     assert made["query_marks"].numpy().tolist() == marks[0].tolist()
     assert made["document_marks"].numpy().tolist() == [[1, 0, 1, 1, 0, 0]]
-
-
-def test_no_token_sees_what_fills_a_query_up():
-    seen = seen_tokens(jnp.ones((1, 5), int), unseen_RL=jnp.array([[0, 0, 0, 1, 1]]))[0]
-    assert (seen == jnp.array([True, True, True, False, False])).all()
-    only = seen_tokens(jnp.ones((1, 2), int), unseen_RL=jnp.array([[1, 1]]))[0]
-    assert (only == jnp.eye(2, dtype=bool)).all()
 
 
 def late_config(**changes):
@@ -247,8 +232,8 @@ def test_padding_and_others_of_a_batch_change_nothing(batch, model):
     ids, marks = batch["query"], batch["query_marks"]
 
     @functools.partial(jax.jit, static_argnums=2)
-    def embed(ids, marks, unseen=True):
-        return model(with_marks(Text.from_ids(ids, jnp.zeros_like(ids)), marks, unseen), None)
+    def embed(ids, marks, unattended=True):
+        return model(with_marks(Text.from_ids(ids, jnp.zeros_like(ids)), marks, unattended), None)
 
     whole = embed(ids, marks)
     np.testing.assert_allclose(embed(ids[2:3], marks[2:3]), whole[2:3], atol=1e-5)
@@ -258,7 +243,7 @@ def test_padding_and_others_of_a_batch_change_nothing(batch, model):
     np.testing.assert_allclose(alone[0], whole[row, :n], atol=1e-5)  # the text does not see what fills it up
     fewer = embed(ids[row : row + 1, : n + 1], marks[row : row + 1, : n + 1])
     np.testing.assert_allclose(fewer[0, n], whole[row, n], atol=1e-5)  # nor does that see others like it
-    assert np.abs(embed(ids, marks, unseen=False)[row, :n] - whole[row, :n]).max() > 1e-3
+    assert np.abs(embed(ids, marks, unattended=False)[row, :n] - whole[row, :n]).max() > 1e-3
 
 
 def test_a_mean_is_the_sum_over_as_many_tokens(batch, model):

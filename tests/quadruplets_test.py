@@ -1,12 +1,11 @@
+"""The quadruplet loss against loops in float64."""
+
 import jax
 import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
 from retrieval.methods.quadruplets.loss import Quadruplet, distance
-
-"""The quadruplet loss against loops in float64."""
-
 
 CASES = [
     dict(margin=0.3),

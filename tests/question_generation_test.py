@@ -18,21 +18,10 @@ TEXT = (
     "Dr. Smith paid $1.2 million in the early 19th century for 35.5 % of U.S. territory. He was born in New York City. "
     "Today, it costs 3."
 )
-ANSWERS = [
-    "Norman",
-    "1066",
-    "William the Conqueror",
-    "Battle of Hastings",
-    "14 October 1066",
-    "7,000",
-    "Dr. Smith",
-    "$1.2 million",
-    "early 19th century",
-    "35.5 %",
-    "U.S.",
-    "New York City",
-    "3",
-]
+ANSWERS = (
+    "Norman|1066|William the Conqueror|Battle of Hastings|14 October 1066|7,000|Dr. Smith|$1.2 million|"
+    "early 19th century|35.5 %|U.S.|New York City|3"
+).split("|")
 
 
 def test_rules_propose_dates_numbers_and_names():

@@ -22,7 +22,6 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.parsing import text_files
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
-from retrieval.search import encoding
 
 
 def make_run(folder, config, **changes):
@@ -162,36 +161,3 @@ def test_every_pair_has_the_score_that_it_has_alone(toy, cross_encoder, vocabula
         "bm25+rerank@5",
     }
     assert "## Reranking by depth" in (run.folder / "report.md").read_text()
-
-
-def contents(folder):
-    paths = [path for path in (folder / "reranked").rglob("*") if path.is_file() and path.name != "results.json"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, monkeypatch):
-    """After every file of scores; those that are there are not scored again."""
-    whole = with_model(tmp_path / "whole", toy, cross_encoder[0])
-    execute(whole)
-    shards = sorted((whole.folder / "reranked" / "scores").rglob("*.npy"))
-    assert len(shards) > 1
-    run = with_model(tmp_path / "run", toy, cross_encoder[0])
-    execute(run, "sets", "index", "evaluate")
-    write = encoding.write
-    written = []
-
-    def killed_after_one(path, *rest):
-        if written and written[-1] != path:
-            raise KeyboardInterrupt
-        written.append(path)
-        write(path, *rest)
-
-    for _ in shards[1:]:
-        written.clear()
-        monkeypatch.setattr(encoding, "write", killed_after_one)
-        with pytest.raises(KeyboardInterrupt):
-            execute(run, "rerank")
-        assert not (run.folder / "reranked" / "results.json").exists()
-    monkeypatch.setattr(encoding, "write", write)
-    execute(run, "rerank")
-    assert contents(run.folder) == contents(whole.folder)

@@ -1,3 +1,5 @@
+"""The recipe 'reranker': its rows, its losses and its scores."""
+
 import logging
 
 import jax
@@ -17,9 +19,6 @@ from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training.collapse import SPREAD, Collapse
-
-"""The recipe 'reranker': its rows, its losses and its scores."""
-
 
 WORDS = [f"w{number}" for number in range(45)]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

@@ -9,17 +9,12 @@ import numpy as np
 import optax
 import pytest
 import scipy.special
-import seqio
 from flax import nnx
 from support import tiny
 
 from retrieval import files
-from retrieval.data.examples import seqio_tasks
-from retrieval.data.examples.seqio_classes import Converter
-from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
 from retrieval.methods.writer import decoding, examples, recipe, stage
-from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import teacher_forced
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight
@@ -69,31 +64,6 @@ def again(trained, inputs, folder, **changes):
     files.remove(folder / "generated")
     (folder / "stages" / "generate.json").unlink()
     return make_run(inputs, folder, **changes)
-
-
-def test_an_example_is_a_passage_and_its_query(trained):
-    vocabulary = trained.load_vocabulary()
-    stored = Stored(trained.corpus, {"tasks": {}}, trained.pairs)
-    name, sizes = seqio_tasks.register(stored, vocabulary, {"doc2query": 1.0})
-    lengths = {"source": 48, "target": 16}
-    dataset = seqio.TaskRegistry.get(name).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
-    examples = [
-        tuple(vocabulary.decode(example[part]) for part in ("source", "target"))
-        for example in dataset.as_numpy_iterator()
-    ]
-    assert len(examples) == sizes["doc2query"] > 10
-    for source, target in examples:
-        animal = target.removeprefix("what does the ").removesuffix(" eat [UNK]")
-        if animal != target:
-            assert source.startswith(f"the {animal} eats grass and leaves")
-    rows = next(Converter(GENERATION, lengths, vocabulary.sep_id)(dataset, lengths).as_numpy_iterator())
-    assert {part: values.shape for part, values in rows.items()} == {
-        "source": (48,),
-        "source_types": (48,),
-        "target": (16,),
-    }
-    second = np.cumsum(rows["source"] == vocabulary.sep_id) - (rows["source"] == vocabulary.sep_id) > 0
-    np.testing.assert_array_equal(rows["source_types"], second & (rows["source"] >= 0))
 
 
 def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
@@ -170,31 +140,8 @@ def test_the_file_does_not_depend_on_shards_or_batches(trained, inputs, tmp_path
     np.testing.assert_allclose(*logs, atol=2e-3)
 
 
-def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
-    run, written, real = again(trained, inputs, tmp_path / "run"), [], stage.queries
-
-    def killed(members, write):
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        written.append(members)
-        return real(members, write)
-
-    monkeypatch.setattr(stage, "queries", killed)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.execute(run, "generate")
-    assert not (run.folder / "generated" / "reqa.jsonl").exists()
-    rest = []
-    monkeypatch.setattr(stage, "queries", lambda members, write: rest.append(members) or real(members, write))
-    tiny.execute(run, "generate")
-    total = files.read_json(run.record("generate"))["details"]["reqa"]["passages"]
-    assert sum(map(len, rest)) == total - 10
-    name = "generated/reqa.jsonl"
-    assert (run.folder / name).read_bytes() == (trained.folder / name).read_bytes()
-    assert {path.name for path in (run.folder / "generated").iterdir()} == {"reqa.jsonl", "reqa.counts.json"}
-
-
 def test_an_unfit_setting_is_refused_before_the_run(inputs, tmp_path):
-    with pytest.raises(UserError, match=r"config\.generate\.queries=2, and config\.generate\.way=greedy gives 1"):
+    with pytest.raises(UserError, match=r"config\.generate\.queries=2, and greedy gives 1"):
         preflight.check(make_run(inputs, tmp_path / "run", **{"generate.way": "greedy", "generate.queries": 2}), STAGES)
 
 

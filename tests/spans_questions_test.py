@@ -1,3 +1,5 @@
+"""The questions of the stage `spans`, of several files."""
+
 import json
 
 import pytest
@@ -5,8 +7,6 @@ import pytest
 from retrieval.data.sets import set_format
 from retrieval.errors import UserError
 from retrieval.methods.reader import spans_stage
-
-"""The questions of the stage `spans`, of several files."""
 
 
 def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):

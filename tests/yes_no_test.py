@@ -87,7 +87,7 @@ def test_what_is_not_understood_is_refused(file, change, says, inputs, tmp_path)
 
 def test_a_row_needs_room_for_the_pair(inputs, tmp_path):
     judges.write(tmp_path / "judge")
-    with pytest.raises(UserError, match=r"\d+ tokens stand around a query and a document.*leaves no room"):
+    with pytest.raises(UserError, match=r"\d+ tokens stand around a query and a document: set config.rerank.length="):
         opened(inputs, tmp_path, length=100)
 
 

@@ -112,7 +112,7 @@ def write_tower(
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
         kind = _KINDS[layer.kind]
         modules.append((f"{len(modules)}_{kind}", kind))
-        _write_layer(folder / modules[-1][0], layer, getattr(tower, name) if name else None)
+        write_layer(folder / modules[-1][0], layer, getattr(tower, name) if name else None)
     write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in modules])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
@@ -171,8 +171,9 @@ def _pooling(ours: str, hidden_size: int, include_prompt: bool) -> dict[str, Any
     }
 
 
-def _write_layer(folder: Path, layer: Layer, module: Any) -> None:
-    folder.mkdir()
+def write_layer(folder: Path, layer: Layer, module: Any, **more: Any) -> None:
+    """Writes a layer behind the pooling; `more` of its config is what other packages ask for."""
+    folder.mkdir(exist_ok=True)
     config = {}
     if layer.kind == DENSE:
         activation = next(name for name, ours in ACTIVATIONS.items() if ours == layer.activation)
@@ -180,7 +181,7 @@ def _write_layer(folder: Path, layer: Layer, module: Any) -> None:
         config = {**sizes, "bias": layer.bias, "activation_function": activation}
     elif layer.kind == LAYER_NORM:
         config = {"dimension": module.num_features}
-    files.write_json(folder / "config.json", config)
+    files.write_json(folder / "config.json", config | more)
     params = _parameters(module) if module else {}
     tensors = {TENSORS[layer.kind][name]: np.asarray(values, np.float32).T for name, values in params.items()}
     if tensors:

@@ -78,9 +78,7 @@ def check_step(config: ConfigDict) -> None:
         )
     if not config.train.steps and not config.train.init_from:
         way = "set it, or raise the steps"
-        raise UserError(
-            f"config.train.steps=0 takes the parameters of {_FIELD} as they are, and that names none: {way}"
-        )
+        raise UserError(f"config.train.steps=0 takes the parameters of {FIELD} as they are, and that names none: {way}")
     if adapters := train_state.adapters_of(config):
         adapters.check(config)
 

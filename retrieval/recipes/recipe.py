@@ -19,8 +19,9 @@ from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
-from retrieval.recipes.encoder_sizes import architecture_of, head_size
+from retrieval.recipes.encoder_sizes import architecture_of, encoder_sizes, head_size
 from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
@@ -81,6 +82,10 @@ class Recipe(abc.ABC):
         Args:
           bound: a function from parameters to the model that has them.
         """
+
+    def sizes(self, vocab_size: int) -> TransformerConfig:
+        """The sizes of its encoder."""
+        return TransformerConfig(**encoder_sizes(self.config, vocab_size))
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """Gives a model all parameters of a trained one of its kind, or the encoder of another: of two towers, the

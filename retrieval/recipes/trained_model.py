@@ -19,7 +19,7 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.bert_weights import hub_hint
 from retrieval.recipes.recipe import Recipe, recipe_of
-from retrieval.recipes.trained_run import check_vocabulary, fetch_model, load_parameters
+from retrieval.recipes.trained_run import check_towers, check_vocabulary, fetch_model, load_parameters
 from retrieval.registry import Table
 from retrieval.runtime import artefacts, hub
 from retrieval.runtime.store import is_url
@@ -230,6 +230,36 @@ class PublishedKind(TrainedKind):
         """As `TrainedKind.check`, or `check_folder`."""
         folder = self.published(value, field)
         return self.check_folder(run, folder, field) if folder else super().check(run, value, field)
+
+
+class EncoderKind(PublishedKind):
+    """A kind that opens a `TextEncoder`, of a run or of a folder that others wrote.
+
+    Attributes:
+      says_so: whether a folder says that it has such a model.
+      encoder: of the config of a run and a model.
+    """
+
+    says_so: Callable[[Path], bool]
+    encoder: Callable[[ConfigDict, Trained], Any]
+
+    def read(self, config: ConfigDict, folder: Path) -> Trained:
+        """The model of a folder, whose sizes, lengths and prompts replace those of `config` in a copy."""
+        raise NotImplementedError
+
+    def load(self, run: Run, value: str, field: str) -> Trained:
+        """As `TrainedKind.load`, once `check` has looked at it."""
+        self.check(run, value, field)
+        folder = self.published(value, field)
+        return self.read(run.config, folder) if folder else super().load(run, value, field)
+
+    def open(self, run: Run, value: str, field: str) -> Any:
+        """As `TrainedKind.open`."""
+        return self.encoder(run.config, self.load(run, value, field))
+
+    def read_folder(self, config: ConfigDict, folder: Path) -> Any:
+        """As `TrainedKind.read_folder`."""
+        return self.encoder(config, self.read(config, folder)) if self.says_so(folder) else None
 
 
 def published_model(

@@ -127,8 +127,3 @@ def _of_pairs(corpus: bool, base: str, stages: Sequence[str]) -> tuple[str, ...]
 
 
 of_pairs = of_fields(_of_pairs, "encode.corpus", "base", "stages")
-
-
-def train_unless(model: str) -> tuple[str, ...]:
-    """`train`, where the run's own model is meant, and not one that a field names."""
-    return () if model else ("train",)

@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import values_of
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -24,11 +25,12 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import TEXT_FIELDS
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
+from retrieval.recipes.trained_model import TrainedKind
 from retrieval.recipes.trained_run import check_towers, load_towers, of_towers
 from retrieval.runtime import devices, hosts
 from retrieval.search import encoding, vector_codes
 from retrieval.search.vector_codes import FLOAT32, Form
-from retrieval.stages import costs
+from retrieval.stages import costs, ranked_lists
 from retrieval.stages.collection import (
     BASELINES,
     CORPUS,
@@ -241,6 +243,23 @@ def fetch(run: Run) -> None:
     """Copies down the towers before training, where they are asked for and on a store."""
     if run.config.encode.start:
         initial_parameters.start_of(run.holder("train").config).fetch(run.holder("train"))
+
+
+def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
+    """Arguments of a `Stage` whose hosts all encode the collections, with the model of a kind that a field names."""
+
+    def named(config: ConfigDict) -> str:
+        return values_of(config, [field])[field]
+
+    texts = Read("sets", same=True), "prepare"
+    return {
+        "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
+        "reads": lambda config: (*texts, *of_pairs(config), *ranked_lists.train_unless(named(config))),
+        "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
+        "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
+        "uses": ("encode.batch_tokens",),
+        "everywhere": True,
+    }
 
 
 STAGES.register(

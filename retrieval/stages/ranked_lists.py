@@ -7,7 +7,7 @@ searched/STAGE/SET.npz    written by stages that search in a way of their own, r
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -176,6 +176,15 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
     return value, lists
 
 
+def check_texts(texts: Sized, value: Judged, rows: Iterable[int]) -> None:
+    """Checks that candidates have texts: a run of others may name some that the set has none of."""
+    if (most := max(rows, default=-1)) >= len(texts):
+        raise UserError(
+            f"set '{value.name}': no text of the candidate '{value.candidates[most]}', which a run names: a model "
+            "cannot score it; take a set with all texts"
+        )
+
+
 def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
     """Writes the lists of a set as a run file, `SYSTEM.trec` in a folder."""
     name = tag(ranking.system)
@@ -223,6 +232,16 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
         for name, of_set in paths.items()
     }
     return {name: of_set for name, of_set in files_of.items() if of_set}
+
+
+def train_unless(model: str) -> tuple[str, ...]:
+    """`train`, where the run's own model is meant, and not one that a field names."""
+    return () if model else ("train",)
+
+
+def reads_runs(model: str) -> tuple[str | Read, ...]:
+    """What a stage reads that goes on from the runs of `evaluate`, with the run's own model where a field is ''."""
+    return (Read("sets", same=True), "evaluate", *train_unless(model))
 
 
 def searched_folder(stage: str) -> str:

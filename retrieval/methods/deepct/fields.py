@@ -4,7 +4,7 @@ from retrieval.config.fields import NOT_NEGATIVE, TEXT, Field, declare
 
 declare(
     "data.rates",
-    deepct=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose words are weighed by its query"),
+    deepct=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose words its query weighs"),
 )
 declare(
     "index",

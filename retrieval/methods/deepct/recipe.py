@@ -21,7 +21,6 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.training.loop import Objective
@@ -72,7 +71,7 @@ class DeepCtRecipe(Recipe):
     def build(self, vocab_size: int) -> DeepCT:
         """A Transformer with one number per token."""
         self.check()
-        return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=Rngs(self.config.seed))
+        return DeepCT(self.sizes(vocab_size), rngs=Rngs(self.config.seed))
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""

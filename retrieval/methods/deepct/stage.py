@@ -40,8 +40,8 @@ def weigh(run: Run) -> dict[str, Any]:
         frequencies, long = weigher().weigh(passages), weigher().cut(passages)
         records = ({"_id": passage.id, "frequencies": words} for passage, words in zip(passages, frequencies))
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        found = {KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}
-        return Lines(lines, Counter(found | {passage_lines.LONG: long}))
+        counts = {KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}
+        return Lines(lines, Counter(counts | {passage_lines.LONG: long}))
 
     return passage_lines.write_all(run.folder / FOLDER, collections(run), run.config.encode.shard_size, make)
 
@@ -83,7 +83,7 @@ def term_frequencies(pieces: Sequence[str], weights: Sequence[float], scale: int
     """
     frequencies: dict[str, int] = {}
     parts = list(itertools.accumulate(piece in SPECIAL_TOKENS for piece in pieces))
-    for _, part in itertools.groupby(words(pieces), lambda found: parts[found[0]]):
+    for _, part in itertools.groupby(words(pieces), lambda word: parts[word[0]]):
         for word, weight in paired((word, max(weights[place], 0.0)) for place, word in part):
             frequency = round(scale * weight)
             if frequency > frequencies.get(word, 0):
@@ -96,17 +96,17 @@ def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
 
     A word cut off at the end of a passage is what is left of it. One that the vocabulary has no pieces for is left out.
     """
-    found: list[tuple[int, str]] = []
+    whole: list[tuple[int, str]] = []
     in_word = False
     for place, piece in enumerate(pieces):
         goes_on = piece.startswith(_GOES_ON)
         if goes_on and in_word:
-            found[-1] = (found[-1][0], found[-1][1] + piece.removeprefix(_GOES_ON))
+            whole[-1] = (whole[-1][0], whole[-1][1] + piece.removeprefix(_GOES_ON))
         elif not goes_on:
             in_word = piece not in SPECIAL_TOKENS
             if in_word:
-                found.append((place, piece))
-    return found
+                whole.append((place, piece))
+    return whole
 
 
 STAGES.register(

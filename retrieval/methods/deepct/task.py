@@ -79,8 +79,8 @@ def label(
     """
     numbers, firsts, keys = _words(text, continues, stems)
     _, query_firsts, query_keys = _words(query, continues, stems)
-    asked = tf.boolean_mask(query_keys, tf.logical_not(_is_one_of(tf.gather(query, query_firsts), special)))
-    hits = tf.reduce_any(keys[:, None] == asked[None], axis=1)
+    of_query = tf.boolean_mask(query_keys, tf.logical_not(_is_one_of(tf.gather(query, query_firsts), special)))
+    hits = tf.reduce_any(keys[:, None] == of_query[None], axis=1)
     counts = tf.gather(firsts, numbers) == tf.range(tf.size(text))
     counts = tf.cast(counts & tf.logical_not(_is_one_of(text, special)), tf.float32)
     return tf.cast(tf.gather(hits, numbers), tf.float32) * counts, counts

@@ -19,9 +19,7 @@ declare(
 declare(
     "train",
     retrieved=Field(
-        0,
-        whole(0),
-        "maxsim_softmax: tokens of the batch that a query's token retrieves, others do not count (XTR: 256); 0: all",
+        0, whole(0), "maxsim_softmax: tokens of the batch that a query's token retrieves (XTR: 256); 0: all count"
     ),
 )
 declare(
@@ -43,15 +41,8 @@ declare(
         ),
         "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
     ),
-    fde_index=Field(
-        "exact",
-        one_of("index", "retrieval.search.index_kind.DENSE"),
-        "index of these vectors, and of the tokens of late.retrieved: exact or scann",
-    ),
     retrieved=Field(
-        0,
-        whole(0),
-        "XTR: tokens of all candidates that a query's token retrieves, such as 10000: the system xtr-10000; 0: none",
+        0, whole(0), "XTR: tokens that a query's token retrieves of all, such as 10000: the system xtr-10000; 0: none"
     ),
     pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
 )

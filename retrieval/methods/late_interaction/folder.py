@@ -17,6 +17,7 @@ Stanford's (`HF_ColBERT`) are read, not written: one `model.safetensors` with th
 import logging
 import re
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +29,15 @@ from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.late_interaction.model import LateInteraction
-from retrieval.methods.late_interaction.token_marks import NONE, PUNCTUATION, SEEN, UNSEEN, words
+from retrieval.methods.late_interaction.token_marks import NONE, PUNCTUATION, SEEN, UNSEEN, fill_id, words
 from retrieval.models import export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.module_folder import SETTINGS
+from retrieval.models.tower_head import DENSE, Layer
 from retrieval.recipes import bert_weights, module_fields
 from retrieval.runtime import model_folder
-from retrieval.runtime.model_folder import MODULES
+from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
 _log = logging.getLogger(__name__)
 
@@ -46,26 +48,25 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 _WEIGHT, _RESIDUAL, _DENSE = "linear.weight", "residual.weight", "1_Dense"
 _SWITCHES = (True, False)
 _MOST = 2**31 - 1
+# PyLate's settings: what is understood, and those that are there where a folder has none.
 _SETTINGS = {
-    "__version__": ANY,
+    **dict.fromkeys(["__version__", "default_prompt_name", "skiplist_words"], ANY),
+    **dict.fromkeys([f"{side}_{what}" for side in (QUERY, DOCUMENT) for what in ("prefix", "length")], ANY),
     "model_type": (_MODEL, "SentenceTransformer"),  # some versions have it, others have none
     "similarity_fn_name": (_SCORE,),
-    "default_prompt_name": ANY,
     "prompts": ({}, {"query": "", "document": ""}),
-    "query_prefix": ANY,
-    "document_prefix": ANY,
-    "query_length": ANY,
-    "document_length": ANY,
     "add_special_tokens": (True,),
     "do_query_expansion": _SWITCHES,
     "attend_to_expansion_tokens": _SWITCHES,
-    "skiplist_words": ANY,
+}
+_USUAL = {
+    **{"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180},
+    **{"do_query_expansion": True, "attend_to_expansion_tokens": False, "skiplist_words": list(string.punctuation)},
 }
 # Modules that stand behind one another, on the vectors of tokens.
 _OF_TOKENS = {f"module_{end}_name": ("token_embeddings",) for end in ("input", "output")}
 _OF_DENSE = {
-    "in_features": ANY,
-    "out_features": ANY,
+    **dict.fromkeys(["in_features", "out_features"], ANY),
     "bias": (False,),
     "activation_function": (_IDENTITY,),
     "use_residual": _SWITCHES,
@@ -78,6 +79,7 @@ _OF_NATIVE = {
 }
 _OF_TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "query_expansion": ANY}
 _OF_MASK = {"skiplist_words": ANY, "skiplist_tasks": (["document"], "document"), "keep_only_token_ids": ([],)}
+_OF_EXPANSION = {"strategy": ("fixed", "min"), "attend": _SWITCHES, "token": ANY, "length": ANY}
 # Of `artifact.metadata` what is read; the rest is of training.
 _OF_STANFORD = {
     "query_prefix": ("query_token_id", "[unused0]"),
@@ -86,6 +88,9 @@ _OF_STANFORD = {
     "document_length": ("doc_maxlen", 180),
     "attend_to_expansion_tokens": ("attend_to_mask_tokens", False),
 }
+
+# The folders of the projections, and the settings by PyLate's names.
+_Read = tuple[tuple[Path, ...], dict[str, Any]]
 
 
 class LateFolder(NamedTuple):
@@ -111,35 +116,42 @@ class LateFolder(NamedTuple):
           UserError: it is none, a file is missing or damaged, or a setting is not understood.
         """
         encoder = EncoderFolder.open(path)
-        vocabulary, is_native = bert_weights.vocabulary_of(encoder), _settings(path).get("model_type") == NATIVE
-        if is_native:
-            projections, settings = _native(path, encoder, vocabulary)
-        elif model_folder.has_modules(path):
-            projections, settings = _pylate(path)
-        else:
-            projections, settings = (path,), _stanford(path)
-        expands, attends = settings["do_query_expansion"], settings["attend_to_expansion_tokens"]
+        if not (read := _reader(path)):
+            raise UserError(
+                f"{path}: an encoder without vectors of tokens; a folder of PyLate's (similarity_fn_name {_SCORE}), or "
+                f"one of Stanford's (architectures [{STANFORD}]), is needed"
+            )
+        vocabulary = bert_weights.vocabulary_of(encoder)
+        projections, settings = read(path, encoder, vocabulary)
+        place = path / (METADATA if read is _stanford else SETTINGS)
+        skip = settings["skiplist_words"]
+        if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
+            raise UserError(f"{place}: skiplist_words is {shown(skip)}, and a list of words is needed")
+        expansion = (
+            (SEEN if settings["attend_to_expansion_tokens"] else UNSEEN) if settings["do_query_expansion"] else NONE
+        )
         size = encoder.sizes["hidden_size"]
-        for place in projections:
-            size = _size(place, size)
-        model = module_fields.encoder_fields(encoder) | {
-            "embed_dim": size,
-            "late.expansion": (SEEN if attends else UNSEEN) if expands else NONE,
-            "late.skip": _skipped(path, settings["skiplist_words"], vocabulary),
-            "late.mean": settings.get("mean", False),
+        for folder in projections:
+            size = len(_weight(folder, size, values=False))
+        fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(encoder).items()} | {
+            "model.embed_dim": size,
+            "model.late.expansion": expansion,
+            "model.late.skip": _skipped(path, skip, vocabulary),
+            "model.late.mean": settings.get("mean", False),
+            "data.titles": prefixes.JOINED,
         }
-        data: dict[str, Any] = {"titles": prefixes.JOINED}
-        for side in ("query", "document"):
-            length, prefix = settings[f"{side}_length"], settings[f"{side}_prefix"]
-            data |= {f"{side}_length": min(length, encoder.sizes["max_length"]), f"{side}_prefix": prefix}
-            if not is_native:
-                _check_prefix(path, prefix, vocabulary)
-        named = {"model": model, "data": data}
-        fields = {f"{of}.{name}": x for of, part in named.items() for name, x in part.items()}
-        metadata = [path for path in [path / METADATA] if path.is_file()]
-        tokenizer = vocabularies.files(vocabularies.find(path))
-        said = [*encoder.files, *model_folder.module_files(path), *metadata, *tokenizer]
-        return cls(encoder, projections, fields, said)
+        for side in (QUERY, DOCUMENT):
+            prefix = settings[f"{side}_prefix"]
+            if not isinstance(prefix, str) or not (read is _native or _is_one_token(prefix, vocabulary)):
+                raise UserError(
+                    f"{place}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token "
+                    "of a text; take another model, or one that was saved with its tokenizer"
+                )
+            length = known_keys.whole(place, settings, f"{side}_length", _MOST, least=5)
+            fields |= {f"data.{side}_length": min(length, encoder.sizes["max_length"]), f"data.{side}_prefix": prefix}
+        said = [*encoder.files, *model_folder.module_files(path), *([place] if read is _stanford else [])]
+        said += vocabularies.files(vocabularies.find(path))
+        return cls(encoder, projections, fields, [each for each in said if each.is_file()])
 
     def kernel(self) -> np.ndarray:
         """The projection's, float32 [H, E].
@@ -148,69 +160,53 @@ class LateFolder(NamedTuple):
           UserError: it cannot be read, or has values that are not finite.
         """
         whole_EH = np.eye(self.encoder.sizes["hidden_size"])
-        for place in self.projections:
-            tensors = tensor_files.read(place)
-            weight_EH = np.asarray(tensors[_WEIGHT], np.float64)
-            if _has_residual(place):
-                weight_EH = weight_EH + tensors.get(_RESIDUAL, np.eye(len(weight_EH)))
-            if not np.isfinite(weight_EH).all():
-                raise UserError(f"{place}: its weights have values that are not finite; copy it again")
-            whole_EH = weight_EH @ whole_EH
+        for folder in self.projections:
+            whole_EH = _weight(folder, len(whole_EH)) @ whole_EH
         return np.ascontiguousarray(whole_EH.T.astype(np.float32))
 
 
 def is_late(folder: Path) -> bool:
     """Whether a folder says that it has a model of late interaction."""
-    if model_folder.has_modules(folder):
-        settings = _settings(folder)
-        return settings.get("similarity_fn_name") == _SCORE or settings.get("model_type") == NATIVE
-    config = files.read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    return isinstance(config, dict) and STANFORD in (config.get("architectures") or ())
+    return _reader(folder) is not None
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    settings = files.read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-    return settings if isinstance(settings, dict) else {}
+def _reader(folder: Path) -> Callable[[Path, EncoderFolder, Vocabulary], _Read] | None:
+    """What reads the settings of a folder; None where it says nothing of vectors of tokens."""
+    has_modules = model_folder.has_modules(folder)
+    path = folder / (SETTINGS if has_modules else "config.json")
+    record = files.read_json(path) if path.is_file() else {}
+    if not isinstance(record, dict):
+        return None
+    if not has_modules:
+        return _stanford if STANFORD in (record.get("architectures") or ()) else None
+    is_pylate = record.get("similarity_fn_name") == _SCORE
+    return _native if record.get("model_type") == NATIVE else _pylate if is_pylate else None
 
 
-def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> tuple[tuple[Path, ...], dict[str, Any]]:
-    """As `_pylate`, of a folder that sentence-transformers 6 saved as its own."""
+def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> _Read:
+    """Of a folder that sentence-transformers 6 saved as its own."""
     settings = module_folder.settings(path, _OF_NATIVE)
-    modules = model_folder.modules(path)
-    kinds = [module.kind for module in modules]
-    if not re.fullmatch("Transformer (Dense )*(MultiVectorMask )?Normalize", " ".join(kinds)):
-        raise UserError(
-            f"{path / MODULES}: its modules are {', '.join(kinds)[:80]}; a Transformer, Dense, a MultiVectorMask and a "
-            "Normalize are understood, in this order"
-        )
-    folders = {module.kind: module.folder for module in modules}
-    mask = {}
-    if place := folders.get("MultiVectorMask"):
-        mask = known_keys.read(place / "config.json", _OF_MASK)
+    order = "Transformer (Dense )*(MultiVectorMask )?Normalize"
+    projections, folders = _projections(path, order, "a Transformer, Dense, a MultiVectorMask and a Normalize")
+    place = folders.get("MultiVectorMask")
+    mask = known_keys.read(place / "config.json", _OF_MASK) if place else {}
     known_keys.read(folders["Normalize"] / "config.json", _OF_TOKENS, optional=True)
-    projections = tuple(module.folder for module in modules if module.kind == "Dense")
-    for place in projections:
-        known_keys.read(place / "config.json", _OF_DENSE)
     query_length, document_length = module_folder.lengths(encoder, _OF_TRANSFORMER)
     place = encoder.place / "sentence_bert_config.json"
-    record = files.read_json(place) if place.is_file() else {}
-    expansion = record.get("query_expansion")
+    expansion = (files.read_json(place) if place.is_file() else {}).get("query_expansion")
     if expansion is not None:
         query_length = _expanded(place, expansion, query_length, vocabulary)
     query, document = module_fields.prompts(path, settings)
-    return projections, _checked(
-        path / SETTINGS,
-        {
-            "query_prefix": query,
-            "document_prefix": document,
-            "query_length": query_length,
-            "document_length": document_length,
-            "do_query_expansion": expansion is not None,
-            "attend_to_expansion_tokens": bool(expansion and expansion.get("attend")),
-            "skiplist_words": mask.get("skiplist_words", []),
-            "mean": settings.get("similarity_fn_name") == "meanmaxsim",
-        },
-    )
+    return projections, {
+        "query_prefix": query,
+        "document_prefix": document,
+        "query_length": query_length,
+        "document_length": document_length,
+        "do_query_expansion": expansion is not None,
+        "attend_to_expansion_tokens": bool(expansion and expansion.get("attend")),
+        "skiplist_words": mask.get("skiplist_words", []),
+        "mean": settings.get("similarity_fn_name") == "meanmaxsim",
+    }
 
 
 def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) -> int:
@@ -219,14 +215,11 @@ def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) 
     Raises:
       UserError: they may be longer, or it is done in another way than here.
     """
-    known = {"strategy": ("fixed", "min"), "attend": _SWITCHES, "token": ANY, "length": ANY}
-    known_keys.check(path, expansion if isinstance(expansion, dict) else {"query_expansion": expansion}, known)
+    known_keys.check(path, expansion if isinstance(expansion, dict) else {"query_expansion": expansion}, _OF_EXPANSION)
     length = known_keys.whole(path, expansion, "length", _MOST, least=5)
-    fill = next((id for id in (vocabulary.mask_id, vocabulary.eos_id) if id >= 0), -1)
-    token = expansion.get("token")
-    if (token is not None and token not in vocabulary.tokens[max(fill, 0) :][:1]) or (
-        expansion.get("strategy") != "fixed" and length != longest
-    ):
+    fill, token = fill_id(vocabulary), expansion.get("token")
+    is_fill = token is None or token in vocabulary.tokens[max(fill, 0) :][:1]
+    if not is_fill or (expansion.get("strategy") != "fixed" and length != longest):
         raise UserError(
             f"{path}: query_expansion is {shown(expansion)}; only [MASK], or the token that ends a text, up to one "
             "length of all queries is understood here"
@@ -234,50 +227,34 @@ def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) 
     return length
 
 
-def _pylate(path: Path) -> tuple[tuple[Path, ...], dict[str, Any]]:
-    """The folders of the projections, and the settings, with those that PyLate has where there are none."""
-    if not is_late(path):
-        raise UserError(
-            f"{path / SETTINGS}: similarity_fn_name is not {_SCORE}, so it has no vectors of tokens; take a folder of "
-            "PyLate's"
-        )
-    modules = model_folder.modules(path)
-    if [module.kind for module in modules] != ["Transformer", *["Dense"] * max(1, len(modules) - 1)]:
-        raise UserError(
-            f"{path / MODULES}: its modules are {', '.join(module.kind for module in modules)[:80]}; a Transformer and "
-            "some Dense are needed"
-        )
-    for module in modules[1:]:
-        known_keys.read(module.folder / "config.json", _OF_DENSE)
-    usual = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180}
-    usual |= {"do_query_expansion": True, "attend_to_expansion_tokens": False}
-    usual |= {"skiplist_words": list(string.punctuation)}
-    settings = usual | known_keys.read(path / SETTINGS, _SETTINGS)
-    return tuple(module.folder for module in modules[1:]), _checked(path / SETTINGS, settings)
+def _pylate(path: Path, *_: Any) -> _Read:
+    projections = _projections(path, "Transformer( Dense)+", "a Transformer and some Dense")[0]
+    return projections, _USUAL | known_keys.read(path / SETTINGS, _SETTINGS)
 
 
-def _stanford(path: Path) -> dict[str, Any]:
-    if not is_late(path):
-        raise UserError(
-            f"{path}: an encoder without vectors of tokens; a folder of PyLate's, or one of Stanford's (architectures "
-            f"[{STANFORD}]), is needed"
-        )
+def _stanford(path: Path, *_: Any) -> _Read:
     record = files.read_json(path / METADATA) if (path / METADATA).is_file() else {}
     settings = {ours: record.get(theirs, usual) for ours, (theirs, usual) in _OF_STANFORD.items()}
     skip = list(string.punctuation) if record.get("mask_punctuation", True) else []
-    return _checked(path / METADATA, settings | {"do_query_expansion": True, "skiplist_words": skip})
+    return (path,), settings | {"do_query_expansion": True, "skiplist_words": skip}
 
 
-def _checked(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, whose values are of the types that they should be."""
-    for side in ("query", "document"):
-        known_keys.whole(path, settings, f"{side}_length", _MOST, least=5)
-        if not isinstance(settings[f"{side}_prefix"], str):
-            raise UserError(f"{path}: {side}_prefix is {shown(settings[f'{side}_prefix'])}, and a text is needed")
-    skip = settings["skiplist_words"]
-    if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
-        raise UserError(f"{path}: skiplist_words is {shown(skip)}, and a list of words is needed")
-    return settings
+def _projections(path: Path, order: str, needed: str) -> tuple[tuple[Path, ...], dict[str, Path]]:
+    """The folders of the Dense, whose settings are understood, and those of all kinds of modules.
+
+    Args:
+      order: the modules, as a pattern; `needed` says it in words.
+    """
+    modules = model_folder.modules(path)
+    kinds = [module.kind for module in modules]
+    if not re.fullmatch(order, " ".join(kinds)):
+        raise UserError(
+            f"{path / MODULES}: its modules are {', '.join(kinds)[:80]}; {needed} are understood, in this order"
+        )
+    projections = tuple(module.folder for module in modules if module.kind == "Dense")
+    for folder in projections:
+        known_keys.read(folder / "config.json", _OF_DENSE)
+    return projections, {module.kind: module.folder for module in modules}
 
 
 def _skipped(path: Path, skip: list[str], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -291,36 +268,25 @@ def _skipped(path: Path, skip: list[str], vocabulary: Vocabulary) -> tuple[str, 
     return (*((PUNCTUATION,) if is_punctuation else known), *unknown)
 
 
-def _check_prefix(path: Path, prefix: str, vocabulary: Vocabulary) -> None:
-    """Checks that a prefix is one token behind the first one: so PyLate has it."""
-    if not _is_one_token(prefix, vocabulary):
-        raise UserError(
-            f"{path}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token of a text; "
-            "take another model, or one that was saved with its tokenizer"
-        )
-
-
 def _is_one_token(prefix: str, vocabulary: Vocabulary) -> bool:
-    """Whether a prefix, where there is one, is a token that can stand behind the first one of a text."""
+    """Whether a prefix, where there is one, is a token that can stand behind the first one of a text: PyLate's are."""
     return not prefix or (prefix in vocabulary.tokens and len(vocabulary.template.before) == 1)
 
 
-def _size(folder: Path, size: int) -> int:
-    """The dimensions that a projection makes of so many."""
-    tensors = tensor_files.read(folder, values=False)
-    shape = tensors[_WEIGHT].shape if _WEIGHT in tensors else ()
-    if len(shape) != 2 or shape[1] != size:
+def _weight(folder: Path, size: int, values: bool = True) -> np.ndarray:
+    """The matrix [dimensions, size] of a projection, float64; where no values are needed, zeros of its shape."""
+    tensors = tensor_files.read(folder, values)
+    weight = np.asarray(tensors.get(_WEIGHT, 0), np.float64)
+    if weight.ndim != 2 or weight.shape[1] != size:
         raise UserError(f"{folder}: no projection {_WEIGHT} [dimensions, {size}] among its weights; copy it again")
-    beside = tensors[_RESIDUAL].shape if _RESIDUAL in tensors else (size, size)
-    if _has_residual(folder) and beside != shape:
-        raise UserError(
-            f"{folder}: no {_RESIDUAL} {list(shape)} among its weights, as it has a residual; copy it again"
-        )
-    return shape[0]
-
-
-def _has_residual(folder: Path) -> bool:
-    return bool(files.read_json(folder / "config.json").get("use_residual"))
+    if files.read_json(folder / "config.json").get("use_residual"):
+        residual = tensors.get(_RESIDUAL, np.eye(size))
+        if residual.shape != weight.shape:
+            raise UserError(f"{folder}: no {_RESIDUAL} {list(weight.shape)} among its weights; copy it again")
+        weight = weight + residual
+    if not np.isfinite(weight).all():
+        raise UserError(f"{folder}: its weights have values that are not finite; copy it again")
+    return weight
 
 
 def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabulary) -> None:
@@ -342,29 +308,21 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     sizes = model.encoder.config
     export_files.write_encoder(folder, model.encoder, vocabulary.pad_id)
     (folder / _DENSE).mkdir()
-    kernel = np.asarray(model.projection.kernel[...], np.float32)
-    dense = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": False}
-    files.write_json(folder / _DENSE / "config.json", dense | {"activation_function": _IDENTITY, "use_residual": False})
-    export_files.write_tensors(folder / _DENSE, {_WEIGHT: np.ascontiguousarray(kernel.T)})
+    layer = Layer(DENSE, model.projection.out_features, bias=False)
+    export_files.write_layer(folder / _DENSE, layer, model.projection, use_residual=False)
     kinds = [("", "sentence_transformers.models.Transformer"), (_DENSE, "pylate.models.Dense.Dense")]
     export_files.write_modules(folder, kinds)
     longest = max(data.query_length, data.document_length)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    settings = {name: data[name] for name in ("query_prefix", "document_prefix", "query_length", "document_length")}
-    files.write_json(
-        folder / SETTINGS,
-        {"model_type": _MODEL, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": _SCORE}
-        | settings
-        | {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
-        | {"skiplist_words": [word for word in words(late.skip) if word in set(vocabulary.tokens)]},
-    )
+    settings = {"model_type": _MODEL, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": _SCORE}
+    settings |= {name: data[name] for name in ("query_prefix", "document_prefix", "query_length", "document_length")}
+    settings |= {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
+    skip = [word for word in words(late.skip) if word in set(vocabulary.tokens)]
+    files.write_json(folder / SETTINGS, settings | {"skiplist_words": skip})
     types = sizes.type_vocab_size if sizes.architecture.token_types else 0
     vocabulary.export(folder, length=longest, types=types)
-    _add_tokens(folder / "tokenizer.json", {data.query_prefix, data.document_prefix} - {""})
-
-
-def _add_tokens(path: Path, tokens: set[str]) -> None:
-    """Has a tokenizer look for tokens of its vocabulary in a text: sentence-transformers puts prefixes before it."""
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in sorted(tokens)])
+    # Sentence-transformers puts prefixes before a text: the tokenizer has to look for them there.
+    tokenizer = Tokenizer.from_file(str(path := folder / "tokenizer.json"))
+    tokens = sorted({data.query_prefix, data.document_prefix} - {""})
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
     files.write_text(path, tokenizer.to_str(pretty=True) + "\n")

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from retrieval.runtime.arrays import first_highest, on_every_device
+from retrieval.training.candidate_blocks import everywhere, product
 
 _PRODUCTS = 2**24  # of a block: 64 MiB of them, three times in the backward pass
 _NONE = -1e30  # less than any product
@@ -46,8 +46,9 @@ def maxsim(
     document_NLE, counts_NL = on_every_device((document_NLE, counts_NL))
     devices = max(1, jax.typeof(query_BAE).sharding.mesh.size)
     block = block or max(1, _PRODUCTS // max(1, B * A * document_NLE.shape[1] // devices))
-    given = query_BAE.astype(jnp.float32), counts_BA, document_NLE.astype(jnp.float32), counts_NL
-    score: Any = _maxsim(*given, _least(*given, block, retrieved) if retrieved else None, block)
+    queries = query_BAE.astype(jnp.float32), counts_BA
+    documents = document_NLE.astype(jnp.float32), counts_NL
+    score: Any = _maxsim(queries, documents, _least(queries, documents, block, retrieved), block)
     return jnp.where(counts_NL.any(axis=1), score, -jnp.inf)
 
 
@@ -57,68 +58,59 @@ def own_scores(
     """The score of every query with its own documents, float32 [B, K]; else as `maxsim`."""
 
     def of_example(query_AE: jax.Array, counts_A: jax.Array, *documents: jax.Array) -> jax.Array:
-        vectors_KLE, counts_KL = documents
-        score: Any = _maxsim(query_AE[None], counts_A[None], vectors_KLE, counts_KL, None, len(vectors_KLE))
+        score: Any = _maxsim((query_AE[None], counts_A[None]), documents, None, len(documents[0]))
         return score[0]
 
-    given = query_BAE.astype(jnp.float32), counts_BA, document_BKLE.astype(jnp.float32), counts_BKL
-    return jnp.where(counts_BKL.any(axis=2), jax.vmap(of_example)(*given), -jnp.inf)
+    scores = jax.vmap(of_example)
+    score_BK = scores(query_BAE.astype(jnp.float32), counts_BA, document_BKLE.astype(jnp.float32), counts_BKL)
+    return jnp.where(counts_BKL.any(axis=2), score_BK, -jnp.inf)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _maxsim(
-    query_BAE: jax.Array,
-    counts_BA: jax.Array,
-    document_NLE: jax.Array,
-    counts_NL: jax.Array,
-    least_BA: jax.Array | None,
-    block: int,
-) -> jax.Array:
+# Vectors [..., E], and whether each counts.
+_Tokens = tuple[jax.Array, jax.Array]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _maxsim(queries: _Tokens, documents: Any, least_BA: jax.Array | None, block: int) -> jax.Array:
     """As `maxsim`, with a finite number for a document without a token.
 
     Args:
       least_BA: the smallest product that a query's token retrieves; None where it retrieves all documents.
     """
-    return _forward(query_BAE, counts_BA, document_NLE, counts_NL, least_BA, block)[0]
+    return _forward(queries, documents, least_BA, block)[0]
 
 
-def _forward(
-    query_BAE: jax.Array,
-    counts_BA: jax.Array,
-    document_NLE: jax.Array,
-    counts_NL: jax.Array,
-    least_BA: jax.Array | None,
-    block: int,
-) -> tuple[jax.Array, tuple]:
-    def add(_: None, given: tuple) -> tuple[None, jax.Array]:
-        best_BAJ = _products(query_BAE, *given).max(axis=3)
-        return None, (_weights(best_BAJ, counts_BA, least_BA) * best_BAJ).sum(axis=1)
+def _forward(queries: _Tokens, documents: _Tokens, least_BA: jax.Array | None, block: int) -> tuple[jax.Array, tuple]:
+    query_BAE, counts_BA = queries
 
-    _, score_TBJ = jax.lax.scan(add, None, _blocks(document_NLE, counts_NL, block))
-    B, N = len(query_BAE), len(document_NLE)
-    score_BN = jnp.moveaxis(score_TBJ, 0, 1).reshape(B, -1)[:, :N]
-    return score_BN, (query_BAE, counts_BA, document_NLE, counts_NL, least_BA)
+    def scores(tokens: _Tokens) -> jax.Array:
+        best_BAJ = _products(query_BAE, *tokens).max(axis=3)
+        return (_weights(best_BAJ, counts_BA, least_BA) * best_BAJ).sum(axis=1)
+
+    score_TBJ = jax.lax.map(scores, _blocks(documents, block))
+    score_BN = jnp.moveaxis(score_TBJ, 0, 1).reshape(len(query_BAE), -1)[:, : len(documents[0])]
+    return score_BN, (queries, documents, least_BA)
 
 
-def _backward(block: int, given: tuple, gradient_BN: jax.Array) -> tuple:
-    query_BAE, counts_BA, document_NLE, counts_NL, least_BA = given
-    blocks = _blocks(document_NLE, counts_NL, block)
+def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
+    (query_BAE, counts_BA), (document_NLE, counts_NL), least_BA = residuals
+    blocks = _blocks((document_NLE, counts_NL), block)
     N, J = len(document_NLE), blocks[0].shape[1]
     padded_BN = jnp.pad(gradient_BN, ((0, 0), (0, -N % J)))
     gradient_TBJ = jnp.moveaxis(padded_BN.reshape(len(padded_BN), -1, J), 1, 0)
 
-    def add(of_query_BAE: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
-        document_JLE, counts_JL, gradient_BJ = given
+    def add(of_query_BAE: jax.Array, of_block: tuple) -> tuple[jax.Array, jax.Array]:
+        document_JLE, counts_JL, gradient_BJ = of_block
         product_BAJL = _products(query_BAE, document_JLE, counts_JL)
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
         weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA, least_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
-        of_document_JLE = _product("bajl,bae->jle", weight_BAJL, query_BAE, _everywhere())
-        return of_query_BAE + _product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
+        of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, everywhere())
+        return of_query_BAE + product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
 
     of_query_BAE, of_document_TJLE = jax.lax.scan(add, jnp.zeros_like(query_BAE), (*blocks, gradient_TBJ))
     of_document_NLE = of_document_TJLE.reshape(-1, *document_NLE.shape[1:])[:N]
-    return of_query_BAE, None, of_document_NLE, None, None
+    return (of_query_BAE, None), (of_document_NLE, None), None
 
 
 _maxsim.defvjp(_forward, _backward)
@@ -133,43 +125,32 @@ def _weights(best_BAJ: jax.Array, counts_BA: jax.Array, least_BA: jax.Array | No
     return kept_BAJ / jnp.maximum(kept_BAJ.sum(axis=1, keepdims=True), 1)
 
 
-def _least(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int, count: int
-) -> jax.Array:
+def _least(queries: _Tokens, documents: _Tokens, block: int, count: int) -> jax.Array | None:
     """The product of each query's token with the last of so many that are the greatest, [B, A]; without a gradient."""
-    query_BAE, document_NLE = jax.lax.stop_gradient((query_BAE, document_NLE))
+    if not count:
+        return None
+    (query_BAE, _), documents = jax.lax.stop_gradient((queries, documents))
 
-    def add(greatest_BAX: jax.Array, given: tuple) -> tuple[jax.Array, None]:
-        product_BAJL = _products(query_BAE, *given)
+    def add(greatest_BAX: jax.Array, tokens: _Tokens) -> tuple[jax.Array, None]:
+        product_BAJL = _products(query_BAE, *tokens)
         product_BAX = product_BAJL.reshape(*product_BAJL.shape[:2], -1)
         return jax.lax.top_k(jnp.concatenate([greatest_BAX, product_BAX], axis=2), count)[0], None
 
     none_BAX = jnp.concatenate([jnp.zeros_like(query_BAE[:, :, :1]) + _NONE] * count, axis=2)
-    return jax.lax.scan(add, none_BAX, _blocks(document_NLE, counts_NL, block))[0][:, :, -1]
+    return jax.lax.scan(add, none_BAX, _blocks(documents, block))[0][:, :, -1]
 
 
-def _blocks(document_NLE: jax.Array, counts_NL: jax.Array, block: int) -> tuple[jax.Array, jax.Array]:
+def _blocks(documents: _Tokens, block: int) -> _Tokens:
     """The documents in blocks [T, J, ...]; the last may end with some without a token."""
-    N = len(document_NLE)
+    N = len(documents[0])
     J = max(1, min(block, N))
 
     def cut(x: jax.Array) -> jax.Array:
         return jnp.pad(x, [(0, -N % J)] + [(0, 0)] * (x.ndim - 1)).reshape(-1, J, *x.shape[1:])
 
-    return cut(document_NLE), cut(counts_NL)
+    return jax.tree.map(cut, documents)
 
 
 def _products(query_BAE: jax.Array, document_JLE: jax.Array, counts_JL: jax.Array) -> jax.Array:
     """The inner products [B, A, J, L]; of a document's token that does not count, less than any other."""
-    product_BAJL = _product("bae,jle->bajl", query_BAE, document_JLE)
-    return jnp.where(counts_JL, product_BAJL, _NONE)
-
-
-def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:
-    # The default precision on an accelerator would round the vectors to bfloat16 or TF32.
-    return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST, out_sharding=out_sharding)
-
-
-def _everywhere() -> P | None:
-    """The sharding of a sum over all devices' queries."""
-    return None if jax.sharding.get_abstract_mesh().empty else P()
+    return jnp.where(counts_JL, product("bae,jle->bajl", query_BAE, document_JLE), _NONE)

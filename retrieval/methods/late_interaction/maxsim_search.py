@@ -4,9 +4,8 @@ Letters of shapes: Q queries, A tokens of a query, J documents of a block, L tok
 X tokens that a query's token retrieves, D documents of which some were retrieved.
 """
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,10 @@ from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.runtime import devices
 from retrieval.search import text_batches
-from retrieval.search.exact import no_results
-from retrieval.search.index_kind import IndexKind, Options
+from retrieval.search.exact import ExactIndex, no_results
 
 _BLOCK, _QUERIES = 128, 64
+_maxsim = jax.jit(maxsim)
 
 
 class Documents(Protocol):
@@ -88,16 +87,10 @@ def _blocks(
 def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """The scores of some queries with a block, [Q, J]; -inf for a query without a token."""
     counts_QA = queries.counts[part]
-    given = map(jnp.asarray, (queries.vectors[part], counts_QA, *block))
     with devices.alone():
-        scores_QJ = np.array(_compiled()(*given))
+        scores_QJ = np.array(_maxsim(*map(jnp.asarray, (queries.vectors[part], counts_QA, *block))))
     scores_QJ[~counts_QA.any(axis=1)] = -np.inf
     return scores_QJ
-
-
-@functools.cache
-def _compiled() -> Callable[..., Any]:
-    return jax.jit(maxsim)
 
 
 class TokenIndex:
@@ -107,10 +100,10 @@ class TokenIndex:
     has retrieved: the true one is no greater.
     """
 
-    def __init__(self, documents: Documents, kind: IndexKind, options: Options):
+    def __init__(self, documents: Documents):
         vectors = [np.asarray(documents[number], np.float32) for number in range(len(documents))]
         self._owners = np.repeat(np.arange(len(vectors)), list(map(len, vectors)))
-        self._index = kind.build(np.concatenate([each for each in vectors if len(each)]), options)
+        self._index = ExactIndex(np.concatenate([each for each in vectors if len(each)]))
 
     def search(self, queries: Queries, retrieved: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Scores and rows [Q, depth], best first; -inf and -1 where fewer were found."""

@@ -14,12 +14,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, of_candidates, ranked
-from retrieval.methods.late_interaction.muvera import Muvera, size_of
+from retrieval.methods.late_interaction.muvera import Muvera
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
@@ -28,13 +29,13 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
 from retrieval.runtime import devices
-from retrieval.search.exact import recall
-from retrieval.search.index_kind import INDEXES
-from retrieval.stages import costs, evaluate, indexes, ranked_lists
+from retrieval.search.exact import ExactIndex, recall
+from retrieval.stages import costs, evaluate, ranked_lists
 from retrieval.stages.collection import set_names
 from retrieval.stages.ranked_lists import Ranking, RunFile, others
 
 FOLDER = result_files.LATE
+_FIELDS = ("systems", "depth", "exact", "fde", "retrieved")
 
 
 def maxsim(run: Run) -> dict[str, Any]:
@@ -42,23 +43,23 @@ def maxsim(run: Run) -> dict[str, Any]:
     fields, folder, metrics = run.config.late, run.folder / FOLDER, run.config.evaluate.metrics
     names = set_names(run.sets)
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
-    rows, told, encoded = [], {}, details(run.holder("tokens"), "tokens") or {}
-    costly = (costs.BYTES, costs.QUERY, costs.PASSAGE)
-    made = {name: {key: of[key] for key in costly if key in of} for name, of in encoded.items()}
+    rows, summary, encoded = [], {}, details(run.holder("tokens"), "tokens") or {}
     for name in names:
         place = run.sets / name
+        of_set = encoded.get(name, {})
+        costly = {key: of_set[key] for key in (costs.BYTES, costs.QUERY, costs.PASSAGE) if key in of_set}
         opened = _Opened.of(beir.read_judged(place), run.holder("tokens").folder / TOKENS / name)
-        lists = list(_rank(run.config, opened, runs.get(name, {})))
         scores = []
-        for value, ranking in lists:
-            ranked_lists.write_run(folder / "runs" / name, value, ranking)
-            of_query = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
-            told[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **made.get(name, {}), **ranking.notes}
-        for value, group in itertools.groupby(lists, lambda each: each[0]):
-            scores += evaluate.measure(place, value, [ranking for _, ranking in group], metrics, fields.depth)
+        for value, group in itertools.groupby(_rank(run.config, opened, runs.get(name, {})), lambda each: each[0]):
+            lists = [ranking for _, ranking in group]
+            for ranking in lists:
+                ranked_lists.write_run(folder / "runs" / name, value, ranking)
+                of_query = round(1000 * (ranking.seconds or 0) / max(1, len(value.queries)), 3)
+                summary[f"{name}, {ranking.system}"] = {"milliseconds": of_query, **costly, **ranking.notes}
+            scores += evaluate.measure(place, value, lists, metrics, fields.depth)
         rows += evaluate.write_values(folder, name, scores)
     files.write_json(folder / result_files.NAME, rows)
-    return told
+    return summary
 
 
 class _Opened(NamedTuple):
@@ -92,23 +93,21 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
     value, lists = ranked_lists.read([*runs.values()], judged)
     for each in lists:
         _, rows_QK = others(each.lists, value, fields.depth)
-        _check_known(value, rows_QK, len(opened.documents), each.system)
+        ranked_lists.check_texts(opened.documents, value, [int(rows_QK.max(initial=-1))])
         began = time.perf_counter()
-        found = opened.best_of(rows_QK, fields.depth)
+        lists_QK = opened.best_of(rows_QK, fields.depth)
         seconds, notes = time.perf_counter() - began, {costs.AFTER: each.system}
-        yield value, Ranking(f"{each.system}+{SYSTEM}@{fields.depth}", *found, seconds, notes=notes)
+        yield value, Ranking(f"{each.system}+{SYSTEM}@{fields.depth}", *lists_QK, seconds, notes=notes)
     whole, depth = None, min(fields.depth + bool(judged.own), len(opened.documents))
     if fields.exact:
         began = time.perf_counter()
-        found = ranked(opened.queries, opened.documents, opened.longest, depth)
-        whole = others(found, judged, fields.depth)
+        whole = others(ranked(opened.queries, opened.documents, opened.longest, depth), judged, fields.depth)
         yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
     if fields.retrieved:
-        kind = INDEXES[fields.fde_index]
-        index = TokenIndex(opened.documents, kind, indexes.options_of(kind, config))
+        index = TokenIndex(opened.documents)
         began = time.perf_counter()
-        found = others(index.search(opened.queries, fields.retrieved, depth), judged, fields.depth)
-        yield judged, Ranking(f"xtr-{fields.retrieved}", *found, time.perf_counter() - began)
+        lists_QK = others(index.search(opened.queries, fields.retrieved, depth), judged, fields.depth)
+        yield judged, Ranking(f"xtr-{fields.retrieved}", *lists_QK, time.perf_counter() - began)
     for size in fields.fde:
         yield judged, _by_fde(config, opened, size, depth, whole[1] if whole else None)
 
@@ -120,47 +119,24 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
       depth: results that these find.
       whole_QK: the rows of exact search, to measure recall.
     """
-    value, kind = opened.value, INDEXES[config.late.fde_index]
-    muvera = Muvera(opened.documents.dimensions, *size_of(size), seed=config.seed)
+    muvera = Muvera(opened.documents.dimensions, *map(int, size.split("x")), seed=config.seed)
     documents_NX = np.stack([muvera.document(opened.documents[row]) for row in range(len(opened.documents))])
-    options = indexes.options_of(kind, config)
-    index = kind.build(documents_NX, options)
-    index = indexes.finished(index, options, lambda: documents_NX, np.arange(len(documents_NX)))
-    texts = zip(opened.queries.vectors, opened.queries.counts)
-    queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in texts])
+    index = ExactIndex(documents_NX)
+    queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in zip(*opened.queries)])
     began = time.perf_counter()
-    _, found_QK = others(index.search(queries_QX, depth), value, config.late.depth)
-    scores_QK, rows_QK = opened.best_of(found_QK, config.late.depth)
+    _, first_QK = others(index.search(queries_QX, depth), opened.value, config.late.depth)
+    scores_QK, rows_QK = opened.best_of(first_QK, config.late.depth)
     seconds, bytes_each = time.perf_counter() - began, opened.documents.bytes / len(opened.documents)
     notes: dict[str, Any] = {costs.BYTES: round(bytes_each + 4 * muvera.size, 1)}
     if whole_QK is not None:
-        notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], found_QK), 4) for k in (1, 10, 100)}
+        notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], first_QK), 4) for k in (1, 10, 100)}
     return Ranking(f"muvera-{size}+{SYSTEM}@{config.late.depth}", scores_QK, rows_QK, seconds, notes=notes)
 
 
-def _check_known(value: Judged, rows_QK: np.ndarray, known: int, system: str) -> None:
-    """Checks that all results have vectors: a run of others may name candidates that the set has no text of."""
-    if (most := int(rows_QK.max(initial=-1))) >= known:
-        raise UserError(
-            f"the run of '{system}' names the candidate '{value.candidates[most]}', which the set '{value.name}' has "
-            "no text of: MaxSim cannot score it; take a set with all texts"
-        )
-
-
-def check_settings(config: ConfigDict) -> None:
-    """Checks that something is ranked, and that the index of MUVERA's vectors can be used here.
-
-    Raises:
-      UserError: nothing is, or it cannot.
-    """
-    fields = config.late
+def check_settings(fields: ConfigDict) -> None:
+    """Checks that something is ranked, by the group `late` of the config."""
     if not (fields.systems or fields.exact or fields.fde or fields.retrieved):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
-    if (fields.fde or fields.retrieved) and not (kind := INDEXES[fields.fde_index]).available():
-        raise UserError(
-            f"config.late.fde_index={fields.fde_index}: {kind.title} cannot be used here: set config.late.fde_index="
-            "exact"
-        )
 
 
 def check(run: Run) -> None:
@@ -179,16 +155,9 @@ STAGES.register(
     "maxsim",
     Stage(
         maxsim,
-        check_config=(check_settings,),
-        check=(
-            check,
-            devices.check,
-        ),
-        fields=(
-            "seed",
-            *(f"late.{name}" for name in ("systems", "depth", "exact", "fde", "fde_index", "retrieved")),
-            "evaluate.metrics",
-        ),
+        check_config=(of_fields(check_settings, "late"),),
+        check=(check, devices.check),
+        fields=("seed", *(f"late.{name}" for name in _FIELDS), "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),

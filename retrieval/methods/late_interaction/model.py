@@ -35,9 +35,9 @@ class LateInteraction(nnx.Module):
         return vector_RLE * jax.lax.rsqrt(jnp.square(vector_RLE).sum(axis=-1, keepdims=True) + 1e-12)
 
 
-def with_marks(text: Text, marks_RL: jax.Array, unseen: bool) -> Text:
-    """The text whose tokens do not see those that fill it up, where these are `unseen`."""
-    return dataclasses.replace(text, unseen_RL=(marks_RL == FILLED).astype(jnp.int32)) if unseen else text
+def with_marks(text: Text, marks_RL: jax.Array, unattended: bool) -> Text:
+    """The text whose tokens do not see those that fill it up, where these are `unattended`."""
+    return dataclasses.replace(text, unseen_RL=(marks_RL == FILLED).astype(jnp.int32)) if unattended else text
 
 
 def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
@@ -56,12 +56,12 @@ def token_vectors(
     side: str,
     key: jax.Array | None,
     chunk_size: int,
-    unseen: bool = False,
+    unattended: bool = False,
 ) -> jax.Array:
     """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_fields.embed`).
 
     Args:
-      unseen: whether no token sees those that fill a text up.
+      unattended: whether no token sees those that fill a text up.
     """
     parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
     fields = {side + part: batch[side + part] for part in parts if side + part in batch}
@@ -72,8 +72,8 @@ def token_vectors(
 
     def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         text = text_of(fields, side)
-        if unseen:
-            text = with_marks(text, fields[f"{side}_marks"], unseen)
+        if unattended:
+            text = with_marks(text, fields[f"{side}_marks"], unattended)
         vector_BLE = unpacked(model(text, key), text, length)
         return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_SIZE = re.compile(r"([1-9]\d{0,3})x(\d|1\d)x([1-9]\d{0,4})")
+_SIZE = re.compile(r"[1-9]\d{0,3}x(\d|1\d)x[1-9]\d{0,4}")
 
 
 class Cut(NamedTuple):
@@ -72,18 +72,6 @@ class Muvera:
         """The vectors [P, E] of each cut's parts, projected, one after the other."""
         projected = (x if cut.projection is None else x @ cut.projection for x, cut in zip(parts, self.cuts))
         return np.concatenate([x_PD.reshape(-1) for x_PD in projected])
-
-
-def size_of(text: str) -> tuple[int, int, int]:
-    """Repetitions, planes and dimensions, of a text such as '20x5x16'.
-
-    Raises:
-      ValueError: it is none.
-    """
-    if not (match := _SIZE.fullmatch(text)):
-        raise ValueError(text)
-    repetitions, planes, size = map(int, match.groups())
-    return repetitions, planes, size
 
 
 def are_sizes(value: Any) -> bool:

@@ -25,11 +25,9 @@ from retrieval.methods.late_interaction.token_encoder import TokenEncoder
 from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, examples
 from retrieval.recipes.batch_fields import token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
 from retrieval.recipes.validation import METRICS, labelled_pool
@@ -56,9 +54,7 @@ class LateRecipe(PairRecipe):
 
     def build(self, vocab_size: int) -> LateInteraction:
         """An encoder with a projection."""
-        config = self.config
-        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
-        return LateInteraction(sizes, config.model.embed_dim, rngs=Rngs(config.seed))
+        return LateInteraction(self.sizes(vocab_size), self.config.model.embed_dim, rngs=Rngs(self.config.seed))
 
     def check(self) -> None:
         """As `Recipe.check`; also that vectors have a size, and a batch negatives."""
@@ -132,8 +128,8 @@ class LateRecipe(PairRecipe):
         def validate(params: Any) -> dict[str, float]:
             queries, documents = encoder.queries(params)(texts), encoder.documents(params)(pool.candidates)
             depth = min(100 + bool(own), len(ids))
-            found = ranked(queries, documents, config.data.document_length, depth)
-            _, rows_QK = metrics.drop_self_matches(*found, pool.queries, own)
+            lists = ranked(queries, documents, config.data.document_length, depth)
+            _, rows_QK = metrics.drop_self_matches(*lists, pool.queries, own)
             return metrics.evaluate(rows_QK, list(pool.queries), ids, pool.qrels, METRICS)
 
         return validate
@@ -147,8 +143,8 @@ class LateRecipe(PairRecipe):
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
             keys = [None if key is None else jax.random.fold_in(key, side) for side in (0, 1)]
-            unseen = late.expansion == token_marks.UNSEEN
-            query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, unseen)
+            is_unattended = late.expansion == token_marks.UNSEEN
+            query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, is_unattended)
             document_NLE = token_vectors(model, batch, "document", keys[1], chunk_size)
             counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
             if of_batch_scores:

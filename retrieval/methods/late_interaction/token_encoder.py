@@ -3,6 +3,7 @@
 Letters of shapes: Q queries, N documents, A tokens of a query, L tokens of a document, E size of a vector, T tokens.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -50,20 +51,18 @@ class TokenEncoder:
         """Args are the config that the model was trained with, its vocabulary, and the model, which may be abstract."""
         self._config, self._vocabulary = config, vocabulary
         self._rules = Rules.of(config.model, vocabulary)
-        self._devices, unseen = mesh.size, config.model.late.expansion == UNSEEN
+        self._devices, unattended = mesh.size, config.model.late.expansion == UNSEEN
         on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = on_mesh.compiled(lambda model, text, marks_BL: model(with_marks(text, marks_BL, unseen), None))
+        self._queries = on_mesh.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
         self._documents = on_mesh.compiled(lambda model, text: model(text, None))
 
     def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:
         """A function from texts to their vectors."""
-        embed = self._queries(params)
-        return lambda texts: self._encode_queries(embed, texts)
+        return functools.partial(self._encode_queries, self._queries(params))
 
     def documents(self, params: Any) -> Callable[[Iterable[Candidate]], list[np.ndarray]]:
         """A function from candidates to the vectors of the tokens that count, float32 [T, E] of each."""
-        embed = self._documents(params)
-        return lambda items: self._encode_documents(embed, items)
+        return functools.partial(self._encode_documents, self._documents(params))
 
     def _encode_queries(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
         rows = query_tokens(self._config, self._vocabulary, texts)
@@ -84,18 +83,17 @@ class TokenEncoder:
 
     def _encode_documents(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
         windows = candidate_windows(self._config, self._vocabulary, list(items))
-        found: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(windows)
+        vectors: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(windows)
 
         def size(length: int) -> int:
-            rows = self._config.encode.batch_tokens // length // self._devices * self._devices
-            return max(self._devices, rows)
+            return max(self._devices, self._config.encode.batch_tokens // length // self._devices * self._devices)
 
         rows = (rows[0] for rows in windows)
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             counts_BL = self._rules.of_documents(ids_BL) == COUNTED
             for place, vectors_LE, counts_L in zip(places, _finite(embed(ids_BL)), counts_BL):
-                found[place] = vectors_LE[counts_L]
-        return found
+                vectors[place] = vectors_LE[counts_L]
+        return vectors
 
 
 def _finite(vectors: np.ndarray) -> np.ndarray:

@@ -58,15 +58,14 @@ class Rules:
         Raises:
           UserError: queries are to be filled up, and the vocabulary has no token for it.
         """
-        fill = next((id for id in (vocabulary.mask_id, vocabulary.eos_id) if id >= 0), -1)
+        fill = fill_id(vocabulary) if model.late.expansion != NONE else -1
         if model.late.expansion != NONE and fill < 0:
             raise UserError(
                 f"config.model.late.expansion={model.late.expansion} fills queries up with [MASK] or the token that "
                 f"ends a text, and the vocabulary has neither: set it to {NONE}"
             )
-        ids = {token: id for id, token in enumerate(vocabulary.tokens)}
-        skip = sorted({ids[word] for word in words(model.late.skip) if word in ids})
-        return cls(fill if model.late.expansion != NONE else -1, tuple(skip))
+        skip = set(words(model.late.skip))
+        return cls(fill, tuple(id for id, token in enumerate(vocabulary.tokens) if token in skip))
 
     def of_queries(self, ids_BL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Padded rows filled up, and their marks, both [B, L]."""
@@ -85,8 +84,8 @@ class Rules:
 
     def _make(self, row: Record, sep_id: int) -> dict[str, tf.Tensor]:
         """`of_queries` and `of_documents` in TensorFlow."""
-        query, document = row["query"], row["document"]
-        blank, fills = query == FILLER, self.fill >= 0
+        query, document, fills = row["query"], row["document"], self.fill >= 0
+        blank = query == FILLER
         skipped: Any = tf.expand_dims(document, -1) == tf.constant([FILLER, *self.skip], document.dtype)
         return {
             **PAIRS.make(row, sep_id),
@@ -94,6 +93,11 @@ class Rules:
             "query_marks": tf.where(blank, FILLED if fills else OTHER, COUNTED),
             "document_marks": tf.where(tf.reduce_any(skipped, axis=-1), OTHER, COUNTED),
         }
+
+
+def fill_id(vocabulary: Vocabulary) -> int:
+    """The token that queries are filled up with: [MASK], or the one that ends a text; -1 where there is neither."""
+    return next((id for id in (vocabulary.mask_id, vocabulary.eos_id) if id >= 0), -1)
 
 
 def words(skip: tuple[str, ...]) -> list[str]:

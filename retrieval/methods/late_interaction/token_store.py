@@ -11,9 +11,9 @@ Shards are mapped into memory, and read where they are asked for.
 import bisect
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
 
+T = TypeVar("T")
+
 FOLDER = "tokens"  # of a work directory
 _AGAIN = "--stage=tokens makes it again"
 
@@ -30,9 +32,9 @@ _AGAIN = "--stage=tokens makes it again"
 def write(
     folder: Path,
     name: str,
-    texts: Iterable[Any],
+    texts: Iterable[tuple[str, T]],
     total: int,
-    make: Any,
+    vectors_of: Callable[[Sequence[T]], Sequence[np.ndarray]],
     *,
     shard_size: int,
     dtype: str,
@@ -41,9 +43,9 @@ def write(
     """Writes this host's shards below `folder`.
 
     Args:
-      texts: in order.
+      texts: ids and texts, in order.
       total: how many there are.
-      make: from the texts of a shard to their ids, and the vectors [T, E] of each.
+      vectors_of: from some texts to the vectors [T, E] of each.
       shard_size: texts of a file.
       dtype: of what is written, unless a codec makes bytes of it.
 
@@ -51,14 +53,15 @@ def write(
       UserError: there are not `total` texts.
     """
 
-    def save(path: Path, made: tuple[list[str], list[np.ndarray]]) -> None:
+    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], Sequence[np.ndarray]]:
+        return [id for id, _ in members], vectors_of([text for _, text in members])
+
+    def save(path: Path, made: tuple[list[str], Sequence[np.ndarray]]) -> None:
         ids, vectors = made
         parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
         empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
-        flat = np.concatenate([empty, *parts])
         files.write_json(_texts_path(path), {"ids": ids, "vectors": list(map(len, vectors))})
-        with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.save(file, flat, allow_pickle=False)
+        files.write_array(path, np.concatenate([empty, *parts]))
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
     sharded_map.write_shards(paths, texts, total, shard_size, make, save)
@@ -100,29 +103,23 @@ class TokenStore:
         """
         self._paths = sharded_map.whole(folder, name, ".npy", _AGAIN)
         self._codec = load_codec(folder, name)
-        self.ids: list[str] = []
-        sizes: list[int] = []
-        self._firsts = [0]
-        for path in self._paths:
-            record = files.read_json(sharded_map.verify(_texts_path(path), _AGAIN))
-            self.ids += record["ids"]
-            sizes += record["vectors"]
-            self._firsts.append(len(self.ids))
-        self.sizes = np.array(sizes, np.int64)
-        self._begins = np.concatenate(
-            [np.cumsum([0, *self.sizes[a:b]])[:-1] for a, b in itertools.pairwise(self._firsts)]
-        )
-        self._shard = functools.lru_cache(64)(lambda number: self._opened(number))
-        shapes = [self._shard(number).shape for number in range(len(self._paths))]
-        stored = self._codec.bytes if self._codec else max(size for _, size in shapes)
+        records = [files.read_json(sharded_map.verify(_texts_path(path), _AGAIN)) for path in self._paths]
+        self.ids = [id for record in records for id in record["ids"]]
+        self.sizes = np.array([size for record in records for size in record["vectors"]], np.int64)
+        self._firsts = list(itertools.accumulate((len(record["ids"]) for record in records), initial=0))
+        self._begins = [begin for record in records for begin in itertools.accumulate([0, *record["vectors"]][:-1])]
+        self._shard = functools.lru_cache(64)(self._opened)
+        shards = [self._shard(number) for number in range(len(self._paths))]
+        stored = self._codec.bytes if self._codec else max(shard.shape[1] for shard in shards)
         self.dimensions = self._codec.centroids.shape[1] if self._codec else stored
-        for number, (path, (count, size)) in enumerate(zip(self._paths, shapes)):
-            expected = int(self.sizes[self._firsts[number] : self._firsts[number + 1]].sum())
-            if count != expected or (count and size != stored):
+        for path, record, shard in zip(self._paths, records, shards):
+            expected = sum(record["vectors"])
+            if len(shard) != expected or (expected and shard.shape[1] != stored):
                 raise UserError(
-                    f"{path}: {count} vectors in {size} columns where {expected} in {stored} belong; {_AGAIN}"
+                    f"{path}: {len(shard)} vectors in {shard.shape[1]} columns where {expected} in {stored} belong; "
+                    f"{_AGAIN}"
                 )
-        self.bytes = sum(self._shard(number).nbytes for number in range(len(self._paths)))
+        self.bytes = sum(shard.nbytes for shard in shards)
 
     def __len__(self) -> int:
         return len(self.ids)

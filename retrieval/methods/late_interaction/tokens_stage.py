@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
@@ -20,13 +19,13 @@ from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
-from retrieval.runtime import devices, hosts
+from retrieval.runtime import hosts
 from retrieval.search import sharded_map
-from retrieval.stages import costs
-from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, repeated, train_unless
+from retrieval.stages import costs, encode
+from retrieval.stages.collection import CORPUS, Collection, collections, repeated
 
 _log = logging.getLogger(__name__)
 
@@ -39,63 +38,54 @@ def tokens(run: Run) -> dict[str, Any]:
     bits = residuals.BITS.get(fields.stored, 0)
     shard_size = min(run.config.encode.shard_size, _CANDIDATES)
     sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
-    items = collections(run)
-    same, told = repeated(items), {}
+    items, summary = collections(run), {}
+    same = repeated(items)
 
-    def of_queries(members: Sequence[tuple[str, str]]) -> tuple[list[str], list[Any]]:
-        return [id for id, _ in members], model.encode_queries([text for _, text in members])
-
-    def vectors_of(members: Sequence[Candidate]) -> list[np.ndarray]:
-        return [pooled(each, fields.pool) for each in model.documents(members)]
-
-    def of_candidates(members: Sequence[Candidate]) -> tuple[list[str], list[Any]]:
-        return [each.id for each in members], vectors_of(members)
+    def documents(members: Sequence[Candidate]) -> list[np.ndarray]:
+        return [pooled(each, fields.pool) for each in model.encode_documents(members)]
 
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
         if item.name != CORPUS:
             queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
-            token_store.write(folder, "queries", queries.items(), len(queries), of_queries, **sizes)
-            asked = encoding_cost.some(queries.values(), len(queries))
-            operations = model.operations(asked, encoding_cost.some(item.candidates(), total))
+            token_store.write(folder, "queries", queries.items(), len(queries), model.encode_queries, **sizes)
+            some = encoding_cost.some(queries.values(), len(queries)), encoding_cost.some(item.candidates(), total)
+            operations = model.operations(*some)
         if first := same.get(item.name):
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)
         else:
-            codec = _codec(item, folder, vectors_of, local_mesh(model.config), total, bits) if bits and total else None
-            token_store.write(folder, "candidates", item.candidates(), total, of_candidates, codec=codec, **sizes)
-        told[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
-        _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in told[item.name].items()))
-    return told
+            if bits and total:
+                mesh = local_mesh(model.config)
+                hosts.on_first(functools.partial(_learn_codec, item, folder, documents, mesh, total, bits))
+            texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
+            token_store.write(folder, "candidates", texts, total, documents, codec=codec, **sizes)
+        summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
+        _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
+    return summary
 
 
-def _codec(
+def _learn_codec(
     item: Collection,
     folder: Path,
     vectors_of: Callable[[Sequence[Candidate]], list[np.ndarray]],
     mesh: jax.sharding.Mesh,
     total: int,
     bits: int,
-) -> Codec | None:
-    """The codec of a set's candidates, learned from some of them; one that is there is kept."""
-
-    def learn() -> None:
-        path = token_store.codec_path(folder, "candidates")
-        if sharded_map.is_whole(path):
-            return
-        chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
-        wanted = set(chosen.tolist())
-        vectors = vectors_of([each for row, each in enumerate(item.candidates()) if row in wanted])
-        sample = np.concatenate([each for each in vectors if len(each)] or [np.zeros((0, 0), np.float32)])
-        folder.mkdir(parents=True, exist_ok=True)
-        count = total * len(sample) // len(vectors)
-        Codec.learn(sample, count, bits, [0], mesh).save(path)
-        sharded_map.seal(path)
-        _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
-
-    hosts.on_first(learn)
-    return token_store.load_codec(folder, "candidates")
+) -> None:
+    """Writes the codec of a set's candidates, learned from some of them; one that is there is kept."""
+    path = token_store.codec_path(folder, "candidates")
+    if sharded_map.is_whole(path):
+        return
+    chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
+    wanted = set(chosen.tolist())
+    vectors = vectors_of([each for row, each in enumerate(item.candidates()) if row in wanted])
+    sample = np.concatenate(vectors)
+    folder.mkdir(parents=True, exist_ok=True)
+    Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], mesh).save(path)
+    sharded_map.seal(path)
+    _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
 
 
 def pooled(vectors_TE: np.ndarray, factor: int) -> np.ndarray:
@@ -134,25 +124,6 @@ def _counts(folder: Path) -> dict[str, Any]:
     }
 
 
-def read(config: ConfigDict) -> list[str | Read]:
-    """What the stage reads: texts, and the run's own model where `late.model` names none."""
-    return [Read("sets", same=True), "prepare", *of_pairs(config), *train_unless(config.late.model)]
-
-
-STAGES.register(
-    "tokens",
-    Stage(
-        tokens,
-        check=(
-            lambda run: LATE_MODELS.check(run, run.config.late.model, MODEL),
-            devices.check,
-        ),
-        fields=("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size"),
-        uses=("encode.batch_tokens",),
-        reads=read,
-        files=lambda run: LATE_MODELS.inputs(run, run.config.late.model, MODEL),
-        fetch=lambda run: LATE_MODELS.fetch(run, run.config.late.model, MODEL),
-        writes=(FOLDER,),
-        everywhere=True,
-    ),
-)
+_FIELDS = ("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size")
+_SHARED = encode.over_texts(LATE_MODELS, "late.model")
+STAGES.register("tokens", Stage(tokens, fields=_FIELDS, writes=(FOLDER,), **_SHARED))

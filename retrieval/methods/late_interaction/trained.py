@@ -19,7 +19,7 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.recipes.trained_model import TRAINED, PublishedKind, Trained, published_model
+from retrieval.recipes.trained_model import TRAINED, EncoderKind, Trained, published_model
 from retrieval.search import text_batches
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.side_by_side import Search
@@ -35,12 +35,12 @@ class LateModel:
     Attributes:
       config: that it was trained with, with how the run encodes.
       queries: texts to the vectors of their tokens.
-      documents: candidates to those of each, [T, E].
+      encode_documents: candidates to those of each, [T, E].
     """
 
     similarity = "MaxSim"
     queries: Callable[[Sequence[str]], Queries]
-    documents: Callable[[Iterable[Candidate]], list[np.ndarray]]
+    encode_documents: Callable[[Iterable[Candidate]], list[np.ndarray]]
 
     def __init__(self, run: ConfigDict, trained: Trained):
         """Args are the run's config and the model."""
@@ -49,16 +49,12 @@ class LateModel:
         self.config.encode, self.config.mesh = run.encode, run.mesh
         encoder = TokenEncoder(self.config, self.vocabulary, self.model, local_mesh(self.config))
         params = parameters_of(self.model)
-        self.queries, self.documents = encoder.queries(params), encoder.documents(params)
+        self.queries, self.encode_documents = encoder.queries(params), encoder.documents(params)
 
     def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each query, float32 [T, E]."""
         is_mean = self.config.model.late.mean  # which `queries` have in their vectors
         return [x[counts] * counts.sum() if is_mean else x[counts] for x, counts in zip(*self.queries(texts))]
-
-    def encode_documents(self, items: Sequence[Candidate], /) -> list[np.ndarray]:
-        """As `encode_queries`."""
-        return self.documents(items)
 
     def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
@@ -75,38 +71,34 @@ class LateModel:
 
     def operations(self, queries: Sequence[str], documents: Sequence[Candidate]) -> dict[str, float]:
         """The operations to encode a query and a passage, of some of each."""
-        config = self.config
-        asked = query_tokens(config, self.vocabulary, queries)
+        config, vocabulary = self.config, self.vocabulary
+        tokens = query_tokens(config, vocabulary, queries)
         if config.model.late.expansion != NONE:
-            asked = [[0] * config.data.query_length for _ in asked]
-        rows = {
-            costs.QUERY: [[ids] for ids in asked],
-            costs.PASSAGE: [windows[:1] for windows in candidate_windows(config, self.vocabulary, documents)],
-        }
-        count = functools.partial(encoding_cost.operations, config, len(self.vocabulary))
-        return {name: count(lambda model, text: model(text, None), of_side) for name, of_side in rows.items()}
+            tokens = [[0] * config.data.query_length for _ in tokens]
+        windows = candidate_windows(config, vocabulary, documents)
+        encode = lambda model, text: model(text, None)  # noqa: E731 (both sides alike)
+        count = functools.partial(encoding_cost.operations, config, len(vocabulary), encode)
+        return {costs.QUERY: count([[ids] for ids in tokens]), costs.PASSAGE: count([each[:1] for each in windows])}
 
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for PyLate."""
         late_folder.write(folder, self.model, self.config, self.vocabulary)
 
 
-class _LateModels(PublishedKind):
+class _LateModels(EncoderKind):
     """Work directories of models of late interaction, and folders of PyLate's and Stanford's."""
+
+    says_so, encoder = staticmethod(late_folder.is_late), LateModel
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
         """As `PublishedKind.check_folder`."""
         return LateFolder.open(folder).files
 
-    def open(self, run: Run, value: str, field: str) -> LateModel:
-        """As `TrainedKind.open`."""
-        self.check(run, value, field)
-        place = self.published(value, field)
-        return LateModel(run.config, read(run.config, place) if place else self.load(run, value, field))
-
-    def read_folder(self, config: ConfigDict, folder: Path) -> LateModel | None:
-        """As `TrainedKind.read_folder`."""
-        return LateModel(config, read(config, folder)) if late_folder.is_late(folder) else None
+    def read(self, config: ConfigDict, folder: Path) -> Trained:
+        """As `EncoderKind.read`."""
+        opened = LateFolder.open(folder)
+        fields = opened.fields | {"recipe": self.name}
+        return published_model(config, fields, opened.encoder, lambda _: {"projection": {"kernel": opened.kernel()}})
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`; with `late.exact`, or without one of `late.systems`, all are compared."""
@@ -127,13 +119,6 @@ class _LateModels(PublishedKind):
             return best(of_candidates(model.queries(queries), store, rows_QK, longest), rows_QK, k)
 
         return SYSTEM, rank
-
-
-def read(config: ConfigDict, place: Path) -> Trained:
-    """The model of a folder of PyLate's or Stanford's; its sizes and lengths replace those of `config` in a copy."""
-    found = LateFolder.open(place)
-    fields = found.fields | {"recipe": "late_interaction"}
-    return published_model(config, fields, found.encoder, lambda _: {"projection": {"kernel": found.kernel()}})
 
 
 LATE_MODELS = _LateModels(

@@ -111,7 +111,7 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
       UserError: a line is not of MIND; with the line.
     """
     counts = Counts() if counts is None else counts
-    seen: set[str] = set()
+    ids: set[str] = set()
     is_labelled: bool | None = None  # the first line tells
     width = 0
     for number, (at, line) in enumerate(text_files.lines(path), 1):
@@ -122,9 +122,9 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
                 f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {', '.join(_BEHAVIORS)}"
             )
         id, user, time, history, shown = fields
-        if beir.check_id(id, "impression id", at) in seen:
+        if beir.check_id(id, "impression id", at) in ids:
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
-        seen.add(id)
+        ids.add(id)
         if is_labelled is None:
             is_labelled = any(map(_SHOWN.fullmatch, shown.split()))
         page = list(_page(shown, is_labelled, at))
@@ -132,9 +132,8 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
         for _ in range(known.count(False)):
             counts.leave_out("unknown news on pages", at)
         # The ids of `news` themselves: millions of impressions name the same ones.
-        of_page = [(news[item].id, clicked) for item, clicked in page if item in news]
-        items = tuple(item for item, _ in of_page)
-        clicks = tuple(clicked for _, clicked in of_page) if is_labelled else ()
+        items = tuple(news[item].id for item, _ in page if item in news)
+        clicks = tuple(clicked for item, clicked in page if item in news) if is_labelled else ()
         yield Impression(id, user, _time(time, at), _known(history, news, counts, at), items, clicks, known)
 
 

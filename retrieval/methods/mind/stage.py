@@ -140,14 +140,12 @@ def _systems(
     collection: Collection, value: beir.Judged, history: History, words: Sequence[str]
 ) -> Iterator[tuple[str, Scorer]]:
     """The name of each system, and what scores the news of impressions."""
-    yield "popularity", lambda shown: (np.array([history.clicks[id] for id in item.shown], float) for item in shown)
-    yield (
-        "most recent",
-        lambda shown: (
-            np.array([(history.first[id] - datetime.datetime.min).total_seconds() for id in item.shown])
-            for item in shown
-        ),
-    )
+
+    def by_news(value: Callable[[str], float]) -> Scorer:
+        return lambda shown: (np.array([value(id) for id in item.shown], float) for item in shown)
+
+    yield "popularity", by_news(lambda id: history.clicks[id])
+    yield "most recent", by_news(lambda id: (history.first[id] - datetime.datetime.min).total_seconds())
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
     for kind in indexes.kinds_of_words_of(collection, words):
@@ -166,10 +164,8 @@ def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
         for start in range(0, len(shown), _BATCH):
             batch = shown[start : start + _BATCH]
             scores_QK, rows_QK = index.search(queries[start : start + _BATCH], len(row_of))
-            all_QN = np.full((len(batch), len(row_of) + 1), -np.inf, np.float32)  # the last column is of no candidate
-            np.put_along_axis(
-                all_QN, rows_QK.astype(np.int64) % (len(row_of) + 1), scores_QK.astype(np.float32), axis=1
-            )
+            all_QN = np.full((len(batch), len(row_of) + 1), -np.inf, np.float32)
+            all_QN[np.arange(len(batch))[:, None], rows_QK] = scores_QK  # where there is no result, the last column
             for item, of in zip(batch, all_QN):
                 yield of[[row_of[id] for id in item.shown]]
 
@@ -180,9 +176,7 @@ def _by_embeddings(folder: Path, row_of: Mapping[str, int]) -> Scorer:
     """Inner products with the news that were shown; of news with several windows the best one counts."""
     queries_QE, _ = encoding.load(folder, "queries")
     embeddings_WE, ids = encoding.load(folder, "candidates")
-    first_N = np.searchsorted(
-        windows.owners(ids), np.arange(len(row_of) + 1)
-    )  # windows of candidate n: first[n : n + 1]
+    first_N = np.searchsorted(windows.owners(ids), np.arange(len(row_of) + 1))  # windows of n: first[n : n + 1]
 
     def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
         for item, query_E in zip(shown, queries_QE):
@@ -216,14 +210,10 @@ def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history:
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    header = ["system", "impressions of", "how many", *impressions.METRICS]
-    cells = [
-        [row["system"], row["impressions of"], row["count"]]
-        + [_in_percent(**value) for value in row["metrics"].values()]
-        for row in rows
-    ]
     if not rows:
         return "# MIND\n\nThe clicks are hidden: there are predictions, and no metrics.\n"
+    header = ["system", "impressions of", "how many", *impressions.METRICS]
+    cells = [[*list(row.values())[:3], *(_in_percent(**value) for value in row["metrics"].values())] for row in rows]
     introduction = (
         "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
         "were not clicked before it."
@@ -265,8 +255,8 @@ def _has_learnt_from(run: Run, learnt: Run) -> bool:
         return True
     sums = {file["path"]: file["sum"] for file in (read_own_record(learnt, "pairs") or {}).get("files", [])}
     known = (read_own_record(run, "impressions") or {}).get("files", [])
-    found = {file["sum"] for path in here for file in files.describe(path, known)}
-    return not all(path.exists() for path in there) and found == {sums.get(str(path)) for path in there}
+    own = {file["sum"] for path in here for file in files.describe(path, known)}
+    return not all(path.exists() for path in there) and own == {sums.get(str(path)) for path in there}
 
 
 def _check_time(shown: ConfigDict, labelled: str, learnt: Run) -> None:

@@ -6,6 +6,6 @@ declare(
     "data.rates",
     mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
     next_sentence=Field(
-        0.0, NOT_NEGATIVE, "how often pairs of texts are drawn, which follow each other or not (the recipe bert)"
+        0.0, NOT_NEGATIVE, "how often pairs of texts that follow each other or not are drawn: the recipe bert"
     ),
 )

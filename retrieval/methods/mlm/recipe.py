@@ -30,7 +30,6 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, validation
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
@@ -69,8 +68,7 @@ class MlmRecipe(MaskedRecipe):
     def build(self, vocab_size: int) -> MaskedLanguageModel:
         """A Transformer with BERT's head."""
         self.check()
-        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return MaskedLanguageModel(sizes, rngs=Rngs(self.config.seed))
+        return MaskedLanguageModel(self.sizes(vocab_size), rngs=Rngs(self.config.seed))
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The cross-entropy of the masked tokens."""
@@ -97,8 +95,7 @@ class BertRecipe(MaskedRecipe):
     def build(self, vocab_size: int) -> NextSentenceModel:
         """A Transformer with both of BERT's heads."""
         self.check()
-        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return NextSentenceModel(sizes, rngs=Rngs(self.config.seed))
+        return NextSentenceModel(self.sizes(vocab_size), rngs=Rngs(self.config.seed))
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As MLM, with a place for whether the second text is a random one."""

@@ -4,9 +4,7 @@ from retrieval.config.fields import NOT_NEGATIVE, SWITCH, Field, declare, number
 
 declare(
     "data.rates",
-    quadruplets=Field(
-        0.0, NOT_NEGATIVE, "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
-    ),
+    quadruplets=Field(0.0, NOT_NEGATIVE, "how often examples with a simple and a hard negative are drawn"),
 )
 declare(
     "train",

@@ -7,6 +7,7 @@ import collections
 import functools
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,12 +39,12 @@ from retrieval.methods.reader.trained import (
 )
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stages import evaluate, indexes, pod_search, ranked_lists
-from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names, train_unless
+from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names
 from retrieval.stages.indexes import Together
 from retrieval.stages.ranked_lists import Ranking, others
 
@@ -73,25 +74,26 @@ def answer(run: Run) -> dict[str, Any]:
     fields, folder = run.config.answer, run.folder / FOLDER
     names, trainer = _sets(fields, run.sets), _trainer(run)
     systems = [system for system in fields.systems if system != TUNED]
-    found = ranked_lists.evaluated_runs(run, names, dict.fromkeys(systems, "answer.systems"))
+    runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
     finder = READERS.read(run, fields.model, MODEL)
-    weight = weight_of(run, finder)
-    counts: dict[str, collections.Counter] = {}
+    counts: dict[str, Counter] = {}
     read: list[_Read] = []
-    for name in [name for name in names if name in found or name in tuned]:
+    for name in [name for name in names if name in runs or name in tuned]:
         judged = beir.read_judged(run.sets / name)
-        value, lists = ranked_lists.read([*found.get(name, {}).values()], judged)
+        value, lists = ranked_lists.read([*runs.get(name, {}).values()], judged)
         if name in tuned:
             lists.append(tuned_lists(trainer, finder, tuned[name], judged, fields.paragraphs))
-        counts[name] = collections.Counter()
+        counts[name] = Counter()
         read += _read_set(run, value, lists, finder, counts[name])
     if not read:
         raise UserError(f"config.answer.systems={fields.systems}: nothing to read for any set: name other systems")
-    chosen = {each.system: (weight, 0) for each in read}
-    if fields.validation:
-        chosen = {system: _best_weight(read, system, fields) for system in chosen}
-    return hosts.on_first(lambda: _finish(folder, read, chosen, counts))
+    configured = weight_of(run, finder), 0
+    weights = {
+        system: _best_weight(read, system, fields) if fields.validation else configured
+        for system in dict.fromkeys(each.system for each in read)
+    }
+    return hosts.on_first(lambda: _finish(folder, read, weights, counts))
 
 
 def _sets(fields: ConfigDict, sets: Path) -> list[str]:
@@ -101,27 +103,26 @@ def _sets(fields: ConfigDict, sets: Path) -> list[str]:
       UserError: one is not there, or the one that is to choose the weight is not among them or has no answers.
     """
     wanted, names, validation = source_paths.split(fields.sets), set_names(sets), fields.validation
-    for field, name in [*(("sets", name) for name in wanted), *([("validation", validation)] if validation else [])]:
-        if name not in names:
-            raise unknown_name(f"set in config.answer.{field}", name, names)
-    if validation and wanted and validation not in wanted:
-        raise UserError(f"config.answer.validation={validation}: config.answer.sets leaves that set out; name it too")
-    if validation and not beir.answers_file(sets / validation):
+    for field, configured in (("sets", wanted), ("validation", [validation] if validation else [])):
+        if unknown := [name for name in configured if name not in names]:
+            raise unknown_name(f"set in config.answer.{field}", unknown[0], names)
+    chosen = [name for name in names if name in wanted or not wanted]
+    if validation and (validation not in chosen or not beir.answers_file(sets / validation)):
         raise UserError(
-            f"config.answer.validation={validation}: its questions have no answers: name a set that has some, or set "
-            "config.answer.weight"
+            f"config.answer.validation={validation}: no set of config.answer.sets whose questions have answers: name "
+            "one, or set config.answer.weight"
         )
-    return [name for name in names if name in wanted or not wanted]
+    return chosen
 
 
 def _read_set(
-    run: Run, value: Judged, lists: Sequence[Ranking], finder: SpanFinder, counts: collections.Counter
+    run: Run, value: Judged, lists: Sequence[Ranking], finder: SpanFinder, counts: Counter
 ) -> Iterator[_Read]:
     """The spans of the first passages of every system; a passage of a question is read once.
 
     What the reader says of passages is kept in shards, so that a stage which was killed goes on.
     """
-    fields = run.config.answer
+    fields, sizes = run.config.answer, run.config.encode
     folder, store = run.sets / value.name, run.folder / FOLDER / "spans" / value.name
     first = [others(each.lists, value, fields.paragraphs) for each in lists]
     pairs = sorted(
@@ -131,33 +132,27 @@ def _read_set(
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
     questions = list(map(finder.rows.begin, value.queries.values()))
     with CandidateTexts(folder / "corpus.jsonl") as texts:
-        if missing := [row for _, row in pairs if row >= len(texts)]:
-            raise UserError(
-                f"{folder / 'corpus.jsonl'}: no text of the candidate '{value.candidates[missing[0]]}', which a run "
-                "names: take a set with all texts"
-            )
+        ranked_lists.check_texts(texts, value, [row for _, row in pairs])
 
         def rows_of(members: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
             return [[finder.rows.of(questions[q], texts[row]).ids] for q, row in members]
 
         members = ((f"{q} {row}", (q, row)) for q, row in pairs)
-        sizes = run.config.encode
         options = {"batch_tokens": sizes.batch_tokens, "longest": finder.rows.row, "multiple": finder.mesh.size}
         options["shard_size"] = min(sizes.shard_size, _PAIRS)
         encoding.encode(store, "pairs", members, len(pairs), rows_of, finder, **options)
-        found = {}
+        spans_of = {}
         for (q, row), values in zip(pairs, encoding.load_of_all_hosts(store, "pairs")):
             laid = finder.rows.of(questions[q], texts[row])
-            counts[READ] += 1
-            counts[CUT] += laid.cut > 0
-            found[q, row] = finder.spans_of(values, laid, texts[row].text, 0, 0.0)
+            counts.update({READ: 1, CUT: int(laid.cut > 0)})
+            spans_of[q, row] = finder.spans_of(values, laid, texts[row].text, 0, 0.0)
     for each, (scores_QK, rows_QK) in zip(lists, first):
         spans = [
             [
                 span._replace(rank=rank, retriever=span.retriever if finder.selects else score)
                 for rank, (row, score) in enumerate(zip(rows_K, scores_K))
                 if row >= 0
-                for span in found[q, row]
+                for span in spans_of[q, row]
             ]
             for q, (rows_K, scores_K) in enumerate(zip(rows_QK.tolist(), scores_QK.tolist()))
         ]
@@ -170,10 +165,10 @@ def _best_weight(read: Sequence[_Read], system: str, fields: ConfigDict) -> tupl
     Raises:
       UserError: that set has no run of the system, or no answers.
     """
-    of_set = [each for each in read if (each.system, each.value.name) == (system, fields.validation)]
     known = [
         (each.value, id, spans)
-        for each in of_set
+        for each in read
+        if (each.system, each.value.name) == (system, fields.validation)
         for id, spans in zip(each.value.queries, each.spans)
         if id in each.value.answers
     ]
@@ -197,22 +192,18 @@ def _scores(value: Judged, id: str, text: str) -> dict[str, float]:
 
 
 def _finish(
-    folder: Path,
-    read: Sequence[_Read],
-    chosen: Mapping[str, tuple[float, int]],
-    counts: Mapping[str, collections.Counter],
+    folder: Path, read: Sequence[_Read], weights: Mapping[str, tuple[float, int]], counts: Mapping[str, Counter]
 ) -> dict[str, Any]:
-    """Writes answers and metrics; returns what is told of them."""
-    results, told, scores = [], {}, collections.defaultdict(list)
+    """Writes answers and metrics; returns the summary of the report."""
+    results, summary, scores = [], {}, collections.defaultdict(list)
     for each in read:
-        (weight, validation), name = chosen[each.system], each.value.name
+        (weight, validation), name = weights[each.system], each.value.name
         best = [ranked(spans, weight) for spans in each.spans]
-        path = folder / name / f"{each.system.replace(' ', '_')}.jsonl"
-        files.write_text(path, "".join(_lines(each, best)))
+        files.write_text(folder / name / f"{ranked_lists.tag(each.system)}.jsonl", "".join(_lines(each, best)))
         if without := sum(not spans for spans in best):
             _log.warning("answer: %s, %s: %d %s", name, each.system, without, WITHOUT)
         own = {WEIGHT: weight, VALIDATION: validation, WITHOUT: without}
-        told[key(name, each.system)] = own | counts[name]
+        summary[key(name, each.system)] = own | counts[name]
         answered = [(id, text_of(spans)) for id, spans in zip(each.value.queries, best) if each.value.answers.get(id)]
         values = [_scores(each.value, id, text) for id, text in answered]
         metrics = {metric: np.array([of[metric] for of in values]) for metric in (values[0] if values else ())}
@@ -221,26 +212,18 @@ def _finish(
     for name, of_set in scores.items():
         results += evaluate.write_values(folder, name, of_set)
         if cut := counts[name][CUT]:
-            _log.warning(
-                "answer: %s: %d of %d paragraphs are cut to a row of the reader", name, cut, counts[name][READ]
-            )
+            _log.warning("answer: %s: %d of %d %s of the reader", name, cut, counts[name][READ], CUT)
     files.write_json(folder / result_files.NAME, results)
-    return told
+    return summary
 
 
 def _lines(read: _Read, best: Sequence[Sequence[Span]]) -> Iterator[str]:
     """A line for every question, best answer first."""
     for (id, question), rows_K, spans in zip(read.value.queries.items(), read.rows, best):
         answers = [
-            {
-                "answer": span.text,
-                "docid": read.value.candidates[rows_K[span.rank]],
-                "start": span.start,
-                "end": span.end,
-                "score": round(span.score, 6),
-                "reader": round(span.reader, 6),
-                "retriever": round(span.retriever, 6),
-            }
+            {"answer": span.text, "docid": read.value.candidates[rows_K[span.rank]]}
+            | {"start": span.start, "end": span.end}
+            | {name: round(getattr(span, name), 6) for name in ("score", "reader", "retriever")}
             for span in spans[:5]
         ]
         yield json.dumps({"_id": id, "question": question, "answers": answers}, ensure_ascii=False) + "\n"
@@ -250,14 +233,14 @@ def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collectio
     """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it."""
     source = _embedded_by(trainer)
     hosts.on_first(lambda: bool(records.verify_written(source.holder("encode").folder, ["embeddings"])))
-    found = {name: open_collection(source, name) for name in names}
-    found = {name: collection for name, collection in found.items() if collection.has_embeddings()}
-    if not found:
+    named = {name: open_collection(source, name) for name in names}
+    embedded = {name: collection for name, collection in named.items() if collection.has_embeddings()}
+    if not embedded:
         raise UserError(
             f"system '{TUNED}': {source.holder('encode').place} has embedded none of the sets {', '.join(names)}: name "
             "a base with the same sets, or another system in config.answer.systems"
         )
-    return found
+    return embedded
 
 
 def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value: Judged, depth: int) -> Ranking:
@@ -271,7 +254,7 @@ def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value:
     collection.check_embeddings(value)
     source, towers = _embedded_by(trainer), recipe.towers_of(trainer).config
 
-    def found(together: Together | None) -> tuple[np.ndarray, np.ndarray]:
+    def search(together: Together | None) -> tuple[np.ndarray, np.ndarray]:
         texts = list(value.queries.values())
         queries_QE = recipe.embedded(reader.model, towers, reader.config, reader.vocabulary, texts)
         deep, exact = min(depth + bool(value.own), len(value.candidates)), INDEXES[EXACT]
@@ -280,7 +263,7 @@ def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value:
         return others(index.search(queries_QE, deep), value, depth)
 
     opened = functools.partial(open_collection, source)
-    return Ranking(TUNED, *(found(None) if hosts.is_alone() else pod_search.to_all(opened, found)))
+    return Ranking(TUNED, *(search(None) if hosts.is_alone() else pod_search.to_all(opened, search)))
 
 
 def _trainer(run: Run) -> Run:
@@ -295,8 +278,7 @@ def _embedded_by(trainer: Run) -> Run:
 
 def _searched(run: Run) -> list[Run]:
     """The run whose embeddings the reader's question tower searches, where it does."""
-    tuned = TUNED in run.config.answer.systems
-    return [_embedded_by(_trainer(run)).holder("encode")] if tuned else []
+    return [_embedded_by(_trainer(run)).holder("encode")] if TUNED in run.config.answer.systems else []
 
 
 def fetch(run: Run) -> None:
@@ -309,8 +291,8 @@ def fetch(run: Run) -> None:
 
 def inputs(run: Run) -> list[Path]:
     """The records of the reader, and of the embeddings that its question tower searches."""
-    searched = [each.own_record("encode") for each in _searched(run)]
-    return [*READERS.inputs(run, run.config.answer.model, MODEL), *searched]
+    own = READERS.inputs(run, run.config.answer.model, MODEL)
+    return [*own, *(each.own_record("encode") for each in _searched(run))]
 
 
 def check(run: Run) -> None:
@@ -319,16 +301,11 @@ def check(run: Run) -> None:
     trainer = READERS.check(run, fields.model, MODEL)
     if TUNED in fields.systems and not trainer.config.train.early:
         raise UserError(
-            f"config.answer.systems names '{TUNED}', what a reader's own question tower retrieves, and {trainer.place} "
-            "trains none: set config.train.early=True there, or name another system"
+            f"config.answer.systems names '{TUNED}', and {trainer.place} trains no question tower: set config.train."
+            "early=True there, or name another system"
         )
     if set(fields.systems) - {TUNED}:
         ranked_lists.check_evaluated(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
-
-
-def read(model: str) -> list[str | Read]:
-    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
-    return [Read("sets", same=True), "evaluate", *train_unless(model)]
 
 
 STAGES.register(
@@ -338,7 +315,7 @@ STAGES.register(
         check=(check,),
         fields=("answer", "encode.shard_size"),
         uses=("encode.batch_tokens",),
-        reads=of_fields(read, "answer.model"),
+        reads=of_fields(ranked_lists.reads_runs, "answer.model"),
         files=inputs,
         fetch=fetch,
         writes=(FOLDER,),

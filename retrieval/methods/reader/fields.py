@@ -11,9 +11,7 @@ declare(
         "first: those that are retrieved first (ProQA); positive: one with an answer, others without (DPR)",
     ),
 )
-declare(
-    "data.rates", spans=Field(0.0, NOT_NEGATIVE, "how often questions with retrieved paragraphs are drawn: a reader")
-)
+declare("data.rates", spans=Field(0.0, NOT_NEGATIVE, "how often a reader's questions are drawn"))
 declare(
     "train",
     shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax"),
@@ -25,29 +23,14 @@ declare(
     "spans",
     questions=Field("", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
     set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
-    system=Field(
-        "bm25",
-        one_of("index", "retrieval.search.index_kind.INDEXES"),
-        "index that retrieves: bm25, or with the base's model exact or scann",
-    ),
+    system=Field("bm25", one_of("index", "retrieval.search.index_kind.INDEXES"), "index that retrieves"),
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
-    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
-    asked=Field(
-        True,
-        SWITCH,
-        "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
-    ),
-    early=Field(
-        0, whole(0), "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none"
-    ),
+    asked=Field(True, SWITCH, "whether a row has its question; without it a reader is a generate.proposer"),
+    early=Field(0, whole(0), "candidates that a question tower is trained with (train.early), such as 5000; 0: none"),
 )
 declare(
     "answer",
-    systems=Field(
-        ("bm25",),
-        TEXTS,
-        "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
-    ),
+    systems=Field(("bm25",), TEXTS, "systems whose first passages are read; tuned: by the reader's own question tower"),
     sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all"),
     model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
     paragraphs=Field(5, whole(1), "passages of a question that are read"),

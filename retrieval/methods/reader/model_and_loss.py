@@ -65,11 +65,10 @@ class SpanReader(nnx.Module):
         selects: whether paragraphs have a score.
         retriever: the question tower, as a model of one tower.
         """
-        self.widths = widths
+        self.widths, size = widths, config.hidden_size
         if retriever:
             self.retriever = retriever
         self.encoder = Transformer(config, rngs=rngs)
-        size = config.hidden_size
         if widths:
             self.first = nnx.Linear(size, PAIR_SIZE, kernel_init=INIT, rngs=rngs)
             self.last = nnx.Linear(size, PAIR_SIZE, use_bias=False, kernel_init=INIT, rngs=rngs)
@@ -133,24 +132,23 @@ class SpanReader(nnx.Module):
         first_RLD, last_RLD = self.first(hidden_RLH), self.last(hidden_RLH)
         last_RLD = jnp.pad(last_RLD, ((0, 0), (0, W - 1), (0, 0)))
         # One width after the other: together they would be W times as large as the hidden states.
-        return jnp.stack([self._score(first_RLD + last_RLD[:, width : width + L]) for width in range(W)], axis=2)
-
-    def _score(self, span_RLD: jax.Array) -> jax.Array:
-        return self.span(self.norm(jax.nn.relu(span_RLD)))[:, :, 0]
+        spans = (jax.nn.relu(first_RLD + last_RLD[:, width : width + L]) for width in range(W))
+        return jnp.stack([self.span(self.norm(span_RLD))[:, :, 0] for span_RLD in spans], axis=2)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReaderLoss(Loss):
-    """A loss of readers."""
+    """A loss of readers.
 
-    @property
-    def selects(self) -> bool:
-        """Whether it trains the head that scores paragraphs."""
-        return False
+    Attributes:
+      selects: whether it trains the head that scores paragraphs.
+    """
+
+    selects = False
 
     @property
     def answer_weight(self) -> float:
-        """The share of a span's score beside that of its paragraph, where none is given."""
+        """The share of a span's score beside that of its paragraph, where none is configured."""
         return 1.0
 
 
@@ -185,8 +183,7 @@ class SpanLikelihood(ReaderLoss):
         super().__post_init__()
         if self.joint and self.select:
             raise UserError(
-                "config.train.joint=True weighs paragraphs by the retriever, and config.train.select=True by a head of "
-                "the reader: set one of them to False"
+                "config.train.joint=True and config.train.select=True both weigh paragraphs: set one to False"
             )
 
     @property
@@ -197,15 +194,12 @@ class SpanLikelihood(ReaderLoss):
     @property
     def answer_weight(self) -> float:
         """As `ReaderLoss.answer_weight`."""
-        return _weight_of_sum(self.temperature) if self.joint else 0.5 if self.select else 1.0
+        return self.temperature / (1 + self.temperature) if self.joint else 0.5 if self.select else 1.0
 
     def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of a reader's scores by name: the loss [B], and what `_found` and `early_loss` say."""
-        start_BKL, end_BKL = (
-            _log_softmax(scores[name], batch["inside"], self.shared_norm) for name in ("start", "end")
-        )
+        """Of a reader's scores by name: the loss [B], and what `_metrics` and `early_loss` say."""
         spans_BS3, is_span_BS = batch["spans"], batch["spans"][:, :, 0] >= 0
-        log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
+        start_BKL, log_BS = _of_ends(scores, batch, self.shared_norm)
         if self.joint:
             retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, self.temperature))
             log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
@@ -214,7 +208,7 @@ class SpanLikelihood(ReaderLoss):
             chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
             loss_B += _negative_log_sum(chosen_BK, _holds(spans_BS3, chosen_BK.shape[1]))
         early_B, more = early_loss(scores, batch, self.temperature) if self.early else (0.0, {})
-        return loss_B + early_B, _found(start_BKL, spans_BS3) | more
+        return loss_B + early_B, _metrics(start_BKL, spans_BS3) | more
 
 
 def early_loss(scores: Mapping[str, jax.Array], batch: Batch, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
@@ -248,10 +242,7 @@ class DPRReader(ReaderLoss):
 
     compares = SPANS
 
-    @property
-    def selects(self) -> bool:
-        """As `ReaderLoss.selects`."""
-        return True
+    selects = True
 
     @property
     def answer_weight(self) -> float:
@@ -259,17 +250,16 @@ class DPRReader(ReaderLoss):
         return 0.0
 
     def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of a reader's scores by name: the loss [B], and what `_found` says."""
-        spans_BS3 = batch["spans"]
-        start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], False) for name in ("start", "end"))
+        """Of a reader's scores by name: the loss [B], and what `_metrics` says."""
+        spans_BS3, (start_BKL, log_BS) = batch["spans"], _of_ends(scores, batch, shared=False)
         K = start_BKL.shape[1]
         holds_BK = _holds(spans_BS3, K)
-        is_positive_BK = jnp.arange(K) == holds_BK.argmax(axis=1)[:, None]
+        first_B1 = holds_BK.argmax(axis=1)[:, None]
+        is_positive_BK = jnp.arange(K) == first_B1
         compared_BK = jnp.where(holds_BK & ~is_positive_BK, _NEVER, _of_paragraphs(scores["select"], batch["inside"]))
         loss_B = _negative_log_sum(jax.nn.log_softmax(compared_BK), is_positive_BK & holds_BK)
-        is_own_BS = spans_BS3[:, :, 0] == jnp.where(holds_BK.any(axis=1), holds_BK.argmax(axis=1), -2)[:, None]
-        log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
-        return loss_B + _negative_log_sum(log_BS, is_own_BS), _found(start_BKL, spans_BS3)
+        is_own_BS = spans_BS3[:, :, 0] == jnp.where(holds_BK.any(axis=1, keepdims=True), first_B1, -2)
+        return loss_B + _negative_log_sum(log_BS, is_own_BS), _metrics(start_BKL, spans_BS3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,10 +283,10 @@ class ORQAReader(ReaderLoss):
     @property
     def answer_weight(self) -> float:
         """As `ReaderLoss.answer_weight`."""
-        return _weight_of_sum(self.temperature)
+        return self.temperature / (1 + self.temperature)  # of the sum: the reader's + the retriever's / temperature
 
     def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of a reader's scores by name: the loss [B], and what `_found` and `early_loss` say."""
+        """Of a reader's scores by name: the loss [B], and what `_metrics` and `early_loss` say."""
         spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
         W = pairs_BKLW.shape[3]
         total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, self.temperature), batch)[:, :, None, None]
@@ -306,7 +296,7 @@ class ORQAReader(ReaderLoss):
         places_BS3 = jnp.stack([spans_BS3[:, :, 0], spans_BS3[:, :, 1], jnp.minimum(longer_BS, W - 1)], axis=2)
         loss_B = _negative_log_sum(_at(log_BKLW, places_BS3), is_span_BS)
         early_B, more = early_loss(scores, batch, self.temperature) if self.early else (0.0, {})
-        return loss_B + early_B, _found(log_BKLW.max(axis=3), spans_BS3) | more
+        return loss_B + early_B, _metrics(log_BKLW.max(axis=3), spans_BS3) | more
 
 
 def inside_pairs(inside_L: jax.Array, widths: int) -> jax.Array:
@@ -321,10 +311,18 @@ def _of_spans(combined: Callable, first_L: jax.Array, last_L: jax.Array, widths:
     return jnp.stack([combined(first_L, last_L[..., width : width + L]) for width in range(widths)], axis=-1)
 
 
-def _log_softmax(score_BKL: jax.Array, inside_BKL: jax.Array, shared: bool) -> jax.Array:
-    """Log-probabilities of tokens inside paragraphs, over each paragraph or over all of a question."""
-    masked_BKL = jnp.where(inside_BKL > 0, score_BKL.astype(jnp.float32), _NEVER)
-    return _normalised(masked_BKL) if shared else jax.nn.log_softmax(masked_BKL)
+def _of_ends(scores: Mapping[str, jax.Array], batch: Batch, shared: bool) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of tokens as the first of an answer [B, K, L], and of spans [B, S].
+
+    Args:
+      shared: whether the softmax is over all paragraphs of a question, or over each.
+    """
+    norm = _normalised if shared else jax.nn.log_softmax
+    start_BKL, end_BKL = (
+        norm(jnp.where(batch["inside"] > 0, scores[name].astype(jnp.float32), _NEVER)) for name in ("start", "end")
+    )
+    spans_BS3 = batch["spans"]
+    return start_BKL, _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
 
 
 def _normalised(score: jax.Array) -> jax.Array:
@@ -353,10 +351,9 @@ def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float
 
 def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
     """Values [B, ...] at places of D coordinates, [B, S]; of places of -1, whatever stands somewhere."""
-    sizes = values.shape[1 : 1 + places_BSD.shape[2]]
     flat_BS = places_BSD[:, :, 0]
-    for axis, size in enumerate(sizes[1:], 1):
-        flat_BS = flat_BS * size + places_BSD[:, :, axis]
+    for axis in range(1, places_BSD.shape[2]):
+        flat_BS = flat_BS * values.shape[1 + axis] + places_BSD[:, :, axis]
     flat_BT = reshape_rows(values, len(values), -1)
     return jnp.take_along_axis(flat_BT, jnp.maximum(flat_BS, 0), axis=1)
 
@@ -372,7 +369,7 @@ def _holds(spans_BS3: jax.Array, paragraphs: int) -> jax.Array:
     return (spans_BS3[:, :, 0, None] == jnp.arange(paragraphs)).any(axis=1)
 
 
-def _found(start_BKL: jax.Array, spans_BS3: jax.Array) -> Metrics:
+def _metrics(start_BKL: jax.Array, spans_BS3: jax.Array) -> Metrics:
     """Each [B].
 
     Returns:
@@ -388,11 +385,6 @@ def _found(start_BKL: jax.Array, spans_BS3: jax.Array) -> Metrics:
         "answered": is_span_BS.any(axis=1).astype(jnp.float32),
         "spans": is_span_BS.sum(axis=1).astype(jnp.float32),
     }
-
-
-def _weight_of_sum(temperature: float) -> float:
-    """In proportion to the sum that was trained: the reader's score + the retriever's / temperature."""
-    return temperature / (1 + temperature)
 
 
 LOSSES.register("span_likelihood", SpanLikelihood)

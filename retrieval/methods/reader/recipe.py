@@ -20,12 +20,11 @@ from retrieval.errors import UserError
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
 from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
-from retrieval.models.two_tower import TwoTower, full_size
+from retrieval.models.two_tower import full_size
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, trained_run
 from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes, size_fields, take_positions
+from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import gather, local_mesh, parameters_of
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
@@ -69,12 +68,13 @@ class ReaderRecipe(Recipe):
     def build(self, vocab_size: int) -> SpanReader:
         """A Transformer with the heads that the loss compares."""
         self.check()
-        config, loss = self.config, self.reader_loss
+        loss, own, retriever = self.reader_loss, self.config.copy_and_resolve_references(), None
+        if self.retrieves:  # a tower of the same sizes, with positions for questions
+            own.data.document_length, own.model.positions, own.model.tied = own.data.query_length, 0, True
+            retriever = build_towers(own, vocab_size)
         widths = ANSWER_TOKENS if loss.compares == SPAN_PAIRS else 0
-        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
-        selects = loss.selects
-        retriever = _untrained_tower(config, vocab_size) if self.retrieves else None
-        return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=Rngs(config.seed))
+        heads: dict[str, Any] = {"widths": widths, "selects": loss.selects, "retriever": retriever}
+        return SpanReader(self.sizes(vocab_size), **heads, rngs=Rngs(own.seed))
 
     def check(self) -> None:
         """As `Recipe.check`; rows have room for a paragraph, and as many paragraphs are kept as are read."""
@@ -82,14 +82,13 @@ class ReaderRecipe(Recipe):
         config, data = self.config, self.config.data
         if data.document_length < 2 * data.query_length:
             raise UserError(
-                f"config.data.document_length={data.document_length} is the length of a reader's row, of the question "
-                f"too, and config.data.query_length={data.query_length} leaves a paragraph less than half of it: raise "
-                "the first or lower the second"
+                f"config.data.document_length={data.document_length}: a reader's row has the question too, and config."
+                f"data.query_length={data.query_length} leaves less than half: raise the first or lower the second"
             )
         if data.paragraphs > config.spans.depth:
             raise UserError(
-                f"config.data.paragraphs={data.paragraphs} are more than config.spans.depth={config.spans.depth}, "
-                "which are kept of a question: lower the first or raise the second"
+                f"config.data.paragraphs={data.paragraphs}: a question has config.spans.depth={config.spans.depth}: "
+                "lower the first or raise the second"
             )
         if self.retrieves and config.spans.early < config.spans.depth:
             raise UserError(
@@ -107,22 +106,22 @@ class ReaderRecipe(Recipe):
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`: the examples, the question tower, and the candidates that it is trained with."""
         config, spans = self.config, run.holder("spans")
-        written, ours = (values_of(each, _WRITTEN_WITH) for each in (spans.config, config))
-        _check_same(f"the spans of {spans.place} were written with", written, ours)
+        theirs, ours = (values_of(each, _WRITTEN_WITH) for each in (spans.config, config))
+        _check_same(f"the spans of {spans.place} were written with", theirs, ours)
         if not self.retrieves:
             return
         towers = towers_of(run)
         if (kept := spans.config.spans.early) < config.spans.early:
             raise UserError(
-                f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates of a question: take "
-                "no more than that, or make the spans anew"
+                f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates: take {kept} at most, "
+                "or make the spans anew"
             )
         check_towers(towers, _EARLY)
         _check_same(f"the question tower of {towers.place} has", tower_fields(towers.config), tower_fields(config))
         if (least := towers.config.data.query_length) > config.data.query_length:
             raise UserError(
                 f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
-                f"{least} tokens of a question: set it to so many or more"
+                f"{least} tokens: set it to so many or more"
             )
         if start := _reader_before(run):
             try:
@@ -178,14 +177,6 @@ class ReaderRecipe(Recipe):
 
 
 RECIPES.register("reader", ReaderRecipe)
-
-
-def _untrained_tower(config: ConfigDict, vocab_size: int) -> TwoTower:
-    """A tower with the sizes of a reader's config, and positions for its questions."""
-    config = config.copy_and_resolve_references()
-    config.data.document_length = config.data.query_length
-    config.model.positions, config.model.tied = 0, True
-    return build_towers(config, vocab_size)
 
 
 def towers_of(run: Run) -> Run:

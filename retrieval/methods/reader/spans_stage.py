@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 FOLDER = "spans"
 _PART = 5_000  # questions whose lists are held at a time
 _EMBEDDINGS = 65_536  # that are held at a time
+_OF_SETS, _OF_NQ = "questions of evaluation sets", "questions of NQ's dev set"
 
 # Scores and rows of the passages of each question, best first.
 Lists = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -68,19 +69,13 @@ def write_spans(run: Run) -> dict[str, Any]:
     questions, left_out = _not_evaluated(read, run.sets)
     texts = [question.text for question in questions]
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
-    golds = {id for question in questions for id in question.golds}
-    with CandidateTexts(run.sets / name / "corpus.jsonl", golds) as passages:
-        lists = _searched(fields, source, name, texts)
+    with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as passages:
         early = None
         if fields.early:
             early = EarlyCandidates(source.holder("train"), open_collection(source, name), passages, texts)
-        statistics = task.write(
-            _retrieved(questions, lists, passages, fields.depth, fields.gold, early),
-            Rows(vocabulary, config.data.query_length, config.data.document_length),
-            folder,
-            config.split.shards,
-            fields.asked,
-        )
+        retrieved = _retrieved(questions, _searched(fields, source, name, texts), passages, fields.depth, early)
+        making = Rows(vocabulary, config.data.query_length, config.data.document_length)
+        statistics = task.write(retrieved, making, folder, config.split.shards, fields.asked)
         if early:
             statistics["embeddings"] = early.write(folder / task.CANDIDATES)
     files.remove_temporaries(folder)
@@ -88,7 +83,7 @@ def write_spans(run: Run) -> dict[str, Any]:
     _log.info(
         "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
     )
-    for what, number in [(what, statistics.get(what)) for what in task.WARNED_OF] + list(left_out.items()):
+    for what, number in ({what: statistics.get(what) for what in task.WARNED_OF} | left_out).items():
         if number:
             first = statistics["first"].get(what)
             _log.warning("spans: %d %s%s", number, what, f", the first: {first}" if first else "")
@@ -124,18 +119,16 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
     """The questions that are asked neither by an evaluation set nor by NQ's dev set, and how many those are."""
-    asked = {
+    evaluated = {
         splits.wording(query)
         for name in set_names(sets)
         for query in beir.read_queries(sets / name / "queries.jsonl").values()
     }
-    left_out = {"questions of evaluation sets": 0, "questions of NQ's dev set": 0}
-    to_train_on = []
+    left_out, to_train_on = {_OF_SETS: 0, _OF_NQ: 0}, []
     for question in questions:
-        if splits.is_of_nq_dev(question.text):
-            left_out["questions of NQ's dev set"] += 1
-        elif splits.wording(question.text) in asked:
-            left_out["questions of evaluation sets"] += 1
+        is_dev = splits.is_of_nq_dev(question.text)
+        if is_dev or splits.wording(question.text) in evaluated:
+            left_out[_OF_NQ if is_dev else _OF_SETS] += 1
         else:
             to_train_on.append(question)
     if not to_train_on:
@@ -151,11 +144,11 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> L
       fields: of `config.spans`.
     """
     kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
-    asked: Any = texts if kind.of_words else mine.embedded(source, name, texts)
+    queries: Any = texts if kind.of_words else mine.embedded(source, name, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
     search = mine.open_search(kind, open_collection(source, name), options_of)
     for start in range(0, len(texts), _PART):
-        yield from zip(*search(asked[start : start + _PART], deep))
+        yield from zip(*search(queries[start : start + _PART], deep))
 
 
 class EarlyCandidates:
@@ -222,18 +215,14 @@ def _checked(collection: Collection) -> Path:
 
 
 def _retrieved(
-    questions: Sequence[_Question],
-    lists: Lists,
-    texts: CandidateTexts,
-    depth: int,
-    takes_gold: bool,
-    early: EarlyCandidates | None,
+    questions: Sequence[_Question], lists: Lists, texts: CandidateTexts, depth: int, early: EarlyCandidates | None
 ) -> Iterator[Retrieved]:
+    """Each question with its paragraphs; a judged passage that was not retrieved takes the place of the last one."""
     for number, (question, (scores_K, rows_K)) in enumerate(zip(questions, lists, strict=True)):
         deep = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
         passages, known = deep[:depth], question.answers
         golds = [texts.row_of[id] for id in question.golds if id in texts.row_of]
-        if takes_gold and golds and not {row for row, _ in passages} & set(golds):
+        if golds and not {row for row, _ in passages} & set(golds):
             lowest = passages[-1][1] if passages else 0.0
             passages[max(0, min(depth, len(rows_K)) - 1) :] = [(golds[0], lowest)]
         rows = list(dict.fromkeys(row for row, _ in passages + deep))[: len(rows_K)]  # those that are read come first
@@ -251,30 +240,28 @@ def read(system: str, early: int) -> list[str | Read]:
 def check(run: Run) -> None:
     """Checks that there are questions, and passages with an index."""
     config, fields, source = run.config, run.config.spans, run.before(FOLDER)
-    needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
     if fields.early:
         if fields.early < fields.depth:
             raise UserError(
-                f"config.spans.early={fields.early}: its candidates begin with the paragraphs that are read, and "
-                f"config.spans.depth={fields.depth} are: raise the first or lower the second"
+                f"config.spans.early={fields.early} candidates begin with the config.spans.depth={fields.depth} "
+                "paragraphs that are read: raise the first or lower the second"
             )
         recipe.check_towers(source.holder("train"), f"config.spans.early={fields.early}")
     divided = run.holder("sets").config.split.set
     if not fields.questions and not (divided and mine.has_answers(run, divided)):
         raise UserError(
-            f"stage 'spans' needs questions with answers, and config.split.set='{divided}' has none: set it to an "
-            "evaluation set that has them, such as squad, or config.spans.questions to files such as "
-            "NQ-open.train.jsonl"
+            f"stage 'spans': config.split.set='{divided}' has no questions with answers: set it to an evaluation set "
+            "that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
         )
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
         qa.check_beginning(path, config.sets.qa_patterns)
+    needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
     for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
-                f"config.spans.system={fields.system} with config.spans.early={fields.early} takes what "
-                f"{' and '.join(needed)} make, and '{need}' is no stage before 'spans': add it there, or set "
-                "config.base to a run that has it"
+                f"config.spans.system={fields.system} with config.spans.early={fields.early} needs '{need}' before "
+                "'spans': add it there, or set config.base to a run that has it"
             )
 
 

@@ -144,11 +144,14 @@ class Retrieved(NamedTuple):
     compared: Callable[[], Compared] | None = None
 
 
+_Span = tuple[int, int, int]  # a paragraph, its first and its last token
+
+
 class Matched(NamedTuple):
-    """The rows of a question's paragraphs, and its matched spans: paragraph, first and last token."""
+    """The rows of a question's paragraphs, and its matched spans."""
 
     rows: list[Row]
-    spans: list[tuple[int, int, int]]
+    spans: list[_Span]
 
 
 def match(making: Rows, retrieved: Retrieved, counts: collections.Counter, asked: bool = True) -> Matched:
@@ -178,16 +181,16 @@ def match(making: Rows, retrieved: Retrieved, counts: collections.Counter, asked
     return Matched(rows, kept)
 
 
-def _kept(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def _kept(spans: Sequence[_Span]) -> list[_Span]:
     """The first span of every paragraph, then the second ones, and so on, up to `MOST`; in the order they had.
 
     A paragraph without its span would be a negative that holds the answer.
     """
-    seen: collections.Counter[int] = collections.Counter()
+    before: collections.Counter[int] = collections.Counter()
     ranked = []
     for place, (paragraph, *_) in enumerate(spans):
-        ranked.append((seen[paragraph], place))
-        seen[paragraph] += 1
+        ranked.append((before[paragraph], place))
+        before[paragraph] += 1
     return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:MOST])]
 
 
@@ -211,25 +214,28 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as in_order_of_hash:
         for retrieved in questions:
-            why, found, compared = WITHOUT, None, None
+            why, matched, compared = WITHOUT, None, None
             try:
-                found = match(making, retrieved, counts, asked)
+                matched = match(making, retrieved, counts, asked)
                 compared = retrieved.compared() if retrieved.compared else None
             except TooSlowError:
-                why, found = SLOW, None
-            if not (found and (found.spans or (compared and compared.holds))):
+                why, matched = SLOW, None
+            if not (matched and (matched.spans or (compared and compared.holds))):
                 counts[why] += 1
                 first.setdefault(why, retrieved.question)
                 continue
-            counts["questions"] += 1
-            counts["spans"] += len(found.spans)
-            counts["paragraphs"] += len(found.rows)
-            counts["paragraphs with an answer"] += len({paragraph for paragraph, *_ in found.spans})
+            rows, spans = matched
+            with_answer = {paragraph for paragraph, *_ in spans}
+            counts.update({"questions": 1, "spans": len(spans), "paragraphs": len(rows)})
+            counts["paragraphs with an answer"] += len(with_answer)
+            columns = {"rows": [id for row in rows for id in row.ids], "row_lengths": [len(row.ids) for row in rows]}
+            columns["spans"] = [value for span in spans for value in span]
             if compared:
-                counts[DEEP] += not found.spans
+                counts[DEEP] += not spans
                 counts["candidates"] += len(compared.candidates)
                 counts["candidates with an answer"] += len(compared.holds)
-            record = _record(found, retrieved.scores, compared)
+                columns |= compared._asdict()
+            record = tfrecords.serialized(columns, {"retrieved": retrieved.scores})
             in_order_of_hash.add((hashing.digest(retrieved.question), record))
         if not counts["questions"]:
             raise UserError(
@@ -247,16 +253,6 @@ def write(
     }
     files.write_json(folder / "stats.json", statistics)
     return statistics
-
-
-def _record(found: Matched, scores: Sequence[float], compared: Compared | None) -> bytes:
-    columns = {
-        "rows": [id for row in found.rows for id in row.ids],
-        "row_lengths": [len(row.ids) for row in found.rows],
-        "spans": [value for span in found.spans for value in span],
-        **(compared._asdict() if compared else {}),
-    }
-    return tfrecords.serialized(columns, {"retrieved": scores})
 
 
 _COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is

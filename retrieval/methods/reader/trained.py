@@ -1,5 +1,6 @@
 """Trained readers: what finds spans in passages, which of them is the answer, and answers to questions of one's own."""
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -58,16 +59,18 @@ class Span(NamedTuple):
     score: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True)
 class _Readers(TrainedKind):
-    asked = True  # whether they were trained with questions
+    with_questions: bool = True  # that they were trained with
 
     def check(self, run: Run, value: str, field: str) -> Run:
         """As `TrainedKind.check`."""
         trainer = super().check(run, value, field)
-        if trainer.holder("spans").config.spans.asked != self.asked:
+        if trainer.holder("spans").config.spans.asked != self.with_questions:
+            theirs = "without" if self.with_questions else "with"
             raise UserError(
-                f"{field}: {trainer.place} trains a reader {'without' if self.asked else 'with'} questions: name one "
-                f"of config.spans.asked={self.asked}"
+                f"{field}: {trainer.place} trains a reader {theirs} questions: name one of config.spans.asked="
+                f"{self.with_questions}"
             )
         return trainer
 
@@ -81,15 +84,10 @@ class _Readers(TrainedKind):
         return OpenReader(run, self.read(run, value, field))
 
 
-class _Proposers(_Readers):
-    """Readers without questions: p(answer | passage), as Alberti et al. 2019 propose answers."""
-
-    asked = False
-
-
 READERS = _Readers("reader", lambda recipe: isinstance(recipe, ReaderRecipe))
 TRAINED.register("reader", READERS)
-TRAINED.register("proposer", _Proposers("reader", lambda recipe: isinstance(recipe, ReaderRecipe)))
+# Readers without questions: p(answer | passage), as Alberti et al. 2019 propose answers.
+TRAINED.register("proposer", dataclasses.replace(READERS, with_questions=False))
 
 
 class SpanFinder:
@@ -141,24 +139,21 @@ class SpanFinder:
         rows = [self.rows.of(beginnings[text], passage) for text, passage in zip(questions, passages)]
         values = encode_rows([row.ids for row in rows], self, batch_tokens or longest, longest, self.mesh.size)
         return [
-            self.spans_of(found, row, passage.text, rank, score)
-            for rank, (found, row, passage, score) in enumerate(zip(values, rows, passages, scores))
+            self.spans_of(of_row, row, passage.text, rank, score)
+            for rank, (of_row, row, passage, score) in enumerate(zip(values, rows, passages, scores))
         ]
 
-    def spans_of(self, found: np.ndarray, row: Row, text: str, rank: int, retriever: float) -> list[Span]:
+    def spans_of(self, values: np.ndarray, row: Row, text: str, rank: int, retriever: float) -> list[Span]:
         """The spans of a paragraph as slices of its text, best first.
 
         Args:
-          found: what a call says of its row.
+          values: what a call says of its row.
           rank, retriever: of the paragraph, as `Span` has them.
         """
-        select, *values = found.tolist()
-        count = len(values) // 3
-        spans = []
-        for score, first, last in zip(values[:count], values[count : 2 * count], values[2 * count :]):
+        paragraph, spans = float(values[0]) if self.selects else retriever, []
+        for score, first, last in values[1:].reshape(3, -1).T.tolist():
             if score > _NO_SPAN:
                 start, end = row.characters_of(int(first), int(last))
-                paragraph = select if self.selects else retriever
                 spans.append(Span(text[start:end], rank, start, end, score, paragraph))
         return spans
 
@@ -183,7 +178,7 @@ def best_weight(questions: Sequence[Sequence[Span]], value: Callable[[int, str],
     def mean(weight: float) -> float:
         return float(np.mean([value(n, text_of(ranked(spans, weight))) for n, spans in enumerate(questions)]))
 
-    return max(((weight, mean(weight)) for weight in WEIGHTS), key=lambda found: (found[1], found[0]))
+    return max(((weight, mean(weight)) for weight in WEIGHTS), key=lambda pair: pair[::-1])
 
 
 def text_of(spans: Sequence[Span]) -> str:
@@ -205,15 +200,15 @@ class OpenReader:
 
     def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
         """As `SpanFinder.spans` of the trunk."""
-        found = self._finder.spans(questions, passages, self._run.config.encode.batch_tokens)
-        return [[(span.start, span.end) for span in best[:count]] for best in found]
+        every = self._finder.spans(questions, passages, self._run.config.encode.batch_tokens)
+        return [[(span.start, span.end) for span in best[:count]] for best in every]
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
         """As `Answerer.answers`."""
         hits = hits[: self.paragraphs]
         passages = [Candidate(each.id, each.title, each.text) for each in hits]
-        found = self._finder.spans([question] * len(hits), passages, scores=[each.score for each in hits])
-        best = ranked(list(itertools.chain.from_iterable(found)), self._weight_of(system))
+        spans = self._finder.spans([question] * len(hits), passages, scores=[each.score for each in hits])
+        best = ranked(list(itertools.chain.from_iterable(spans)), self._weight_of(system))
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in best[:k]]
 
 
@@ -225,16 +220,16 @@ def weight_of(run: Run, finder: SpanFinder) -> float:
 
 def _weight_of(run: Run, finder: SpanFinder, system: str) -> float:
     """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
-    fields, holder, weight = run.config.answer, run.holder("answer"), weight_of(run, finder)
+    fields, owner, weight = run.config.answer, run.holder("answer"), weight_of(run, finder)
     if not fields.validation:
         return weight
-    theirs, system = holder.config.answer, INDEXES[system].system if system in INDEXES else system
-    folders = {READERS.trainer(each, each.config.answer.model, MODEL).folder for each in (run, holder)}
-    is_same = len(folders) == 1 and theirs.validation == fields.validation
-    if is_same and records.is_done(holder, "answer") and not records.changed_fields(holder, "answer"):
-        told = records.details(holder, "answer").get(key(fields.validation, system), {})
-        if told.get(VALIDATION):
-            return told[WEIGHT]
+    system = INDEXES[system].system if system in INDEXES else system
+    folders = {READERS.trainer(each, each.config.answer.model, MODEL).folder for each in (run, owner)}
+    is_same = len(folders) == 1 and owner.config.answer.validation == fields.validation
+    if is_same and records.is_done(owner, "answer") and not records.changed_fields(owner, "answer"):
+        summary = records.details(owner, "answer").get(key(fields.validation, system), {})
+        if summary.get(VALIDATION):
+            return summary[WEIGHT]
     _log.warning(
         "answers: the set '%s' of config.answer.validation has chosen no weight for %s with these settings and this "
         "reader (--stage=answer with config.answer.systems does): the weight %s counts",

@@ -8,10 +8,9 @@ It is read from folders that `transformers` and `sentence_transformers.CrossEnco
 Letters of shapes beside those of `text`: C classes.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +156,7 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     if _CLASSIFIER not in family.modules:
         raise UserError(
             f"a reranker of the family {encoder_config.architecture.family} cannot be exported: transformers has no "
-            f"model that is its encoder and a classifier; rerank with its work directory"
+            "such model; rerank with its work directory"
         )
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
@@ -179,16 +178,7 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     )
 
 
-class Kind(NamedTuple):
-    """What a folder's cross-encoder is beside its sizes, as `CrossEncoder` takes it."""
-
-    classes: int
-    sigmoid: bool
-    pooling: str
-    activation: str
-
-
-def check_cross_encoder(folder: EncoderFolder) -> Kind:
+def check_cross_encoder(folder: EncoderFolder) -> dict[str, Any]:
     """Checks that a folder has a cross-encoder that can be read, without its weights; `CrossEncoder`'s arguments.
 
     Raises:
@@ -201,16 +191,14 @@ def check_cross_encoder(folder: EncoderFolder) -> Kind:
             "classification with 1 or 2 classes is needed, such as a BertForSequenceClassification with its pooler"
         )
     pooling = folder_pooling(folder)
-    make = functools.partial(CrossEncoder, TransformerConfig(**folder.sizes), folder.classes, pooling=pooling)
-    shapes = nnx.eval_shape(lambda: make(rngs=Rngs(0)))
+    sizes = TransformerConfig(**folder.sizes)
+    shapes = nnx.eval_shape(lambda: CrossEncoder(sizes, folder.classes, pooling=pooling, rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
-    of_pooler = "relu" if folder.family == "distilbert" else "tanh"
-    settings = settings_of(folder)
-    if folder.classes == 2:
-        return Kind(2, False, pooling, of_pooler)
     kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
-    classes, sigmoid = activation_of(folder, settings, kinds)
-    return Kind(classes, sigmoid, pooling, of_pooler)
+    settings = settings_of(folder)
+    classes, sigmoid = (2, False) if folder.classes == 2 else activation_of(folder, settings, kinds)
+    activation = "relu" if folder.family == "distilbert" else "tanh"
+    return {"classes": classes, "sigmoid": sigmoid, "pooling": pooling, "activation": activation}
 
 
 def folder_pooling(folder: EncoderFolder) -> str:
@@ -219,8 +207,7 @@ def folder_pooling(folder: EncoderFolder) -> str:
     Raises:
       UserError: its config has another head than its family's.
     """
-    usual = poolings(folder.family)
-    if len(usual) == 1:
+    if len(usual := poolings(folder.family)) == 1:
         return usual[0]
     path, config = folder.files[0], files.read_json(folder.files[0])
     for key, values in _OF_HEAD.items():
@@ -235,7 +222,7 @@ def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> Cros
     Args:
       config: of the folder's sizes, and with as many tokens as its vocabulary has.
     """
-    model = CrossEncoder(config, **check_cross_encoder(folder)._asdict(), rngs=Rngs(0))
+    model = CrossEncoder(config, **check_cross_encoder(folder), rngs=Rngs(0))
 
     def of_folder(like: Mapping[str, Any]) -> dict[str, Any]:
         head = folder.classifier({name: shapes for name, shapes in like.items() if name != "encoder"})
@@ -251,11 +238,6 @@ def with_parameters(model: Model, read: Callable[[Mapping[str, Any]], Mapping[st
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
     nnx.update(model, state)
     return model
-
-
-def settings(folder: EncoderFolder) -> list[Path]:
-    """The files, beside those of the weights, that tell what becomes of the logit."""
-    return [path] if (path := folder.path / SETTINGS).is_file() else []
 
 
 def settings_of(folder: EncoderFolder, *more: str) -> dict[str, Any]:
@@ -280,8 +262,7 @@ def activation_of(folder: EncoderFolder, settings: Mapping[str, Any], kinds: Map
       UserError: it makes something else of it.
     """
     path, config = folder.files[0], files.read_json(folder.files[0])
-    version_4 = config.get("sentence_transformers") or {}
-    if not isinstance(version_4, dict):
+    if not isinstance(version_4 := config.get("sentence_transformers") or {}, dict):
         raise UserError(f"{path}: sentence_transformers is no dict of settings; copy the file again")
     name = version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function") or _SIGMOID
     if settings.get("activation_fn"):

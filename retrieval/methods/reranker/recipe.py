@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,11 +22,9 @@ from retrieval.libraries import tf
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
 from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
 from retrieval.recipes.batch_fields import embed, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
 from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
@@ -90,8 +89,9 @@ class RerankerRecipe(PairRecipe):
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
         self.check()
-        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return CrossEncoder(sizes, self.config.model.classes, pooling=self.pooling, rngs=Rngs(self.config.seed))
+        return CrossEncoder(
+            self.sizes(vocab_size), self.config.model.classes, pooling=self.pooling, rngs=Rngs(self.config.seed)
+        )
 
     @property
     def pooling(self) -> str:
@@ -104,8 +104,8 @@ class RerankerRecipe(PairRecipe):
         for folder in dict.fromkeys(bert_weights.folders(self.config).values()):
             if folder.classes and folder.family == "distilbert":
                 raise UserError(
-                    f"config.train.init_from={folder.path}: a DistilBERT's classifier has a ReLU where this one has a "
-                    "tanh: start from an encoder without a classifier"
+                    f"config.train.init_from={folder.path}: a DistilBERT's classifier has another activation: start "
+                    "from an encoder without a classifier"
                 )
             if folder.classes and (theirs := folder_pooling(folder)) != self.pooling:
                 raise UserError(
@@ -125,15 +125,11 @@ class RerankerRecipe(PairRecipe):
         config = self.config
         if config.data.document_length < config.data.query_length + 2:
             raise UserError(
-                f"config.data.document_length={config.data.document_length} is the length of a reranker's row, of the "
-                f"query too, and config.data.query_length={config.data.query_length} leaves no room for a document: "
-                "raise the first or lower the second"
+                f"config.data.document_length={config.data.document_length}: a reranker's row has the query too, and "
+                f"config.data.query_length={config.data.query_length} fills it: raise the first or lower the second"
             )
         if config.model.classes == 1 and self.named_loss.compares == CLASSES:
-            raise UserError(
-                f"config.model.classes=1 is one score, and config.train.loss={config.train.loss} takes two classes: "
-                "set config.model.classes=2"
-            )
+            raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")
 
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
@@ -154,7 +150,7 @@ class RerankerRecipe(PairRecipe):
         self.check_validation()
         config, pool = self.config, labelled_pool(run)
         lists = list(_lists(pool, _VALIDATED))
-        rows_QK = np.array([found + [-1] * (max(map(len, lists)) - len(found)) for found in lists], np.int32)
+        rows_QK = np.array(list(zip(*itertools.zip_longest(*lists, fillvalue=-1))), np.int32)
         is_result_QK = rows_QK >= 0
         rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
         score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)

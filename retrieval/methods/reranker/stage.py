@@ -22,11 +22,11 @@ from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.methods.reranker.trained import RERANKERS, Reranker
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import is_place
 from retrieval.runtime import devices, hosts
 from retrieval.stages import evaluate, ranked_lists
-from retrieval.stages.collection import set_names, train_unless
+from retrieval.stages.collection import set_names
 from retrieval.stages.ranked_lists import Ranking, RunFile, others
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def rerank(run: Run) -> dict[str, Any]:
     of_files = {file.system for file in ranked_lists.run_files(run.holder("evaluate").config.runs.files)}
     reranker = None if is_system(fields.model) else RERANKERS.open(run, fields.model, _RERANKER)
     reranked = [
-        _rerank_set(fields, run.sets / name, of_set, of_files=of_files, reranker=reranker, store=folder / "scores")
+        _rerank_set(fields, run.sets / name, of_set, of_files, reranker, folder / "scores" / name)
         for name, of_set in runs.items()
     ]
     return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
@@ -79,8 +79,7 @@ def check_settings(fields: ConfigDict) -> None:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
     if by_answers := metrics.by_kind(fields.measures)[1]:
         raise UserError(
-            f"config.rerank.measures: {by_answers[0]} looks for answers in texts, and rerank measures by judgements: "
-            "take another metric"
+            f"config.rerank.measures: {by_answers[0]} looks for answers, not judgements: take another metric"
         )
 
 
@@ -118,8 +117,7 @@ def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
     if len(without) == len(runs):
         raise UserError(
-            f"config.rerank.model={fields.model}: no set has a run of it and of one of config.rerank.systems; name "
-            "systems of the same set"
+            f"config.rerank.model={fields.model}: no set has runs of it and of config.rerank.systems; name others"
         )
     for name in without:
         _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
@@ -130,7 +128,6 @@ def _rerank_set(
     fields: ConfigDict,
     folder: Path,
     runs: dict[str, RunFile],
-    *,
     of_files: Container[str],
     reranker: Reranker | None,
     store: Path,
@@ -141,32 +138,28 @@ def _rerank_set(
       folder: of the set.
       of_files: systems whose runs come from outside.
       reranker: None where another run has the order.
-      store: where the scores of all sets lie.
+      store: where the scores of the set lie.
     """
     # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
     value, lists = ranked_lists.read([*runs.values()], beir.read_judged(folder))
-    by_name = {each.system: each for each in lists}
-    first = [
-        _first(by_name[system], value, max(fields.depths), system in of_files)
-        for system in fields.systems
-        if system in by_name
-    ]
+    by_name, deepest = {each.system: each for each in lists}, max(fields.depths)
+    systems = [system for system in fields.systems if system in by_name]
+    first = [_first(by_name[system], value, deepest, system in of_files) for system in systems]
     references = [by_name[system] for system in fields.trained_on if system in by_name]
     if reranker is None:
         scores, seconds = _by_ranks(by_name[fields.model], value.name, first), None
     else:
-        corpus, store = folder / "corpus.jsonl", store / value.name
-        scores, seconds = _by_model(corpus, store, value, reranker, first)
+        scores, seconds = _by_model(folder / "corpus.jsonl", store, value, reranker, first)
     return Reranked(folder, value, first, scores, references, seconds)
 
 
 def _first(lists: Ranking, value: Judged, depth: int, is_of_file: bool) -> Ranking:
     """The first results of a system, without the query itself."""
     # What this project searched has fewer where there is no more to find; of a file nobody knows.
-    if is_of_file and lists.rows.shape[1] < depth:
+    if is_of_file and (most := lists.rows.shape[1]) < depth:
         raise UserError(
-            f"config.rerank.depths: the first {depth} results are to be reranked, and the run of '{lists.system}' for "
-            f"the set '{value.name}' has at most {lists.rows.shape[1]}: take smaller depths, or a longer run"
+            f"config.rerank.depths: the run of '{lists.system}' for the set '{value.name}' has {most} results at most, "
+            f"not {depth}: take smaller depths, or a longer run"
         )
     scores_QK, rows_QK = others(lists.lists, value, depth)
     more = ((0, 0), (0, depth - rows_QK.shape[1]))
@@ -183,8 +176,7 @@ def _by_ranks(other: Ranking, name: str, lists: Sequence[Ranking]) -> list[np.nd
     for each in lists:
         scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
         for number, rows in enumerate(each.rows.tolist()):
-            places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1)}
-            places.pop(-1, None)
+            places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1) if row >= 0}
             behind = range(other.rows.shape[1] + 1, other.rows.shape[1] + len(rows) + 1)
             scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
             missing += sum(row >= 0 and row not in places for row in rows)
@@ -201,16 +193,9 @@ def _by_model(
     N = len(value.candidates)
     keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
     with CandidateTexts(corpus) as texts:
-        if without := sorted({row for row in (keys_P % N).tolist() if row >= len(texts)}):
-            raise UserError(
-                f"{corpus}: no text of the candidate '{value.candidates[without[0]]}', which a run names: a model "
-                "cannot score it; take a set with all texts, or the ranks of a run in config.rerank.model"
-            )
+        ranked_lists.check_texts(texts, value, (keys_P % N).tolist())
         queries = list(value.queries.values())
-
-        def pairs() -> Iterator[tuple[int, int]]:
-            return (divmod(int(key), N) for key in keys_P)
-
+        pairs = lambda: (divmod(int(key), N) for key in keys_P)  # noqa: E731 (begun anew by each call)
         values_P, seconds = reranker.score_all(store, queries, pairs, len(keys_P), texts.__getitem__)
     scores = []
     for each in lists:
@@ -226,18 +211,19 @@ def _keys(rows_QK: np.ndarray, candidates: int) -> np.ndarray:
     return keys_QK[rows_QK >= 0]
 
 
-def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, asked: Sequence[str]) -> dict[str, Any]:
-    """Writes runs and metrics; returns the tables. `asked` are the metrics."""
-    wanted = fields.depths
+def _finish(
+    folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, names: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Writes runs and metrics, which have names; returns the tables."""
     rows, table, consistency = [], [], []
     for each in reranked:
-        rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
+        rankings = [ranking for depth in fields.depths for ranking in _rankings(each, depth)]
         for ranking in rankings:
             ranked_lists.write_run(folder / "runs" / each.value.name, each.value, ranking)
-        scores = evaluate.measure(each.folder, each.value, rankings, asked, max(wanted))
+        scores = evaluate.measure(each.folder, each.value, rankings, names, max(fields.depths))
         rows += evaluate.write_values(folder, each.value.name, scores)
-        table += _by_depth(each, wanted, fields.measures)
-        consistency += _consistency(each, wanted, fields.trained_depth)
+        table += _by_depth(each, fields.depths, fields.measures)
+        consistency += _consistency(each, fields.depths, fields.trained_depth)
     files.write_json(folder / result_files.NAME, rows)
     return {"depths": table, "consistency": consistency}
 
@@ -259,10 +245,11 @@ def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) ->
             for new_QK in (lists.scores, scores_QK)
         )
         for depth in wanted:
-            yield {"set": value.name, "split": rule, "system": lists.system, "depth": depth} | {
-                "recall": round(after[depth][f"R@{depth}"], 6),
-                "before": {name: round(before[depth][name], 6) for name in measures},
-                "after": {name: round(after[depth][name], 6) for name in measures},
+            row: dict[str, Any] = {"set": value.name, "split": rule, "system": lists.system, "depth": depth}
+            row["recall"] = round(after[depth][f"R@{depth}"], 6)
+            yield row | {
+                name: {measure: round(of[depth][measure], 6) for measure in measures}
+                for name, of in (("before", before), ("after", after))
             }
 
 
@@ -276,11 +263,6 @@ def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> I
         yield row | {"trained depth": first_QM.shape[1], "factors": shares}
 
 
-def read(model: str) -> list[str | Read]:
-    """What the stage reads: texts, the runs over them, and the run's own model where `model` names none."""
-    return [Read("sets", same=True), "evaluate", *train_unless(model)]
-
-
 STAGES.register(
     "rerank",
     Stage(
@@ -289,7 +271,7 @@ STAGES.register(
         check=(check, devices.check),
         fields=("rerank", "evaluate.metrics", "model.dtype", "encode.shard_size"),
         uses=("encode.batch_tokens",),
-        reads=of_fields(read, "rerank.model"),
+        reads=of_fields(ranked_lists.reads_runs, "rerank.model"),
         files=inputs,
         fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
         writes=(FOLDER,),

@@ -1,6 +1,5 @@
 """Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, 
 from retrieval.methods.reranker.modules import ModularCrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.module_folder import SETTINGS
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights
@@ -43,9 +43,7 @@ def pair_of(vocabulary: Vocabulary) -> PairTemplate:
       UserError: the tokenizer makes pairs in another way than any model here reads.
     """
     if vocabulary.pair_template is None:
-        raise UserError(
-            "the tokenizer joins a query and a document in a way that is not known here: take another model"
-        )
+        raise UserError("the tokenizer joins a query and a document in a way that is not known: take another model")
     return vocabulary.pair_template
 
 
@@ -109,13 +107,13 @@ class Reranker:
     def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: JoinedRows | JudgedRows):
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
-        mesh = local_mesh(config)
+        mesh, parameters = local_mesh(config), parameters_of(model)
         self._sizes = {"batch_tokens": config.encode.batch_tokens, "longest": rows.length, "multiple": mesh.size}
         self._shard_size = min(config.encode.shard_size, _PAIRS)
         pair = PairTemplate() if isinstance(rows, JudgedRows) else pair_of(vocabulary)
-        parameters = parameters_of(model)
-        self._score = pair_scorer(config, model, pair, mesh)(parameters)
-        self._logit = pair_scorer(config, model, pair, mesh, "logits")(parameters)
+        self._score, self._logit = (
+            pair_scorer(config, model, pair, mesh, value)(parameters) for value in ("scores", "logits")
+        )
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
@@ -154,13 +152,11 @@ class Reranker:
         assert isinstance(self._model, CrossEncoder), "a run trains no other"
         if self._model.pooling == cross_encoder.LAST and vocabulary.pad_id in (-1, *vocabulary.template.behind):
             raise UserError(
-                "stage 'export': transformers takes a token for padding that ends every text here, and would look for "
-                "the last one before it; rerank with the work directory, or train with a vocabulary that has a token "
-                "of padding"
+                "stage 'export': transformers pads with a token that ends every text here, and would take the one "
+                "before it; rerank with the work directory, or train with a vocabulary that has a token of padding"
             )
         cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
-        pair = vocabulary.pair_template
-        vocabulary.export(folder, length=self._rows.length, types=types, pair=pair)
+        vocabulary.export(folder, length=self._rows.length, types=types, pair=vocabulary.pair_template)
 
     def score_all(
         self,
@@ -183,8 +179,7 @@ class Reranker:
 
         began = time.perf_counter()
         texts = ((str(query), (query, document)) for query, document in pairs())
-        options = {**self._sizes, "shard_size": self._shard_size}
-        encoding.encode(folder, "pairs", texts, total, rows, self._score, **options)
+        encoding.encode(folder, "pairs", texts, total, rows, self._score, **self._sizes, shard_size=self._shard_size)
         seconds = time.perf_counter() - began
         return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
 
@@ -200,7 +195,7 @@ class _Rerankers(PublishedKind):
         encoder = EncoderFolder.open(folder)
         _checked(encoder, run.config.rerank.length, field)
         tokenizer = vocabularies.files(vocabularies.find(folder))
-        return [*encoder.files, *cross_encoder.settings(encoder), *model_folder.module_files(folder), *tokenizer]
+        return [*encoder.files, *sorted(folder.glob(SETTINGS)), *model_folder.module_files(folder), *tokenizer]
 
     def open(self, run: Run, value: str, field: str) -> Reranker:
         """As `TrainedKind.open`."""
@@ -209,12 +204,11 @@ class _Rerankers(PublishedKind):
             config, vocabulary, model = self.load(run, value, field)
             length = run.config.rerank.length or config.data.document_length
             return Reranker(run.config, model, JoinedRows(vocabulary, length, config.data.query_length))
-        folder = EncoderFolder.open(place)
+        folder, model = EncoderFolder.open(place), run.config.model
         rows, load = _checked(folder, run.config.rerank.length, field)
-        of_tokens, sizes = {**folder.sizes, "vocab_size": len(rows.vocabulary)}, run.config.model
+        sizes = {**folder.sizes, "vocab_size": len(rows.vocabulary), "dtype": model.dtype, "unroll": model.unroll}
         bert_weights.log_spare_rows(folder, rows.vocabulary)
-        config = TransformerConfig(**of_tokens, dropout=0.0, dtype=sizes.dtype, unroll=sizes.unroll)
-        return Reranker(run.config, load(folder, config), rows)
+        return Reranker(run.config, load(folder, TransformerConfig(**sizes, dropout=0.0)), rows)
 
 
 RERANKERS = _Rerankers(
@@ -237,21 +231,15 @@ def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows
         raise UserError(f"{field}={folder.path}: a model of {most} positions: set config.rerank.length={most} at most")
     length = length or _own_length(folder)
     if yes_no.is_judge(folder):
-        judge = yes_no.read(folder, vocabulary)
-        rows = JudgedRows(vocabulary, length, judge.task)
-        rows.check(folder, field)
-        return rows, functools.partial(yes_no.load, judge=judge)
-    own = (modules.check, modules.load)
-    check, load = own if modules.is_modular(folder) else (check_cross_encoder, load_cross_encoder)
-    check(folder)
+        return yes_no.opened(folder, vocabulary, length, field)
+    is_modular = modules.is_modular(folder)
+    (modules.check if is_modular else check_cross_encoder)(folder)
     pair = pair_of(vocabulary)
     if pair.of_first == 0 and folder.sizes["type_vocab_size"] > 1:
         raise UserError(f"{folder.path}: its tokenizer gives token types that no token parts; take another model")
     if length < (least := sum(map(len, pair[:3])) + 2):
-        raise UserError(
-            f"config.rerank.length={length} leaves no room for a query and a document: set it to {least} at least"
-        )
-    return JoinedRows(vocabulary, length), load
+        raise UserError(f"config.rerank.length={length}: no room for a query and a document: set {least} at least")
+    return JoinedRows(vocabulary, length), modules.load if is_modular else load_cross_encoder
 
 
 def _own_length(folder: EncoderFolder) -> int:
@@ -261,7 +249,7 @@ def _own_length(folder: EncoderFolder) -> int:
         record = files.read_json(path) if (path := folder.place / name).is_file() else {}
         value = record.get(key) if isinstance(record, dict) else None
         if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+            if type(value) not in (int, float) or value < 1:
                 raise UserError(f"{path}: {key} is {str(value)[:40]}, and a number of tokens is needed; copy it again")
             return int(min(value, most))
     return most

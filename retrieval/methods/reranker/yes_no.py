@@ -8,7 +8,7 @@ They are read from folders of a causal language model, alone or with the module 
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,46 +84,15 @@ class JudgedRows(NamedTuple):
         """As `JoinedRows.with_room`."""
         return self._replace(length=self.length + room)
 
-    def check(self, folder: EncoderFolder, field: str) -> None:
-        """Checks that the vocabulary has the tokens of the frame, and a row room for a query and a document.
 
-        Raises:
-          UserError: it has not.
-        """
-        ids = [self.vocabulary.encode(mark) for mark in _MARKS]
-        if not all(len(each) == 1 and self.vocabulary.tokens[each[0]] in _MARKS for each in ids):
-            raise UserError(
-                f"{field}={folder.path}: a language model whose tokens lack {' and '.join(_MARKS)}, by which "
-                "Qwen3-Reranker is asked; take a cross-encoder for sequence classification"
-            )
-        (row,) = self.of(self.begin([""]), [Candidate("", "", "")])
-        if self.length < len(row) + _ROOM:
-            raise UserError(
-                f"{field}={folder.path}: {len(row)} tokens stand around a query and a document, and config.rerank."
-                f"length={self.length} leaves no room for these: set it to {len(row) + _ROOM} at least"
-            )
-
-
-class Judge(NamedTuple):
-    """What a folder says of its answers.
-
-    Attributes:
-      yes, no: their ids; `no` is -1 where the logit of 'yes' is all.
-      sigmoid: whether the score is the difference's sigmoid.
-      task: as `JudgedRows` has it.
-    """
-
-    yes: int
-    no: int
-    sigmoid: bool
-    task: str
-
-
-def read(folder: EncoderFolder, vocabulary: Vocabulary) -> Judge:
-    """Looks up the answers' ids, and what becomes of their logits.
+def opened(
+    folder: EncoderFolder, vocabulary: Vocabulary, length: int, field: str
+) -> tuple[JudgedRows, Callable[[EncoderFolder, TransformerConfig], CrossEncoder]]:
+    """The rows that a folder's language model judges, and what loads it as a cross-encoder of one class.
 
     Raises:
-      UserError: a setting is not understood, or an answer is no token.
+      UserError: a setting is not understood, an answer is no token, the vocabulary lacks the tokens of the frame, or a
+        row has no room for a query and a document.
     """
     yes, no = _of_module(folder) if model_folder.has_modules(folder.path) else map(vocabulary.encode, ("yes", "no"))
     if not (len(yes) == 1 and len(no) <= 1 and 0 <= min(yes + no) <= max(yes + no) < folder.sizes["vocab_size"]):
@@ -132,23 +101,27 @@ def read(folder: EncoderFolder, vocabulary: Vocabulary) -> Judge:
     sigmoid = activation_of(folder, own, SIGMOIDS)
     task = (own.get("prompts") or {}).get(own.get(_DEFAULT)) or TASK
     _check_words(folder, task)
-    return Judge(yes[0], no[0] if no else -1, sigmoid, task)
+    ids = [vocabulary.encode(mark) for mark in _MARKS]
+    if not all(len(each) == 1 and vocabulary.tokens[each[0]] in _MARKS for each in ids):
+        raise UserError(
+            f"{field}={folder.path}: a language model whose tokens lack {' and '.join(_MARKS)}, by which "
+            "Qwen3-Reranker is asked; take a cross-encoder for sequence classification"
+        )
+    rows = JudgedRows(vocabulary, length, task)
+    (row,) = rows.of(rows.begin([""]), [Candidate("", "", "")])
+    if length < len(row) + _ROOM:
+        raise UserError(
+            f"{field}={folder.path}: {len(row)} tokens stand around a query and a document: set config.rerank."
+            f"length={len(row) + _ROOM} at least"
+        )
 
+    def load(folder: EncoderFolder, config: TransformerConfig) -> CrossEncoder:
+        rows_VH = folder.output_layer()
+        head = {"classifier": {"kernel": (rows_VH[yes[0]] - (rows_VH[no[0]] if no else 0))[:, None]}}
+        model = CrossEncoder(config, 1, sigmoid=sigmoid, rngs=Rngs(0))
+        return with_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
 
-def load(folder: EncoderFolder, config: TransformerConfig, judge: Judge) -> CrossEncoder:
-    """The judge as a cross-encoder of one class.
-
-    Args:
-      config: of the folder's sizes, and with as many tokens as its vocabulary has.
-
-    Raises:
-      UserError: the weights cannot be read.
-    """
-    model = CrossEncoder(config, 1, sigmoid=judge.sigmoid, rngs=Rngs(0))
-    rows_VH = folder.output_layer()
-    row_H = rows_VH[judge.yes] - (rows_VH[judge.no] if judge.no >= 0 else 0)
-    head = {"classifier": {"kernel": row_H[:, None]}}
-    return with_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
+    return rows, load
 
 
 def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
@@ -157,10 +130,10 @@ def _of_module(folder: EncoderFolder) -> tuple[list[int], list[int]]:
     if (kinds := [module.kind for module in modules]) != ["Transformer", "LogitScore"]:
         raise UserError(f"{path}: {' and '.join(kinds)}, and a Transformer and LogitScore are needed")
     known_keys.read(folder.place / "sentence_bert_config.json", _TRANSFORMER, optional=True)
-    path = modules[1].folder / "config.json"
-    score = known_keys.read(path, _SCORE)
-    yes = [known_keys.whole(path, score, "true_token_id", least=0)]
-    return yes, [known_keys.whole(path, score, "false_token_id", least=0)] if "false_token_id" in score else []
+    score = known_keys.read(path := modules[1].folder / "config.json", _SCORE)
+    keys = ["true_token_id", *(["false_token_id"] if "false_token_id" in score else [])]
+    yes, *no = (known_keys.whole(path, score, key, least=0) for key in keys)
+    return [yes], no
 
 
 def _check_words(folder: EncoderFolder, task: str) -> None:
@@ -173,11 +146,8 @@ def _check_words(folder: EncoderFolder, task: str) -> None:
     tasks = ("{system}", *([TASK] if task == TASK else []))  # one that the template has itself takes no other
     known = [f"{PREFIX}<Instruct>:{each}<Query>:{{query}}<Document>:{{document}}{SUFFIX}" for each in tasks]
     others = {path: text for path, text in templates.items() if _words(text) not in map(_squeezed, known)}
-    if (
-        is_alone
-        and folder.family == "qwen3"
-        and all(all(map(text.__contains__, _OF_QWEN3)) for text in others.values())
-    ):
+    are_of_qwen3 = all(mark in text for text in others.values() for mark in _OF_QWEN3)
+    if is_alone and folder.family == "qwen3" and are_of_qwen3:
         _log.warning("%s: says nothing of how pairs are judged: it is asked as Qwen3-Reranker is", folder.path)
     elif others:
         raise UserError(
@@ -195,8 +165,8 @@ def _templates(place: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.read_text("utf-8", "replace")
     for path in (place / name for name in ("chat_template.json", "processor_config.json", "tokenizer_config.json")):
         record = files.read_json(path) if path.is_file() else {}
-        given = record.get("chat_template") if isinstance(record, dict) else None
-        for each in given if isinstance(given, list) else [given] if given else []:
+        template = record.get("chat_template") if isinstance(record, dict) else None
+        for each in template if isinstance(template, list) else [template] if template else []:
             yield path, str(each.get("template") if isinstance(each, dict) else each)
 
 

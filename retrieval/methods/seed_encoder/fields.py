@@ -7,12 +7,10 @@ declare(
     layers=Field(3, whole(1), "layers of the decoder, which pre-training alone has"),
     span=Field(2, whole(0), "tokens before each one that the decoder sees, in each layer or in all"),
     wiring=Field(
-        "cross",
-        one_of("wiring", ("cross", "prefix")),
-        "how it sees [CLS]: cross (attention) or prefix (first position)",
+        "cross", one_of("wiring", ("cross", "prefix")), "how it sees [CLS]: by attention, or as the first position"
     ),
     reach=Field(
-        "layer", one_of("reach", ("layer", "decoder")), "what the span is of: each layer, or the whole decoder"
+        "layer", one_of("reach", ("layer", "decoder")), "what the span is of: each layer, or all of the decoder"
     ),
     latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
     bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),

@@ -10,9 +10,7 @@ import jax
 
 from retrieval.methods.seed_encoder.model import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES
@@ -31,8 +29,9 @@ class AutoencoderRecipe(MaskedRecipe):
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""
         self.check()
-        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return Autoencoder(sizes, DecoderConfig(**self.config.model.decoder), rngs=Rngs(self.config.seed))
+        return Autoencoder(
+            self.sizes(vocab_size), DecoderConfig(**self.config.model.decoder), rngs=Rngs(self.config.seed)
+        )
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """MLM and reconstruction, added up (Lu et al. 2021, equation 10), and the divergence of a latent variable."""

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from retrieval.training.candidate_blocks import everywhere
+
 _PLACES = 8  # of a block
 
 
@@ -39,9 +41,9 @@ def _highest(hidden_BLH: jax.Array, counted_BL: jax.Array, table_VH: jax.Array, 
 def _forward(
     hidden_BLH: jax.Array, counted_BL: jax.Array, table_VH: jax.Array, bias_V: jax.Array, block: int
 ) -> tuple[jax.Array, tuple]:
-    def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
+    def add(carry: tuple, of_block: tuple) -> tuple[tuple, None]:
         highest_BV, place_BV = carry
-        hidden_BCH, counted_BC, place_C = given
+        hidden_BCH, counted_BC, place_C = of_block
         logit_BCV = jnp.where(counted_BC[:, :, None], _product("bch,vh->bcv", hidden_BCH, table_VH), -jnp.inf)
         new_BV = logit_BCV.max(axis=1)
         # The first of equal ones.
@@ -58,20 +60,19 @@ def _forward(
 def _backward(block: int, residuals: tuple, gradient_BV: jax.Array) -> tuple:
     hidden_BLH, counted_BL, table_VH, place_BV = residuals
 
-    def add(of_table_VH: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
-        hidden_BCH, _, place_C = given
+    def add(of_table_VH: jax.Array, of_block: tuple) -> tuple[jax.Array, jax.Array]:
+        hidden_BCH, _, place_C = of_block
         chosen_BCV = place_BV[:, None] == place_C[:, None]
         gradient_BCV = jnp.where(chosen_BCV, gradient_BV[:, None], 0).astype(hidden_BLH.dtype)
-        of_table_VH += _product("bcv,bch->vh", gradient_BCV, hidden_BCH, _everywhere())
+        of_table_VH += _product("bcv,bch->vh", gradient_BCV, hidden_BCH, everywhere())
         return of_table_VH, _product("bcv,vh->bch", gradient_BCV, table_VH).astype(hidden_BLH.dtype)
 
     start = jnp.zeros_like(table_VH, jnp.float32)
     of_table_VH, of_hidden_TBCH = jax.lax.scan(add, start, _blocks(hidden_BLH, counted_BL, block))
     B, L, H = hidden_BLH.shape
     of_hidden_BLH = jnp.moveaxis(of_hidden_TBCH, 0, 1).reshape(B, -1, H)[:, :L]
-    of_bias_V = jnp.einsum("bv->v", gradient_BV, out_sharding=_everywhere())
-    none: Any = None  # nothing is trained by what counts
-    return of_hidden_BLH, none, of_table_VH.astype(table_VH.dtype), of_bias_V
+    of_bias_V = jnp.einsum("bv->v", gradient_BV, out_sharding=everywhere())
+    return of_hidden_BLH, None, of_table_VH.astype(table_VH.dtype), of_bias_V
 
 
 _highest.defvjp(_forward, _backward)
@@ -81,18 +82,13 @@ def _blocks(hidden_BLH: jax.Array, counted_BL: jax.Array, block: int) -> tuple[j
     """Places in blocks [T, ...], each with its number; behind the last one stand such as do not count."""
     B, L, _ = hidden_BLH.shape
     C = min(block, L)
-    more = -L % C
-    hidden_BLH = jnp.pad(hidden_BLH, ((0, 0), (0, more), (0, 0)))
-    counted_BL = jnp.pad(counted_BL, ((0, 0), (0, more)))
-    in_blocks = (jnp.moveaxis(x.reshape(B, -1, C, *x.shape[2:]), 1, 0) for x in (hidden_BLH, counted_BL))
-    hidden_TBCH, counted_TBC = in_blocks
-    return hidden_TBCH, counted_TBC, jnp.arange(L + more).reshape(-1, C)
+
+    def cut(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, [(0, 0), (0, -L % C)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(B, -1, C, *x.shape[2:]), 1, 0)
+
+    return cut(hidden_BLH), cut(counted_BL), jnp.arange(L + -L % C).reshape(-1, C)
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32, out_sharding=out_sharding)
-
-
-def _everywhere() -> P | None:
-    """The sharding of a sum over all devices' texts."""
-    return None if jax.sharding.get_abstract_mesh().empty else P()

@@ -5,9 +5,7 @@ from retrieval.config.fields import NOT_NEGATIVE, TEXT, Field, declare, one_of, 
 declare(
     "model",
     sparse_queries=Field(
-        "encoder",
-        one_of("encoder of queries", ("encoder", "idf")),
-        "what weighs a query's tokens in the recipe splade: the encoder, or a table by document frequency (idf)",
+        "encoder", one_of("encoder of queries", ("encoder", "idf")), "what weighs a query's tokens; idf: a table"
     ),
 )
 declare(
@@ -15,21 +13,16 @@ declare(
     queries=Field("flops", one_of("regularizer", ("flops", "l1")), "what keeps queries sparse, as documents flops"),
     query_weight=Field(3e-4, NOT_NEGATIVE, "weight of the queries' regularizer, when it has risen"),
     document_weight=Field(1e-4, NOT_NEGATIVE, "weight of the documents' regularizer"),
-    rise=Field(
-        50_000, whole(0), "steps in which both rise from 0, with the square of the step; 0: they are there at once"
-    ),
+    rise=Field(50_000, whole(0), "steps in which both rise from 0, with their square; 0: they are there at once"),
 )
 declare(
     "sparse",
     model=Field(
         "", TEXT, "work directory of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"
     ),
-    document_terms=Field(512, whole(1), "terms of a passage that are kept, those of the greatest weights"),
-    query_terms=Field(512, whole(1), "terms of a query that are kept"),
     vectors=Field(
         (),
         tuple_of("a tuple of anserini and elastic, or ()", lambda name: name in ("anserini", "elastic")),
         "JSON lines of the vectors that are written too, for Anserini, or for Elasticsearch and OpenSearch",
     ),
-    scale=Field(0, whole(0), "weights are rounded to 1 / scale, such as 100 for Anserini's impacts; 0: not at all"),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from retrieval import files
-from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
@@ -24,18 +24,19 @@ from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.known_keys import ANY
 from retrieval.models.module_folder import COSINE, SETTINGS
+from retrieval.recipes import module_fields
 from retrieval.runtime import model_folder
 from retrieval.runtime.model_folder import MODULES, Module
 
 _PACKAGE = "sentence_transformers.sparse_encoder.models"
 _ENCODER, _POOLING, _TABLE = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"
 _ROUTER = "sentence_transformers.models.Router"
-_HEAD = ("dense", "norm", "bias")
-_MODEL, _MOST_TERMS = "SparseEncoder", "max_active_dims"
+HEAD = ("dense", "norm", "bias")
+_MODEL, MOST_TERMS = "SparseEncoder", "max_active_dims"
 _SETTINGS = {
     **{key: known for key, known in module_folder.SETTINGS_KEYS.items() if key != module_folder.TRUNCATED},
     "model_type": (_MODEL,),
-    _MOST_TERMS: ANY,
+    MOST_TERMS: ANY,
 }
 _TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "transformer_task": ("fill-mask",)}
 _LOGITS = {"method": "forward", "method_output_name": "logits"}
@@ -53,15 +54,15 @@ class SparseFolder(NamedTuple):
     Attributes:
       encoder: the masked language model, whose weights are read when they are asked for.
       table: the folder of the weights of queries' tokens; None where the encoder encodes queries too.
-      settings: what it says of prompts, the comparison of vectors and how many weights they keep.
-      lengths: the tokens that queries and documents are cut to.
+      settings: what it says of the comparison of vectors and how many weights they keep.
+      texts: the fields of a config that say what stands before texts, and what they are cut to.
       files: all that say what it does.
     """
 
     encoder: EncoderFolder
     table: Path | None
     settings: dict[str, Any]
-    lengths: tuple[int, int]
+    texts: dict[str, Any]
     files: list[Path]
 
     @classmethod
@@ -71,28 +72,27 @@ class SparseFolder(NamedTuple):
         Raises:
           UserError: it has other modules, sums in place of the highest, a second logarithm, or no head.
         """
-        table, kinds = _modules(folder)
-        if [module.kind for module in kinds] not in ([_ENCODER, _POOLING], ["Transformer", _POOLING]):
-            found = ", ".join(module.kind for module in kinds) or f"no {MODULES}"
-            raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {found}")
-        path = kinds[1].folder / "config.json"
-        known_keys.read(path, _POOLING_KEYS)
+        table, modules = _modules(folder)
+        kinds = [module.kind for module in modules]
+        if kinds not in ([_ENCODER, _POOLING], ["Transformer", _POOLING]):
+            kinds = ", ".join(kinds) or f"no {MODULES}"
+            raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {kinds}")
+        known_keys.read(path := modules[1].folder / "config.json", _POOLING_KEYS)
         settings = module_folder.settings(folder, _SETTINGS)
-        if _MOST_TERMS in settings:
-            known_keys.whole(folder / SETTINGS, settings, _MOST_TERMS)
-        encoder = EncoderFolder.open(kinds[0].folder)
+        if MOST_TERMS in settings:
+            known_keys.whole(folder / SETTINGS, settings, MOST_TERMS)
+        encoder = EncoderFolder.open(modules[0].folder)
         if not encoder.has_head:
             raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
         encoder.check_head()
         query, document = module_folder.lengths(encoder, _TRANSFORMER, _LOGITS)
-        if table:
-            query = _table_length(table, encoder)
-        said = [folder / name for name in (MODULES, SETTINGS, export_files.ROUTER)]
-        said += [path, *(sorted(table.iterdir()) if table else ())]
-        said += [*encoder.files, *vocabularies.files(vocabularies.find(encoder.path))]
-        return cls(
-            encoder, table, settings, (query, document), [path for path in dict.fromkeys(said) if path.is_file()]
-        )
+        texts = {"data.query_length": _table_length(table, encoder) if table else query}
+        texts |= {"data.document_length": document}
+        texts |= {f"data.{name}": text for name, text in zip(prefixes.NAMES, module_fields.prompts(folder, settings))}
+        said = [folder / MODULES, folder / SETTINGS, folder / export_files.ROUTER, path]
+        said += [*(sorted(table.iterdir()) if table else ()), *encoder.files]
+        said += vocabularies.files(vocabularies.find(encoder.path))
+        return cls(encoder, table, settings, texts, [path for path in dict.fromkeys(said) if path.is_file()])
 
     def weights(self, size: int) -> np.ndarray:
         """The weights of queries' tokens, float32 [V]; a token that is never read has none.
@@ -132,17 +132,18 @@ def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
     path = modules[0].folder / export_files.ROUTER
     record = files.read_json(path)
     try:
-        sides = [
+        query, document = (
             [Module(record["types"][name].rpartition(".")[2], path.parent / name) for name in record["structure"][side]]
             for side in ("query", "document")
-        ]
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: no modules of queries and documents; copy it again") from error
-    query, document = sides
-    if query != document and [module.kind for module in query] != [_TABLE]:
-        found = ", ".join(module.kind for module in query)
-        raise UserError(f"{path}: queries go through {found}; {_TABLE}, or the modules of documents, are understood")
-    return (query[0].folder if query != document else None), document
+    if query == document:
+        return None, document
+    if [module.kind for module in query] != [_TABLE]:
+        kinds = ", ".join(module.kind for module in query)
+        raise UserError(f"{path}: queries go through {kinds}; {_TABLE}, or the modules of documents, are understood")
+    return query[0].folder, document
 
 
 def is_sparse(folder: Path) -> bool:
@@ -161,13 +162,13 @@ def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> Non
     if model.queries == BY_IDF:
         _write_routed(folder, model, data, vocabulary)
     else:
-        _write_encoder(folder, model, vocabulary, max(data.query_length, data.document_length))
-        _write_pooling(folder / f"1_{_POOLING}", model)
-        kinds = [("", f"{_PACKAGE}.{_ENCODER}"), (f"1_{_POOLING}", f"{_PACKAGE}.{_POOLING}")]
+        kinds = _write_encoder(
+            folder, ("", f"1_{_POOLING}"), model, vocabulary, max(data.query_length, data.document_length)
+        )
         export_files.write_modules(folder, kinds)
     prompts = {side: text for side in ("query", "document") if (text := data[f"{side}_prefix"])}
     settings = {"model_type": _MODEL, "prompts": prompts, "default_prompt_name": None}
-    settings |= {"similarity_fn_name": COSINE[0] if model.normalize else "dot", _MOST_TERMS: model.terms or None}
+    settings |= {"similarity_fn_name": COSINE[0] if model.normalize else "dot", MOST_TERMS: model.terms or None}
     files.write_json(folder / SETTINGS, settings)
 
 
@@ -175,41 +176,37 @@ def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary
     query, document, pooling = f"query_0_{_TABLE}", f"document_0_{_ENCODER}", f"document_1_{_POOLING}"
     for name in (query, document):
         (folder / name).mkdir()
-    _write_encoder(folder / document, model, vocabulary, data.document_length)
-    _write_pooling(folder / pooling, model)
-    weights = np.maximum(np.asarray(model.idf[...], np.float32), 0)
+    kinds = _write_encoder(folder, (document, pooling), model, vocabulary, data.document_length)
     files.write_json(folder / query / "config.json", {"frozen": False})
+    weights = np.maximum(np.asarray(model.idf[...], np.float32), 0)
     export_files.write_tensors(folder / query, {"weight": weights})
     # The library reads queries without the tokens around them.
-    length = max(1, data.query_length - vocabulary.template.size())
-    vocabulary.export(folder / query, length=length, types=1)
-    names = {query: _TABLE, document: _ENCODER, pooling: _POOLING}
-    kinds = [(place, f"{_PACKAGE}.{kind}") for place, kind in names.items()]
-    routes = {"query": kinds[:1], "document": kinds[1:]}
+    vocabulary.export(folder / query, length=max(1, data.query_length - vocabulary.template.size()), types=1)
+    routes = {"query": [(query, f"{_PACKAGE}.{_TABLE}")], "document": kinds}
     files.write_json(folder / export_files.ROUTER, export_files.routes(routes))
     export_files.write_modules(folder, [("", _ROUTER)])
 
 
-def _write_encoder(folder: Path, model: Splade, vocabulary: Vocabulary, length: int) -> None:
+def _write_encoder(
+    above: Path, places: tuple[str, str], model: Splade, vocabulary: Vocabulary, length: int
+) -> list[tuple[str, str]]:
+    """Writes the encoder and its pooling into two places below a folder; returns these with the modules' types."""
+    folder, pooling = (above / place for place in places)
     sizes = model.encoder.config
     names = TensorNames.of(sizes.architecture)
     parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     prefix = FAMILIES[names.family].prefix
     encoder = encoder_tensors.to_tensors(parameters["encoder"], names)
-    head = encoder_tensors.to_tensors({name: parameters[name] for name in _HEAD}, names)
+    head = encoder_tensors.to_tensors({name: parameters[name] for name in HEAD}, names)
     export_files.write_tensors(folder, {f"{prefix}{name}": x for name, x in encoder.items()} | head)
     config = encoder_folder.written_config(sizes)
     kind = config["architectures"][0].removesuffix("Model") + "ForMaskedLM"
     padding = vocabulary.pad_id if vocabulary.pad_id >= 0 else None
-    files.write_json(
-        folder / "config.json", config | {"architectures": [kind], "pad_token_id": padding, "tie_word_embeddings": True}
-    )
+    config |= {"architectures": [kind], "pad_token_id": padding, "tie_word_embeddings": True}
+    files.write_json(folder / "config.json", config)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
-    types = sizes.type_vocab_size if sizes.architecture.token_types else 0
-    vocabulary.export(folder, length=length, types=types)
-
-
-def _write_pooling(folder: Path, model: Splade) -> None:
-    folder.mkdir()
-    config = {"pooling_strategy": "max", "activation_function": "relu"}
-    files.write_json(folder / "config.json", config | {"word_embedding_dimension": model.encoder.config.vocab_size})
+    vocabulary.export(folder, length=length, types=sizes.type_vocab_size if sizes.architecture.token_types else 0)
+    pooling.mkdir()
+    config = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": sizes.vocab_size}
+    files.write_json(pooling / "config.json", config)
+    return [(place, f"{_PACKAGE}.{kind}") for place, kind in zip(places, (_ENCODER, _POOLING))]

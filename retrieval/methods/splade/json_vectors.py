@@ -18,8 +18,6 @@ from retrieval import files
 _SCALE = 100
 _NOTHING = {"[unused993]": 1}  # Anserini refuses a passage without a token; no text has this one
 
-FORMATS = ("anserini", "elastic")
-
 
 def write(
     folder: Path,
@@ -35,22 +33,16 @@ def write(
       tokens: of the vocabulary.
       documents, queries: the ids, and the vectors [N, V] in compressed rows.
     """
-    of_documents, of_queries, suffix = {
-        "anserini": (_impacts, _repeated, "tsv"),
-        "elastic": (_weights, _weights, "jsonl"),
-    }[form]
-    for name, lines in (
-        (f"{form}.jsonl", of_documents(_vectors(tokens, *documents))),
-        (f"{form}-queries.{suffix}", of_queries(_vectors(tokens, *queries))),
+    suffix, of_document, of_query = _LINES[form]
+    for name, line, vectors in (
+        (f"{form}.jsonl", of_document, documents),
+        (f"{form}-queries.{suffix}", of_query, queries),
     ):
         with files.atomic(folder / name) as temporary, temporary.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
+            file.writelines(line(*each) + "\n" for each in _vectors(tokens, *vectors))
 
 
-Vectors = Iterator[tuple[str, dict[str, float]]]
-
-
-def _vectors(tokens: Sequence[str], ids: Iterable[str], matrix_NV: Any) -> Vectors:
+def _vectors(tokens: Sequence[str], ids: Iterable[str], matrix_NV: Any) -> Iterator[tuple[str, dict[str, float]]]:
     """The id of each vector, and the weights of its tokens."""
     for id, start, end in zip(ids, matrix_NV.indptr[:-1], matrix_NV.indptr[1:], strict=True):
         terms, weights = matrix_NV.indices[start:end].tolist(), matrix_NV.data[start:end].tolist()
@@ -61,21 +53,22 @@ def _rounded(vector: dict[str, float]) -> dict[str, int]:
     return {token: whole for token, weight in vector.items() if (whole := int(np.rint(_SCALE * weight)))}
 
 
-def _impacts(vectors: Vectors) -> Iterator[str]:
-    for id, vector in vectors:
-        record = {"id": id, "contents": "", "vector": _rounded(vector) or _NOTHING}
-        yield json.dumps(record, ensure_ascii=False)
+def _impacts(id: str, vector: dict[str, float]) -> str:
+    return json.dumps({"id": id, "contents": "", "vector": _rounded(vector) or _NOTHING}, ensure_ascii=False)
 
 
-def _repeated(vectors: Vectors) -> Iterator[str]:
-    for id, vector in vectors:
-        yield f"{id}\t{' '.join(token for token, count in _rounded(vector).items() for _ in range(count))}"
+def _repeated(id: str, vector: dict[str, float]) -> str:
+    return f"{id}\t{' '.join(token for token, count in _rounded(vector).items() for _ in range(count))}"
 
 
-def _weights(vectors: Vectors) -> Iterator[str]:
-    for id, vector in vectors:
-        named: dict[str, float] = {}
-        for token, weight in vector.items():
-            name = token.replace(".", "_")
-            named[name] = max(named.get(name, 0.0), round(weight, 6))
-        yield json.dumps({"_id": id, "vector": named}, ensure_ascii=False)
+def _weights(id: str, vector: dict[str, float]) -> str:
+    named: dict[str, float] = {}
+    for token, weight in vector.items():
+        name = token.replace(".", "_")
+        named[name] = max(named.get(name, 0.0), round(weight, 6))
+    return json.dumps({"_id": id, "vector": named}, ensure_ascii=False)
+
+
+# The end of the name of the queries' file, and a line of a document and of a query.
+_LINES = {"anserini": ("tsv", _impacts, _repeated), "elastic": ("jsonl", _weights, _weights)}
+FORMATS = tuple(_LINES)

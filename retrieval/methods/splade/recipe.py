@@ -19,11 +19,9 @@ from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import validation
 from retrieval.recipes.batch_fields import embed, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, build_model, check_sees_all
 from retrieval.runtime.arrays import on_every_device, reshape_rows
@@ -46,8 +44,7 @@ class SpladeRecipe(PairRecipe):
 
     def build(self, vocab_size: int) -> Splade:
         """A masked language model that weighs tokens."""
-        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
-        return Splade(sizes, self.config.model.sparse_queries, rngs=Rngs(self.config.seed))
+        return Splade(self.sizes(vocab_size), self.config.model.sparse_queries, rngs=Rngs(self.config.seed))
 
     def check(self) -> None:
         """As `Recipe.check`; also that texts are not packed, and that tokens see those behind them."""

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.methods.splade import json_vectors, sparse_store
@@ -22,11 +20,11 @@ from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.methods.splade.trained import MODEL, NAME, SPARSE_MODELS, SYSTEM
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import encoding_cost
-from retrieval.runtime import devices, hosts
-from retrieval.stages import costs, ranked_lists
-from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs, train_unless
+from retrieval.runtime import hosts
+from retrieval.stages import costs, encode, ranked_lists
+from retrieval.stages.collection import CORPUS, Collection, collections
 from retrieval.stages.ranked_lists import Ranking
 
 _log = logging.getLogger(__name__)
@@ -47,16 +45,16 @@ def search_sparse(run: Run) -> dict[str, Any]:
 
 def _search(run: Run, encoder: TermEncoder, collection: Collection, folder: Path) -> dict[str, Any]:
     """Writes the lists of a set, and its vectors for other systems; returns what is told of the set."""
-    asked = beir.read_queries(run.sets / collection.name / "queries.jsonl")
-    queries_QV, total = encoder.encode_queries(list(asked.values())), sum(1 for _ in collection.candidates())
-    some = encoding_cost.some(asked.values(), len(asked)), encoding_cost.some(collection.candidates(), total)
+    queries = beir.read_queries(run.sets / collection.name / "queries.jsonl")
+    queries_QV, total = encoder.encode_queries(list(queries.values())), sum(1 for _ in collection.candidates())
+    some = encoding_cost.some(queries.values(), len(queries)), encoding_cost.some(collection.candidates(), total)
     operations = encoder.operations(*some)
-    told = hosts.on_first(functools.partial(_write_lists, run, encoder, collection.name, queries_QV, operations))
+    summary = hosts.on_first(functools.partial(_write_lists, run, encoder, collection.name, queries_QV, operations))
     for form in run.config.sparse.vectors:
         both = (each.id for each in collection.candidates()), sparse_store.load(folder, total)
         write = functools.partial(json_vectors.write, folder, form, encoder.vocabulary.tokens, both)
-        hosts.on_first(functools.partial(write, (asked, queries_QV)))
-    return told
+        hosts.on_first(functools.partial(write, (queries, queries_QV)))
+    return summary
 
 
 def _write_lists(
@@ -83,39 +81,19 @@ def _write_lists(
         )
     search, depth = encoder.over(documents_NV), run.config.evaluate.depth
     began = time.perf_counter()
-    found = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
+    lists = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
     seconds = time.perf_counter() - began
     notes |= {what: count for what, count in empty.items() if count}
     step = None if run.config.sparse.model else (details(run, "train") or {}).get("step")
-    ranking = Ranking(SYSTEM, *found, seconds, step, notes=notes).first(value, depth)
+    ranking = Ranking(SYSTEM, *lists, seconds, step, notes=notes).first(value, depth)
     ranked_lists.write_searched(run, NAME, name, ranking)
     return notes
 
 
-def read(config: ConfigDict) -> list[str | Read]:
-    """What the stage reads: texts, and the run's own model where `sparse.model` names none."""
-    return [Read("sets", same=True), "prepare", *of_pairs(config), *train_unless(config.sparse.model)]
-
-
-STAGES.register(
-    NAME,
-    Stage(
-        search_sparse,
-        check=(lambda run: SPARSE_MODELS.check(run, run.config.sparse.model, MODEL), devices.check),
-        fields=(
-            "sparse",
-            "evaluate.depth",
-            "data.query_length",
-            "data.document_length",
-            "model.dtype",
-            "encode.corpus",
-            "encode.shard_size",
-        ),
-        uses=("encode.batch_tokens",),
-        reads=read,
-        files=lambda run: SPARSE_MODELS.inputs(run, run.config.sparse.model, MODEL),
-        fetch=lambda run: SPARSE_MODELS.fetch(run, run.config.sparse.model, MODEL),
-        writes=(NAME, ranked_lists.searched_folder(NAME)),
-        everywhere=True,
-    ),
+_FIELDS = (
+    *("sparse", "evaluate.depth", "data.query_length", "data.document_length"),
+    *("model.dtype", "encode.corpus", "encode.shard_size"),
 )
+_WRITES = NAME, ranked_lists.searched_folder(NAME)
+_SHARED = encode.over_texts(SPARSE_MODELS, "sparse.model")
+STAGES.register(NAME, Stage(search_sparse, fields=_FIELDS, writes=_WRITES, **_SHARED))

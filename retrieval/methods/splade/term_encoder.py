@@ -26,9 +26,11 @@ from retrieval.search.fusion import Run as Lists
 from retrieval.search.sparse import SparseIndex
 from retrieval.stages import costs
 
+_TERMS = 512  # that a vector keeps at most
+
 
 class TermEncoder:
-    """A trained model of sparse vectors: a `TextEncoder`. Vectors are pruned as `config.sparse` of the run says."""
+    """A trained model of sparse vectors: a `TextEncoder`. A vector keeps its greatest weights."""
 
     similarity = "dot"
 
@@ -36,18 +38,16 @@ class TermEncoder:
         """Args are the run's config and the model."""
         config, self.vocabulary, self._model = trained
         self.config = config.copy_and_resolve_references()
-        self.config.update({"encode": run.encode, "mesh": run.mesh, "sparse": run.sparse})
-        self.config.model.dtype = run.model.dtype
-        mesh, fields = local_mesh(self.config), run.sparse
+        self.config.encode, self.config.mesh, self.config.model.dtype = run.encode, run.mesh, run.model.dtype
+        mesh = local_mesh(self.config)
         on_mesh = OnMesh(self.config, self._model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
         params, self._devices = parameters_of(self._model), mesh.size
 
-        def compiled(encode: Callable, terms: int) -> Callable[[np.ndarray], np.ndarray]:
-            most = min(terms, self._model.terms or terms)
+        def compiled(encode: Callable) -> Callable[[np.ndarray], np.ndarray]:
+            most = min(_TERMS, self._model.terms or _TERMS)
             return on_mesh.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
-        self._queries = compiled(_encode_queries, fields.query_terms)
-        self._documents = compiled(_encode_documents, fields.document_terms)
+        self._queries, self._documents = compiled(_encode_queries), compiled(_encode_documents)
 
     def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
@@ -69,10 +69,10 @@ class TermEncoder:
     def operations(self, queries: Sequence[str], documents: Sequence[Candidate]) -> dict[str, float]:
         """The operations to encode a query and a passage, of some of each."""
         count = functools.partial(encoding_cost.operations, self.config, len(self.vocabulary))
-        asked = query_tokens(self.config, self.vocabulary, queries)
+        tokens = query_tokens(self.config, self.vocabulary, queries)
         rows = candidate_windows(self.config, self.vocabulary, documents)
         return {
-            costs.QUERY: count(_encode_queries, [[ids] for ids in asked]),
+            costs.QUERY: count(_encode_queries, [[ids] for ids in tokens]),
             costs.PASSAGE: count(_encode_documents, [windows[:1] for windows in rows]),
         }
 
@@ -83,9 +83,9 @@ class TermEncoder:
     def _matrix(
         self, rows: Sequence[Sequence[int]], embed: Callable[[np.ndarray], np.ndarray]
     ) -> scipy.sparse.csr_array:
-        size, batch_tokens, longest = len(self.vocabulary), self.config.encode.batch_tokens, longest_text(self.config)
-        made = encoding.encode_any(rows, embed, batch_tokens, longest, self._devices)
-        return as_matrix(made, size, self.config.sparse.scale) if len(rows) else scipy.sparse.csr_array((0, size))
+        batch_tokens, longest = self.config.encode.batch_tokens, longest_text(self.config)
+        values = encoding.encode_any(rows, embed, batch_tokens, longest, self._devices)
+        return as_matrix(values, len(self.vocabulary))
 
 
 def _encode_queries(model: Any, text: Any) -> Any:

@@ -16,33 +16,37 @@ from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.models.module_folder import COSINE
 from retrieval.pipeline.run import Run
 from retrieval.recipes import module_fields
-from retrieval.recipes.trained_model import TRAINED, PublishedKind, Trained, published_model
+from retrieval.recipes.trained_model import TRAINED, EncoderKind, Trained, published_model
 from retrieval.search.side_by_side import Search
 from retrieval.stages.collection import CORPUS, open_collection
 
 NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 
 
-class _SparseModels(PublishedKind):
+class _SparseModels(EncoderKind):
     """Work directories of models of sparse vectors, and folders that `SparseEncoder` loads."""
+
+    says_so, encoder = staticmethod(splade_folder.is_sparse), TermEncoder
 
     def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
         """As `PublishedKind.check_folder`."""
         return SparseFolder.open(folder).files
 
-    def load(self, run: Run, value: str, field: str) -> Trained:
-        """As `TrainedKind.load`."""
-        self.check(run, value, field)
-        place = self.published(value, field)
-        return _read(run.config, place) if place else super().load(run, value, field)
+    def read(self, config: ConfigDict, folder: Path) -> Trained:
+        """As `EncoderKind.read`."""
+        opened = SparseFolder.open(folder)
+        fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(opened.encoder).items()}
+        fields |= {"recipe": self.name, "model.sparse_queries": BY_IDF if opened.table else ENCODED}
+        fields |= {"data.titles": prefixes.JOINED, **opened.texts}
 
-    def open(self, run: Run, value: str, field: str) -> TermEncoder:
-        """As `TrainedKind.open`."""
-        return TermEncoder(run.config, self.load(run, value, field))
+        def head(like: Mapping[str, Any]) -> Mapping[str, Any]:
+            table = {"idf": opened.weights(len(like["idf"]))} if opened.table else {}
+            return table | (opened.encoder.mlm_head({name: like[name] for name in splade_folder.HEAD}) or {})
 
-    def read_folder(self, config: ConfigDict, folder: Path) -> TermEncoder | None:
-        """As `TrainedKind.read_folder`."""
-        return TermEncoder(config, _read(config, folder)) if splade_folder.is_sparse(folder) else None
+        trained = published_model(config, fields, opened.encoder, head)
+        trained.model.normalize = opened.settings.get("similarity_fn_name") in COSINE
+        trained.model.terms = opened.settings.get(splade_folder.MOST_TERMS, 0)
+        return trained
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`."""
@@ -53,26 +57,6 @@ class _SparseModels(PublishedKind):
         encoder = self.open(maker, maker.config.sparse.model, MODEL)
         search = encoder.over(sparse_store.load(folder, sum(1 for _ in collection.candidates())))
         return SYSTEM, lambda queries, k: search(encoder.encode_queries(queries), k)
-
-
-def _read(config: ConfigDict, place: Path) -> Trained:
-    """The model of a folder, whose lengths and prompts are those of the folder."""
-    found = SparseFolder.open(place)
-    query, document = found.lengths
-    fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(found.encoder).items()}
-    fields |= {"recipe": "splade", "model.sparse_queries": BY_IDF if found.table else ENCODED}
-    fields |= {"data.query_length": query, "data.document_length": document, "data.titles": prefixes.JOINED}
-    prompts = module_fields.prompts(place, found.settings)
-    fields |= {f"data.{name}": prompt for name, prompt in zip(prefixes.NAMES, prompts)}
-
-    def head(like: Mapping[str, Any]) -> Mapping[str, Any]:
-        table = {"idf": found.weights(len(like["idf"]))} if found.table else {}
-        return table | (found.encoder.mlm_head({name: like[name] for name in ("dense", "norm", "bias")}) or {})
-
-    trained = published_model(config, fields, found.encoder, head)
-    trained.model.normalize = found.settings.get("similarity_fn_name") in COSINE
-    trained.model.terms = found.settings.get("max_active_dims", 0)
-    return trained
 
 
 SPARSE_MODELS = _SparseModels(

@@ -1,7 +1,6 @@
 """Sparse vectors on the host: the greatest weights of texts, and the weights of queries without an encoder."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,6 @@ import scipy.sparse
 
 from retrieval.data.examples.stored_pairs import StoredPairs
 from retrieval.pipeline.run import Run
-
-
-class Pruning(NamedTuple):
-    """What is kept of a vector.
-
-    Attributes:
-      terms: its greatest weights, at most so many.
-      scale: weights are rounded to 1 / scale, as whole impacts have it; 0 for no rounding.
-    """
-
-    terms: int
-    scale: int = 0
 
 
 def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:
@@ -37,11 +24,9 @@ def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.A
     return jnp.concatenate([weight_BK, token_BK.astype(jnp.float32)], axis=1)
 
 
-def as_matrix(greatest_N2K: np.ndarray, vocab_size: int, scale: int) -> scipy.sparse.csr_array:
-    """Vectors [N, V] of what `greatest` gave, without the weights that are 0 or round to it."""
+def as_matrix(greatest_N2K: np.ndarray, vocab_size: int) -> scipy.sparse.csr_array:
+    """Vectors [N, V] of what `greatest` gave, without the weights that are 0."""
     weight_NK, token_NK = np.split(greatest_N2K, 2, axis=1)
-    if scale:
-        weight_NK = np.rint(weight_NK * scale) / np.float32(scale)
     kept_NK = weight_NK > 0
     ends = np.cumsum([0, *kept_NK.sum(axis=1)])
     arrays = weight_NK[kept_NK].astype(np.float32), token_NK[kept_NK].astype(np.int32), ends
@@ -60,12 +45,8 @@ def inverse_document_frequencies(run: Run, vocab_size: int) -> np.ndarray:
     _, first = np.unique(ids, return_index=True)
     count_V = np.zeros(vocab_size, np.int64)
     for document in pairs.positives(np.sort(numbers[first])):
-        count_V[_distinct([*document.title, *document.text])] += 1
+        count_V[np.unique([*document.title, *document.text])] += 1
     idf_V = np.log(1 + (len(first) - count_V + 0.5) / (count_V + 0.5)).astype(np.float32)
     template = run.load_vocabulary().template
     idf_V[[*template.before, *template.between, *template.behind]] = 0
     return idf_V
-
-
-def _distinct(ids: Sequence[int]) -> list[int]:
-    return list(dict.fromkeys(ids))

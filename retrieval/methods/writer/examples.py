@@ -81,8 +81,8 @@ MAKERS: Table[AnswerMaker] = Table("maker of answers", word="maker")
 def rules(texts: Sequence[str]) -> Iterator[list[Span]]:
     """Dates, numbers and capitalised names, by patterns for English."""
     for text in texts:
-        found = [match.span() for pattern in (_DATE, _NUMBER) for match in pattern.finditer(text)]
-        yield [*found, *_names(text)]
+        spans = [match.span() for pattern in (_DATE, _NUMBER) for match in pattern.finditer(text)]
+        yield [*spans, *_names(text)]
 
 
 def entities(texts: Sequence[str]) -> Iterator[list[Span]]:
@@ -91,8 +91,8 @@ def entities(texts: Sequence[str]) -> Iterator[list[Span]]:
     Raises:
       UserError: spaCy or its model is not installed.
     """
-    found = _spacy_model().pipe(texts)
-    return ([(entity.start_char, entity.end_char) for entity in document.ents] for document in found)
+    documents = _spacy_model().pipe(texts)
+    return ([(entity.start_char, entity.end_char) for entity in document.ents] for document in documents)
 
 
 MAKERS.register("rules", rules)

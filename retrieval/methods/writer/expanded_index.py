@@ -9,13 +9,15 @@ from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index, Bm25Kind, words_of
 from retrieval.search.index_kind import Options, Texts, register
 
+MOST = 40  # queries of a passage that are appended, the first ones
+
 
 @register
 class Doc2Query(Bm25Kind):
     """The index 'doc2query' (Nogueira et al. 2019): BM25 over title, text and written queries of each passage."""
 
     name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
-    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used", "index.expansions_share")
+    options = (*Bm25Kind.options, "index.expansions", "index.expansions_share")
 
     def inputs(self, options: Options) -> Sequence[Path]:
         named = options["index.expansions"]
@@ -29,7 +31,7 @@ class Doc2Query(Bm25Kind):
         return () if options["index.expansions"] else ("generate",)
 
     def build(self, contents: Texts, options: Options) -> Bm25Index:
-        most, value = options["index.expansions_used"], options["index.expansions"]
+        value = options["index.expansions"]
         path = passage_files.path_of(value, contents.name) if value else contents.generated
         if path is None:
             raise UserError(
@@ -42,8 +44,8 @@ class Doc2Query(Bm25Kind):
             if lowest is None or (line.score is not None and line.score >= lowest)
         )
         queries, counts = passage_files.by_passage(path, lines, contents)
-        texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
-        document = f"title + text + up to {most} written queries ({counts}{left_out})"
+        texts = (" ".join([self.text(passage), *queries[passage.id][:MOST]]) for passage in contents.passages())
+        document = f"title + text + up to {MOST} written queries ({counts}{left_out})"
         return Bm25Index.build(texts, document, *self.parameters(options), words_of(contents, options))
 
 

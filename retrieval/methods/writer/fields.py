@@ -21,7 +21,7 @@ declare(
     "model.writer",
     layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
     pre_norm=Field(
-        True, SWITCH, "whether the encoder's norms stand before its sublayers; an own encoder has them after"
+        True, SWITCH, "whether the encoder's norms stand before its sublayers, not after as an own encoder's"
     ),
     copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
 )
@@ -32,32 +32,25 @@ declare(
 declare(
     "index",
     expansions=Field(
-        "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
+        "", TEXT, "queries of passages for doc2query: FILE.jsonl or a folder; '': what the stage generate wrote"
     ),
     expansions_share=Field(
-        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all"
+        1.0, SHARE_ABOVE, "share of the queries that is used, by their scores (Doc2Query--); 1: all"
     ),
-    expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
 )
 declare(
     "generate",
-    model=Field(
-        "", TEXT, "folder or hf:NAME of a published T5 or BART, for transformers; '': the model of the run or its base"
-    ),
+    model=Field("", TEXT, "folder or hf:NAME of a T5 or BART, for transformers; '': the model of the run or its base"),
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field(
         "",
         one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", ""),
         "what proposes answers to ask for; '': queries, no answers",
     ),
-    proposer=Field(
-        "",
-        TEXT,
-        "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
-    ),
+    proposer=Field("", TEXT, "work directory of a reader without questions, whose answers come first; '': none"),
     reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
     reranker=Field(
-        "", TEXT, "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none"
+        "", TEXT, "reranker that scores queries, for index.expansions_share: work directory or folder; '': none"
     ),
     queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
     way=Field(

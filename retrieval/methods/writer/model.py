@@ -142,8 +142,8 @@ class EncoderDecoder(nnx.Module):
         """
         x_RWH = self._embed(ids_RW, jnp.zeros_like(ids_RW) + place)
 
-        def call(layer: DecoderLayer, given: tuple, number: jax.Array, _: None) -> tuple[jax.Array, Cache]:
-            x_RWH, cache = given
+        def call(layer: DecoderLayer, carry: tuple, number: jax.Array, _: None) -> tuple[jax.Array, Cache]:
+            x_RWH, cache = carry
             read = _layer(memory.keys_RKNDM, number, axis=1), _layer(memory.values_RKNDM, number, axis=1)
             past = _layer(cache.keys_RWKNDT, number, axis=2), _layer(cache.values_RWKNDT, number, axis=2)
             x_RWH, (keys_RWNDT, values_RWNDT) = layer.step(x_RWH, place, past, read, memory.source)

@@ -22,11 +22,9 @@ from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline.run import Run
 from retrieval.recipes import held_out_questions, validation
 from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
@@ -52,8 +50,7 @@ class Seq2SeqRecipe(Recipe):
     def build(self, vocab_size: int) -> EncoderDecoder:
         """An encoder-decoder. It writes `data.query_length` - 1 tokens at most: the start token is not written."""
         self.check()
-        config, writer = self.config, self.config.model.writer
-        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
+        config, writer, sizes = self.config, self.config.model.writer, self.sizes(vocab_size)
         if writer.pre_norm:
             sizes = dataclasses.replace(sizes, architecture=PRE_NORM)
         decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
@@ -64,8 +61,8 @@ class Seq2SeqRecipe(Recipe):
         super().check()
         if self.pre_norm and self.config.model.family != "bert":
             raise UserError(
-                f"config.model.writer.pre_norm=True moves the norms of a BERT, and config.model.family="
-                f"{self.config.model.family} has its own places for them: set config.model.writer.pre_norm=False"
+                f"config.model.family={self.config.model.family} has its own places for norms: set config.model.writer."
+                "pre_norm=False"
             )
 
     @property
@@ -96,10 +93,8 @@ class Seq2SeqRecipe(Recipe):
 
         def sums(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> list[jax.Array]:
             seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
-            model: EncoderDecoder = bound(gather(params))
-            label_BL, normalizer_BL, hit_BL = losses.of_labels(
-                model(text_of(batch, "source"), seen_BL, None), labels_BL
-            )
+            logits_BLV = bound(gather(params))(text_of(batch, "source"), seen_BL, None)
+            label_BL, normalizer_BL, hit_BL = losses.of_labels(logits_BLV, labels_BL)
             log_BL, weights_BL = label_BL - normalizer_BL, weights_BL * real_B[:, None]
             return [(weights_BL * values_BL).sum() for values_BL in (log_BL, hit_BL, jnp.ones_like(log_BL))]
 

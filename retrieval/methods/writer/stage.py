@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +25,10 @@ from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, TOP_K, Decod
 from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, check_kind, open_trained
+from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, TrainedKind, check_kind, open_trained
 from retrieval.runtime import devices, hashing, hub
-from retrieval.stages import passage_lines
-from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
+from retrieval.stages import passage_lines, ranked_lists
+from retrieval.stages.collection import GENERATED, collections, of_pairs
 from retrieval.stages.passage_lines import Lines
 
 # Fields of `config.generate` that name trained models, each of the kind of that name.
@@ -36,19 +36,13 @@ HELPERS = ("reader", "proposer", "reranker")
 _PROPOSED = 20  # answers that are proposed of a passage: many of them overlap
 
 # What is counted of the texts that were written, and of questions beside these.
-WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = _QUERIES = (
-    "texts",
-    "kept",
-    "left out: empty",
-    "left out: the passage has the same",
-    "kept, but cut for want of room",
+_QUERIES = ("texts", "kept", "left out: empty", "left out: the passage has the same", "kept, but cut for want of room")
+_QUESTIONS = (
+    *("answers proposed", "passages left out: too few words"),
+    *("left out: the question has the answer", "left out: the reader finds another answer"),
 )
-PROPOSED, SHORT, TOLD, LOST = _QUESTIONS = (
-    "answers proposed",
-    "passages left out: too few words",
-    "left out: the question has the answer",
-    "left out: the reader finds another answer",
-)
+WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = _QUERIES
+PROPOSED, SHORT, TOLD, LOST = _QUESTIONS
 
 _CONFIG = "config.json"
 _TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
@@ -83,25 +77,23 @@ def generate(run: Run) -> dict[str, Any]:
 
     @functools.cache
     def helper(name: str) -> Any:
-        return TRAINED[name].open(run, fields[name], _field(name)) if fields[name] else None
+        return TRAINED[name].open(run, fields[name], f"config.generate.{name}") if fields[name] else None
 
     def make(passages: Sequence[Candidate]) -> Lines:
-        counts: Counter[str] = Counter(dict.fromkeys(_QUERIES, 0))
+        counts: Counter[str] = Counter(dict.fromkeys((*_QUERIES, *(_QUESTIONS if fields.answers else ())), 0))
         if fields.answers:
-            counts.update(dict.fromkeys(_QUESTIONS, 0))
             drafts = questions(passages, writer().write, fields, config.seed, counts, helper("proposer"))
         else:
-            drafts = queries(passages, writer().write)
+            drafts = [Draft(each, text) for each, texts in zip(passages, writer().write(passages)) for text in texts]
         counts[passage_lines.LONG] = writer().cut(passages)
         return Lines(lines_of(kept(drafts, counts, helper("reader")), helper("reranker")), counts)
 
-    items = list(_chosen(collections(run), fields.collections))
+    known = {item.name: item for item in collections(run)}
+    for name in fields.collections:
+        if name not in known:
+            raise unknown_name("collection in config.generate.collections", name, known)
+    items = [known[name] for name in fields.collections or known]
     return passage_lines.write_all(run.folder / GENERATED, items, config.encode.shard_size, make)
-
-
-def queries(passages: Sequence[Candidate], write: Write) -> list[Draft]:
-    """The queries that are written of passages."""
-    return [Draft(passage, text) for passage, texts in zip(passages, write(passages)) for text in texts]
 
 
 def questions(
@@ -116,14 +108,14 @@ def questions(
     long = [passage for passage in passages if len(passage.text.split()) >= _WORDS]
     spans = MAKERS[fields.answers]([passage.text for passage in long])
     best = proposer.spans([""] * len(long), long, _PROPOSED) if proposer else itertools.repeat(())
-    asked = [
+    answers = [
         (passage, answer)
-        for passage, found, first in zip(long, spans, best)
-        for answer in chosen(passage.text, found, fields.queries, seed, first)
+        for passage, of_text, first in zip(long, spans, best)
+        for answer in chosen(passage.text, of_text, fields.queries, seed, first)
     ]
-    counts[SHORT], counts[PROPOSED] = len(passages) - len(long), len(asked)
-    sources = [Candidate(f"{passage.id}\0{answer}", answer, passage.text) for passage, answer in asked]
-    return [Draft(passage, text, answer) for (passage, answer), (text, *_) in zip(asked, write(sources))]
+    counts[SHORT], counts[PROPOSED] = len(passages) - len(long), len(answers)
+    sources = [Candidate(f"{passage.id}\0{answer}", answer, passage.text) for passage, answer in answers]
+    return [Draft(passage, text, answer) for (passage, answer), (text, *_) in zip(answers, write(sources))]
 
 
 def kept(drafts: Sequence[Draft], counts: Counter, reader: SpanFinder | None = None) -> list[Draft]:
@@ -132,20 +124,18 @@ def kept(drafts: Sequence[Draft], counts: Counter, reader: SpanFinder | None = N
     Args:
       reader: has to find the answer of a question again; None: nobody has to.
     """
-    left: list[Draft] = []
-    seen = set()
+    different: dict[tuple[str, str], Draft] = {}
     for draft in drafts:
         text = normalised(draft.written.text) if draft.answer else draft.written.text
-        key = draft.passage.id, text
-        told = draft.answer and normalised(draft.answer) in text
-        if why := EMPTY if not text else DUPLICATES if key in seen else TOLD if told else "":
+        key, has_answer = (draft.passage.id, text), draft.answer and normalised(draft.answer) in text
+        if why := EMPTY if not text else DUPLICATES if key in different else TOLD if has_answer else "":
             counts[why] += 1
-            continue
-        seen.add(key)
-        left.append(draft)
+        else:
+            different[key] = draft
+    left = list(different.values())
     if reader and left:
-        found = reader.spans([draft.written.text for draft in left], [draft.passage for draft in left], 1)
-        answers = [draft.passage.text[slice(*spans[0])] if spans else "" for draft, spans in zip(left, found)]
+        best = reader.spans([draft.written.text for draft in left], [draft.passage for draft in left], 1)
+        answers = [draft.passage.text[slice(*spans[0])] if spans else "" for draft, spans in zip(left, best)]
         right = [draft for draft, answer in zip(left, answers) if normalised(answer) == normalised(draft.answer)]
         counts[LOST], left = len(left) - len(right), right
     counts[WRITTEN], counts[KEPT], counts[CUT] = len(drafts), len(left), sum(draft.written.is_cut for draft in left)
@@ -182,10 +172,8 @@ class PublishedWriter:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise UserError(
-                f"{folder}: transformers cannot load it ({first_line(error)}); an encoder-decoder is needed, "
-                "with its tokeniser"
-            ) from error
+            why = first_line(error)
+            raise UserError(f"{folder}: transformers cannot load it ({why}); an encoder-decoder is needed") from error
         self._length = min(length, positions)
 
     def cut(self, passages: Sequence[Candidate]) -> int:
@@ -234,8 +222,8 @@ def check_published(folder: Path) -> int:
     config = files.read_json(path) if path.is_file() else {}
     if not isinstance(config, dict) or not config.get("is_encoder_decoder"):
         raise UserError(
-            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder there; a folder of a T5 or BART is "
-            f"needed, as transformers saves it{hub_hint(str(folder))}"
+            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder; a folder of a T5 or BART is needed, "
+            f"as transformers saves it{hub_hint(str(folder))}"
         )
     if not any((folder / name).is_file() for name in _TOKENISERS):
         raise UserError(
@@ -252,21 +240,9 @@ def _source(passage: Candidate) -> str:
     return f"{passage.title} {passage.text}".strip()
 
 
-def _field(helper: str) -> str:
-    return f"config.generate.{helper}"
-
-
-def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
-    """The collections of these names, or all.
-
-    Raises:
-      UserError: there is no such collection.
-    """
-    known = {item.name: item for item in collections_there}
-    for name in names or known:
-        if name not in known:
-            raise unknown_name("collection in config.generate.collections", name, known)
-        yield known[name]
+def _helpers(run: Run) -> list[tuple[TrainedKind, str, str]]:
+    """The kinds of models that help, with the values of their fields and these."""
+    return [(TRAINED[name], run.config.generate[name], f"config.generate.{name}") for name in HELPERS]
 
 
 def check_settings(generate: ConfigDict) -> None:
@@ -277,14 +253,13 @@ def check_settings(generate: ConfigDict) -> None:
     """
     if generate.way == GREEDY and generate.queries > 1 and not generate.answers:
         raise UserError(
-            f"config.generate.queries={generate.queries}, and config.generate.way={GREEDY} gives 1: ask for 1, or take "
-            f"config.generate.way={SAMPLE}"
+            f"config.generate.queries={generate.queries}, and {GREEDY} gives 1: ask for 1, or take {SAMPLE}"
         )
     for field in ("reader", "proposer"):
         if (value := generate[field]) and not generate.answers:
             raise UserError(
-                f"{_field(field)}={value} is for the answers of questions, and queries have none: set "
-                f"config.generate.answers, such as rules, or {_field(field)}=''"
+                f"config.generate.{field}={value} is for answers: set config.generate.answers, such as rules, "
+                f"or config.generate.{field}=''"
             )
 
 
@@ -293,9 +268,9 @@ def check(run: Run) -> None:
     fields = run.config.generate
     if fields.answers:
         MAKERS[fields.answers]([])
-    for name in HELPERS:
-        if fields[name]:
-            TRAINED[name].check(run, fields[name], _field(name))
+    for kind, value, field in _helpers(run):
+        if value:
+            kind.check(run, value, field)
     if fields.model:
         check_published(hub.path(fields.model))
         return
@@ -305,15 +280,15 @@ def check(run: Run) -> None:
     for name in ("query_length", "document_length"):
         if run.config.data[name] != trained.data[name]:
             raise UserError(
-                f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} writes with "
-                f"{trained.data[name]}, with which it was trained; set that"
+                f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} has "
+                f"{trained.data[name]}, as in training; set that"
             )
 
 
 def fetch(run: Run) -> None:
     """Copies down the models that help, where these are on a store."""
-    for name in HELPERS:
-        TRAINED[name].fetch(run, run.config.generate[name], _field(name))
+    for kind, value, field in _helpers(run):
+        kind.fetch(run, value, field)
 
 
 def inputs(run: Run) -> Sequence[Path]:
@@ -321,8 +296,7 @@ def inputs(run: Run) -> Sequence[Path]:
     fields = run.config.generate
     folder = hub.path(fields.model) if fields.model else None
     own = sorted(path for path in folder.glob("*") if path.is_file()) if folder else run.vocabulary_inputs()
-    helpers = [path for name in HELPERS for path in TRAINED[name].inputs(run, fields[name], _field(name))]
-    return [*own, *helpers]
+    return [*own, *(path for kind, value, field in _helpers(run) for path in kind.inputs(run, value, field))]
 
 
 STAGES.register(
@@ -332,17 +306,11 @@ STAGES.register(
         check_config=(of_fields(check_settings, "generate"),),
         check=(check, devices.check),
         fields=(
-            "seed",
-            "generate",
-            "encode.corpus",
-            "encode.shard_size",
-            "data.query_length",
-            "data.document_length",
-            "rerank.length",
-            "model.dtype",
+            *("seed", "generate", "encode.corpus", "encode.shard_size"),
+            *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
         ),
         uses=("encode.batch_tokens",),
-        reads=lambda config: ("prepare", "sets", *of_pairs(config), *train_unless(config.generate.model)),
+        reads=lambda config: ("prepare", "sets", *of_pairs(config), *ranked_lists.train_unless(config.generate.model)),
         files=inputs,
         fetch=fetch,
         writes=(GENERATED,),
