@@ -23,7 +23,7 @@ PASSAGES = [
     Candidate("d1", "", "It swims far."),
     Candidate("d2", "Owls", "They hunt at night."),
 ]
-WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
+WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none"}
 SETTINGS = WORDS | {
     "index.bm25_k1": 0.9,
     "index.bm25_b": 0.4,
@@ -33,7 +33,7 @@ SETTINGS = WORDS | {
 
 
 def texts(passages=PASSAGES):
-    return Texts("toy", lambda: iter(passages), lambda: True, Path("generated/toy.jsonl"))
+    return Texts("toy", lambda: iter(passages), lambda: False, Path("generated/toy.jsonl"))
 
 
 def write(path, records):

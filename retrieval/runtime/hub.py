@@ -74,11 +74,10 @@ def check_login(name: str) -> None:
         huggingface_hub.HfApi(endpoint=endpoint()).whoami()
 
 
-def push(folder: Path, name: str, private: bool) -> str:
+def push(folder: Path, name: str) -> str:
     """Makes the files of a folder the newest commit of a model, all of them or none; returns its address.
 
-    Args:
-      private: whether a model that is not there yet is made for its owner alone.
+    A model that is not there yet is made for its owner alone.
 
     Raises:
       UserError: the hub does not answer, or does not let us.
@@ -87,7 +86,7 @@ def push(folder: Path, name: str, private: bool) -> str:
 
     api = huggingface_hub.HfApi(endpoint=endpoint())
     with explaining(PREFIX + name):
-        api.create_repo(name, private=private, exist_ok=True)
+        api.create_repo(name, private=True, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
     return commit.commit_url
 
@@ -133,8 +132,7 @@ def explaining(
         errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
     ) as error:
         raise UserError(
-            f"{value}: the hub does not answer, and the cache has no such {what}: look at the network, or name a "
-            f"folder with the {what}'s files"
+            f"{value}: the hub does not answer, and the cache has no such {what}: look at the network, or name a folder"
         ) from error
     except OSError as error:
         raise UserError(f"{value}: {error.strerror or first_line(error)}") from error

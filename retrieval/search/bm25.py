@@ -26,7 +26,7 @@ from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, regi
 from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words
 
-WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")  # the fields that say what a word is
+WORDS = ("index.bm25_stop_words", "index.bm25_stemmer")  # the fields that say what a word is
 MOST = (1 << 31) - 1  # times that a word of a passage can count
 _PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
@@ -244,9 +244,7 @@ class Bm25Kind(IndexKind):
 
 def words_of(contents: Texts, options: Options) -> Words:
     """What counts as a word. With a vocabulary accents are folded as the towers do, or BM25 would be the weaker."""
-    accents = options["index.bm25_accents"]
-    folds = contents.folds_accents() if accents == "vocabulary" else accents == "fold"
-    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds)
+    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], contents.folds_accents())
 
 
 @register
@@ -268,8 +266,8 @@ class Bm25Also(Bm25Kind):
     options = ("index.bm25_also", *WORDS)
 
     def check(self, options: Options) -> None:
-        if not options["index.bm25_also"]:
-            raise UserError("config.index.bm25_also=(): give the index bm25_also its k1 and b, such as 0.9,0.4")
+        if not (also := options["index.bm25_also"]) or also[1] > 1:
+            raise UserError(f"config.index.bm25_also={tuple(also)}: give k1 and b, which is at most 1, such as 0.9,0.4")
 
     def parameters(self, options: Options) -> tuple[float, float]:
         k1, b = options["index.bm25_also"]

@@ -17,7 +17,7 @@ from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import adapters, bert_weights, examples, initial_parameters, source_batches, train_state
-from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of, shardings_of
+from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.runtime import ending, following, hosts
 from retrieval.runtime.signals import PreemptedError
@@ -27,7 +27,7 @@ from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.training_log import TrainingLog
 from retrieval.stages.training_setup import BAD_BATCHES, Setup
 from retrieval.stages.versions import Versions
-from retrieval.training import frozen, loop, optimizer, sharding
+from retrieval.training import frozen, loop, optimizer
 
 _log = logging.getLogger(__name__)
 
@@ -176,11 +176,9 @@ def check_model(run: Run) -> None:
     examples.abstract_batch(config, mesh)
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
-    if config.mesh.rules or config.train.optimizer == "muon":
+    if config.train.optimizer == "muon":
         params = adapters.with_shapes(config, parameters_of(abstract_model(config, run.vocab_size)))
         optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
-        shardings_of(params, config, mesh)
-        sharding.check_rules(params, config.mesh.rules)
     if run.vocabulary and (config.data.query_prefix or config.data.document_prefix):
         Prefixes.of(config.data, run.load_vocabulary())  # which refuses one that leaves no room
     initial_parameters.check_start(run)
