@@ -94,9 +94,9 @@ def _stages(config: ConfigDict) -> Sequence[str]:
     names = _STAGE.value or listed
     options = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
     if options and "search" not in names:
+        stages = ", ".join(names)
         raise UserError(
-            f"--{options[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
-            f"--stage=search, or leave --{options[0]} out"
+            f"--{options[0]} is of --stage=search, and the stages here are {stages}: add that, or leave it out"
         )
     return names
 
@@ -111,8 +111,7 @@ def _only_read(names: Sequence[str]) -> bool:
 def _config_of(folder: Path, workdir: str) -> ConfigDict:
     if not (folder / "config.json").exists():
         raise UserError(
-            "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
-            f"(it can be left out only for a work directory that has a config.json; {workdir} has none)"
+            f"--config is missing, such as --config=configs/ict_bfs_wlp.py:local: {workdir} has no config.json"
         )
     from retrieval.pipeline.preflight import read_config
 

@@ -150,7 +150,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     ]
     for read in reads:
         for path in (tmp_path / "pipe", Path("/dev/zero")):
-            with pytest.raises(UserError, match="a pipe, a device or a socket, and files are read more than once"):
+            with pytest.raises(UserError, match="a pipe, a device or a socket cannot be read twice"):
                 read(path)
 
 

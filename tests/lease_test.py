@@ -121,5 +121,5 @@ def test_addresses_that_cannot_be_are_refused(bucket):
 def test_a_store_that_cannot_be_listed_is_named(bucket):
     bucket.fails = lambda *_: PermissionError("no permission to list\nstack\ntrace")
     with pytest.raises(UserError) as error:
-        Store(URL).names()
-    assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); see that the bucket")
+        Store(URL).sums()
+    assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); give us access")

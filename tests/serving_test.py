@@ -337,7 +337,6 @@ def test_calls_that_come_together_are_made_together():
     others[0].cancel()
     gate.open.set()
     assert first.result(5) == 1 and [other.result(5) for other in others[1:]] == [1 / item for item in range(3, 8)]
-    batcher.close()
     assert gate.batches == [[1], [3, 4, 5], [6, 7]] and sizes == [1, 3, 2]
 
 
@@ -352,7 +351,6 @@ def test_one_call_that_fails_takes_no_other_with_it():
     assert blocked.result(5) == 1 and good.result(5) == 0.5
     with pytest.raises(ZeroDivisionError):
         bad.result(5)
-    batcher.close()
 
 
 def test_a_newer_state_takes_over_once_it_is_whole(caplog):

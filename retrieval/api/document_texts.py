@@ -43,10 +43,8 @@ def check_list(documents: object) -> None:
       UserError: they are one text, one record, a table, or nothing to loop over.
     """
     if not is_list(documents):
-        raise UserError(
-            f"a list of texts or records is needed, not {type(documents).__name__}: write [document], or of a table "
-            "documents.to_dict('records')"
-        )
+        kind = type(documents).__name__
+        raise UserError(f"a list of texts or records is needed, not {kind}: [document], or table.to_dict('records')")
 
 
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
@@ -71,8 +69,7 @@ def check_ids(candidates: Sequence[Candidate]) -> None:
     for place, candidate in enumerate(candidates):
         if candidate.id in ids:
             raise UserError(
-                f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct, and where there is "
-                "none the place is one"
+                f"document {place}: the id '{candidate.id}' is there twice; ids are distinct, by default the place"
             )
         ids.add(candidate.id)
 

@@ -330,10 +330,8 @@ class Model:
                 is_there = collection.index(each.name).exists()
                 found = indexes.open_words(each, collection).search if is_there else None
             if found is None:
-                raise UserError(
-                    f"{self._place}: the run has no index '{each.name}' of its corpus: {way}, or give documents to "
-                    "index"
-                )
+                lack = f"the run has no index '{each.name}' of its corpus"
+                raise UserError(f"{self._place}: {lack}: {way}, or give documents to index")
             opened[each.name] = found
         return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 

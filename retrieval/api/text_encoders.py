@@ -230,16 +230,15 @@ class VectorEncoder:
 
     def _check(self, kind: IndexKind) -> None:
         if kind.name != EXACT:
+            why = f"a model of the kind '{self._kind.name}' makes none"
             raise UserError(
-                f"the index '{kind.name}' is of embeddings, of which a model of the kind '{self._kind.name}' makes "
-                "none: take 'exact', one of words, or 'hybrid'"
+                f"the index '{kind.name}' is of embeddings, and {why}: take 'exact', one of words, or 'hybrid'"
             )
 
     def _check_prompt(self, *encoder: str | None) -> None:
         if any(text is not None for text in encoder):
             raise UserError(
-                f"a model of the kind '{self._kind.name}' has the markers that it was trained with: leave prompt_name "
-                "and prompt out"
+                f"a model of the kind '{self._kind.name}' has its own markers: leave prompt_name and prompt out"
             )
 
 

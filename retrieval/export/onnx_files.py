@@ -66,9 +66,9 @@ class TowerFunction:
 def check(config: ConfigDict) -> None:
     """Checks that the packages are there which convert, and that the encoder takes texts of any length."""
     if architecture_of(config.model).relative_bias:
+        family = config.model.family
         raise UserError(
-            f"config.export.onnx=True: an encoder of the family {config.model.family} has a bias by distance, which is "
-            "made for one length, and these files take any: leave it out"
+            f"config.export.onnx=True: the family {family} has a bias by distance, of one length: leave it out"
         )
     _packages()
 

@@ -118,8 +118,8 @@ def includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
     places = tuple(config.model.pool_from)
     if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
         raise UserError(
-            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
-            f"behind the prefixes, which is {behind} here: train with one of these"
+            f"stage 'export': config.model.pool_from={places}: those libraries pool everything, or what stands behind "
+            f"the prefixes, {behind} here: train with one of these"
         )
     return not any(places)
 
@@ -129,6 +129,5 @@ def _check_towers(towers: TwoTower, recipe: str) -> None:
         raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
     if towers.token_types == "sides":
         raise UserError(
-            "stage 'export': config.model.token_types=sides gives documents token type 1, and those libraries give a "
-            "single text type 0: their embeddings would be others"
+            "stage 'export': config.model.token_types=sides: documents have type 1, and in those libraries type 0"
         )

@@ -153,8 +153,8 @@ class Artefacts:
             same = {name for name, content in before.items() if (self.folder / name).read_bytes() == content}
             return (wanted | gone) - same
 
-    def put(self, tops: Collection[str]) -> None:
-        """Makes files and folders on the store what they are here.
+    def put(self, tops: Collection[str], deletes: bool = True) -> None:
+        """Makes files and folders on the store what they are here; what is not here may stay there.
 
         Raises:
           UserError: something cannot be written, or another run has taken over.
@@ -163,17 +163,11 @@ class Artefacts:
             if self.lease:
                 self.lease.renew()
             tops = [top for top in tops if top != CHECKPOINTS]
-            looks, stored = self.looks(tops), self.names(tops)
+            looks = self.looks(tops)
+            stored = self.names(tops) if deletes else looks.keys()
             for names in _apart(stored - looks.keys())[::-1]:
                 all_of(self.store.delete, names)
             self.give({*self.unknown(looks), *(looks.keys() - stored)})
-
-    def give_changed(self, top: str) -> None:
-        """As `put`, but deletes nothing."""
-        with self._giving:
-            if self.lease:
-                self.lease.renew()
-            self.give(self.unknown(self.looks([top])))
 
     def unknown(self, looks: Mapping[str, tuple[int, int]]) -> list[str]:
         """Those of some files that are not known to be the same on the store."""
@@ -277,8 +271,7 @@ class Exchange:
         for name in sums:
             if self._sums[name] != sums[name]:
                 raise UserError(
-                    f"{self._copy.url}/{name}: not what another host wrote; see that nobody else writes there, and "
-                    "give the same command again"
+                    f"{self._copy.url}/{name}: not what another host wrote; does anybody else write there? start again"
                 )
 
     def _look(self) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from retrieval import terminal
 from retrieval.errors import first_line
@@ -63,15 +63,19 @@ def end_with_input() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-class Preemption(Protocol):
-    """Whether the machine of some process is about to go away."""
+class Preemption:
+    """Whether the machine of some process is about to go away.
 
-    received: threading.Event
-    """Set when SIGTERM or SIGHUP has come to this process."""
+    Attributes:
+      received: set when SIGTERM or SIGHUP has come to this process.
+    """
+
+    def __init__(self, received: threading.Event):
+        self.received = received
 
     def __call__(self, step: int) -> bool:
         """Whether to save this step and stop. All processes ask after every step and get the same answer."""
-        ...
+        return self.received.is_set()
 
 
 @contextlib.contextmanager
@@ -82,18 +86,10 @@ def watch() -> Iterator[Preemption]:
     processes have to tell each other what they received.
     """
     with signals.deferred() as received:
-        yield _Alone(received) if pod.current() is None else _SyncPoint(received)
+        yield Preemption(received) if pod.current() is None else _SyncPoint(received)
 
 
-class _Alone:
-    def __init__(self, received: threading.Event):
-        self.received = received
-
-    def __call__(self, step: int) -> bool:
-        return self.received.is_set()
-
-
-class _SyncPoint:
+class _SyncPoint(Preemption):
     """JAX's service, which agrees on a step. Its handler of SIGTERM is called by ours, which knows of SIGHUP too."""
 
     _handler: Any = None  # JAX's, of which there is one in a process
@@ -102,7 +98,8 @@ class _SyncPoint:
         import jax
         from jax._src import distributed
 
-        self.received, self._passed_on = received, False
+        super().__init__(received)
+        self._passed_on = False
         if _SyncPoint._handler is None:
             ours = signal.getsignal(signal.SIGTERM)
             jax.config.update("jax_enable_preemption_service", True)

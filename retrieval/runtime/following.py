@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from retrieval import terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.artefacts import LOGS, Artefacts
+from retrieval.runtime.store import repeated
 
 _EVERY = 20.0  # seconds
 
@@ -23,23 +23,15 @@ def followed(copy: Artefacts | None, top: str) -> Iterator[None]:
     if copy is None:
         yield
         return
-    ended = threading.Event()
 
     def put() -> None:
         with contextlib.suppress(UserError):
-            copy.give_changed(top)
+            copy.put([top], deletes=False)
 
-    def keep() -> None:
-        while not ended.wait(_EVERY):
-            put()
-
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(put, _EVERY):
+            yield
     finally:
-        ended.set()
-        thread.join()
         put()
 
 

@@ -202,8 +202,7 @@ class Quantised(IndexKind):
     def check(self, options: Options) -> None:
         if options["index.binary_queries"] and options["index.precision"] != BINARY:
             raise UserError(
-                f"config.index.binary_queries=True: config.index.precision={options['index.precision']} has no bits; "
-                f"set the first to False, or the second to {BINARY}"
+                f"config.index.binary_queries=True needs bits: set it to False, or config.index.precision={BINARY}"
             )
 
     def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
@@ -256,8 +255,7 @@ def finite_embeddings(embeddings: np.ndarray, what: str) -> np.ndarray:
     if embeddings.size and not np.isfinite([embeddings.min(), embeddings.max()]).all():
         bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
         raise UserError(
-            f"{len(bad)} of {len(embeddings)} {what} embeddings hold NaN or infinity, the first in row {bad[0]}: "
-            "the model diverged or the file is damaged; encode again from a good checkpoint"
+            f"{len(bad)} of {len(embeddings)} {what} embeddings are not finite, first row {bad[0]}: encode again"
         )
     return embeddings
 
@@ -266,10 +264,8 @@ def matching_queries(queries_QE: np.ndarray, dimensions: int) -> np.ndarray:
     """`finite_embeddings` of queries that must have as many dimensions as the candidates."""
     queries_QE = finite_embeddings(queries_QE, "query")
     if queries_QE.shape[1] != dimensions:
-        raise UserError(
-            f"the queries have {queries_QE.shape[1]} dimensions and the candidates {dimensions}: "
-            "encode both with the same model"
-        )
+        sizes = f"{queries_QE.shape[1]} dimensions and the candidates {dimensions}"
+        raise UserError(f"the queries have {sizes}: encode both with the same model")
     return queries_QE
 
 
