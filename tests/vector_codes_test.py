@@ -195,17 +195,6 @@ def test_embeddings_of_another_model_are_refused(tmp_path, change, message):
         vector_codes.check(tmp_path, "candidates", dataclasses.replace(form_of("int8"), **change))
 
 
-def test_dimensions_fill_whole_bytes():
-    with pytest.raises(UserError, match=r"binary: 12 dimensions are no multiple of 8"):
-        Form("binary", 12)
-
-
-def test_only_bits_are_compared_with_bits():
-    options = {"index.precision": "int8", "index.binary_queries": True, "index.rescore": 0}
-    with pytest.raises(UserError, match="binary_queries=True needs bits"):
-        INDEXES["quantised"].check(options)
-
-
 def test_vectors_that_are_not_finite_are_refused():
     broken = X.copy()
     broken[5, 3] = np.nan

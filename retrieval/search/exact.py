@@ -78,10 +78,8 @@ class Layout:
 
     def place(self, rows_NS: Rows) -> jax.Array:
         """The rows and their padding on the devices; only the rows of this process's devices are read."""
-        shape, sharding = (
-            (self.mesh.size * self.share, rows_NS.shape[1]),
-            NamedSharding(self.mesh, P(self.mesh.axis_names)),
-        )
+        shape = self.mesh.size * self.share, rows_NS.shape[1]
+        sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
         indices = sharding.addressable_devices_indices_map(shape)
         parts = [self._share_of(rows_NS, index[0].start or 0, device) for device, index in indices.items() if index]
         return jax.make_array_from_single_device_arrays(shape, sharding, parts)
@@ -143,14 +141,13 @@ class ExactIndex:
         self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = Layout.of(self._candidates, mesh, self._form.packing(bits) if self._form else None)
+        self._layout = Layout.of(
+            self._candidates, mesh, self._form and Packing(self._form.precision, self._form.dim, bits)
+        )
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The `k` candidates with the largest inner product for each query, ties to the smaller row.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 beyond the number of candidates.
 
         Raises:
           UserError: a query holds NaN or infinity, has another size than the candidates, or an inner product

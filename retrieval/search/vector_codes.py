@@ -136,11 +136,6 @@ class Form:
                 f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set config.encode.truncate"
             )
 
-    def packing(self, bits: bool = False) -> Packing:
-        """How it is multiplied; with `bits` by queries that are bits too."""
-        assert not bits or self.precision == BINARY, "only bits are compared with bits"
-        return Packing(self.precision, self.dim, bits)
-
     @property
     def has_range(self) -> bool:
         """Whether a value can lie outside of what codes stand for."""
