@@ -294,15 +294,6 @@ def test_what_fails_is_told_to_the_log_alone(caplog):
     assert 'retrieval_requests_total{path="/api/search",status="500"} 1.0' in asked.get("/metrics").text
 
 
-def test_a_search_that_takes_too_long_is_given_up():
-    def search(queries, k, systems, prompt_name):
-        time.sleep(0.3)
-        return found(queries, k, systems, prompt_name)
-
-    answer = client(made(search), SMALL._replace(seconds=0.05)).get("/api/search?q=a")
-    assert answer.status_code == 503 and "no answer within 0.05 seconds" in answer.json()["error"]
-
-
 def test_prometheus_is_told_what_was_answered():
     asked = client()
     for path in ("/api/search?q=a", "/api/search?q=a&k=0", "/no/such"):

@@ -171,11 +171,7 @@ def own_passages(run: Run, collection: Collection) -> RowTexts:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file, a folder, or what a pattern fits.
-
-    Raises:
-      UserError: it can be no path: a text was given.
-    """
+    """Whether there is such a file, a folder, or what a pattern fits."""
     try:
         return path.exists() or bool(own_documents.places(str(path)))
     except OSError as error:

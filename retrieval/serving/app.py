@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from retrieval.serving import api_routes, foreign_routes, mcp_server, openapi, r
 from retrieval.serving.engine import Engine
 from retrieval.serving.guard import Guard, Keys
 from retrieval.serving.requests import Operation, Values
-from retrieval.serving.responses import json_response, written
+from retrieval.serving.responses import response
 
 _PAGE = Path(__file__).parent / "page"
 _FILES = (("/", "html", "html"), ("/page.css", "css", "css"), ("/page.js", "js", "javascript"))
@@ -52,7 +53,7 @@ def make_app(
 def _endpoint(by_method: Mapping[str, Operation], engine: Engine) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         operation = by_method["GET" if request.method == "HEAD" else request.method]
-        return await operation.answer(engine, await operation.read(request, engine.limits))
+        return response(await operation.answer(engine, await operation.read(request, engine.limits)))
 
     return answer
 
@@ -61,11 +62,11 @@ def _descriptions(operations: Sequence[Operation]) -> list[Operation]:
     """What is said of all operations, and of the server."""
     every: list[Operation] = []
 
-    async def routes(engine: Engine, values: Values) -> Response:
-        return json_response(written(openapi.routes(every)))
+    async def routes(engine: Engine, values: Values) -> Any:
+        return openapi.routes(every)
 
-    async def description(engine: Engine, values: Values) -> Response:
-        return json_response(written(openapi.description(every)))
+    async def description(engine: Engine, values: Values) -> Any:
+        return openapi.description(every)
 
     async def measures(engine: Engine, values: Values) -> Response:
         return Response(engine.measures.text(), media_type=CONTENT_TYPE_LATEST)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.errors import UserError
@@ -119,7 +118,7 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     return (operation,) if is_installed() else ()
 
 
-async def _unasked(engine: Engine, values: Values) -> Response:
+async def _unasked(engine: Engine, values: Values) -> Any:
     raise NotImplementedError
 
 

@@ -85,6 +85,13 @@ def written(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
+def response(answer: Any) -> Response:
+    """What an operation gives: JSON, a value to be written as JSON, or a response."""
+    if isinstance(answer, Response):
+        return answer
+    return json_response(answer if isinstance(answer, bytes) else written(answer))
+
+
 def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer of JSON."""
     return Response(body, status, headers, media_type="application/json")
