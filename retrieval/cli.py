@@ -138,11 +138,7 @@ def _set_fields_of(config: ConfigDict, overrides: Sequence[re.Match[str]]) -> No
 
 
 def _set_field(config: ConfigDict, override: re.Match[str]) -> None:
-    """Sets a field as a match of `_OVERRIDE` says.
-
-    Raises:
-      UserError: there is no such field, or the value is of another type.
-    """
+    """Sets a field as a match of `_OVERRIDE` says."""
     negated, path, text = override.groups()
     parent = value = config
     for name in path.split("."):
@@ -267,7 +263,7 @@ def run(
     except SystemExit as end:
         ending.leave(int(end.code or 0))
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or signals.received():  # what else goes wrong then is no news
+        if isinstance(error, KeyboardInterrupt) or signals.received:  # what else goes wrong then is no news
             _stop(error)
         if isinstance(error, UserError):
             _fail(str(error))
@@ -286,7 +282,7 @@ def _stop(error: BaseException) -> NoReturn:
     why = str(error) if is_notice else signals.INTERRUPTED
     with contextlib.suppress(OSError):  # of a terminal that is gone
         print(terminal.printable(why), file=sys.stderr, flush=True)
-    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received() or signal.SIGINT], why)
+    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received or signal.SIGINT], why)
 
 
 def _fail(message: str) -> NoReturn:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = cli.WORKDIR.value
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
-    signals.set_grace(_GRACE.value)
+    signals.grace = _GRACE.value
     if _MULTIHOST.value:
         hosts.connect()
     if not is_url(workdir):

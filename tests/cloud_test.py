@@ -37,13 +37,10 @@ def test_a_server_ends_its_answers_before_the_machine_does(monkeypatch):
         return Stopped()
 
     monkeypatch.setattr(server, "_Server", made)
-    try:
-        for seconds in (signals.GRACE, 12):
-            signals.set_grace(seconds)
-            with server.listen("127.0.0.1", 0) as listening:
-                server.run(None, listening, lambda why: None)
-    finally:
-        signals.set_grace(signals.GRACE)
+    for seconds in (signals.GRACE, 12):
+        monkeypatch.setattr(signals, "grace", seconds)
+        with server.listen("127.0.0.1", 0) as listening:
+            server.run(None, listening, lambda why: None)
     assert waits == [20, 7]
 
 

@@ -97,16 +97,8 @@ def saved(step):
 
 # What a run has finished or saved before it is killed, and the most seconds until then.
 MOMENTS = {
-    "pre-training": [
-        ((), 6.0),
-        (saved(4), 1.0),
-        (["stages/train.json"], 1.0),
-        (["stages/evaluate.json"], 0.3),
-    ],
-    "fine-tuning": [
-        (["stages/pairs.json"], 2.0),
-        (saved(20), 1.0),
-    ],
+    "pre-training": [((), 6.0), (saved(4), 1.0), (["stages/train.json"], 1.0), (["stages/evaluate.json"], 0.3)],
+    "fine-tuning": [(["stages/pairs.json"], 2.0), (saved(20), 1.0)],
 }
 FIXTURES = {"pre-training": ("command", "whole"), "fine-tuning": ("tuning_command", "tuned")}
 
@@ -180,7 +172,7 @@ def test_sigterm_ends_a_run_with_the_restart_code(command, whole, tmp_path, when
 
 
 def test_a_process_that_hears_nothing_is_gone_in_time():
-    code = "import hashlib; from retrieval.runtime import signals; signals.set_grace(1); signals.heed(lambda: None); "
+    code = "import hashlib; from retrieval.runtime import signals; signals.grace = 1; signals.heed(lambda: None); "
     code += "print(flush=True); "
     busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:

@@ -195,12 +195,6 @@ def test_every_host_writes_and_reads_its_part_of_a_checkpoint(bucket, monkeypatc
     assert {"data/0.json", "data/1.json"} <= sealed and any("ocdbt.process_1/" in name for name in sealed)
 
 
-@pytest.mark.long
-def test_a_pod_on_a_store_writes_what_one_in_a_folder_does(inputs, whole, bucket, tmp_path, monkeypatch):
-    train_on(inputs, tmp_path / "scratch")
-    assert_same(brought(URL, tmp_path, monkeypatch), whole)
-
-
 REFRESHED = {
     "config": "dpr_mined",
     "stages": "prepare,sets,index,mine,pairs,train",

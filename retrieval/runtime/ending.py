@@ -45,7 +45,7 @@ def heed_signals() -> None:
 
     def preempted() -> None:
         if (joined := pod.current()) and joined.waiting:
-            _end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
+            end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
 
     signals.heed(preempted)
 
@@ -141,10 +141,20 @@ def leave(code: int, why: str = "") -> NoReturn:
     os._exit(code)
 
 
-def end(code: int, why: str) -> NoReturn:
-    """Ends the process at once, from any of its threads: what is written is whole at every moment."""
+def end(code: int, why: str) -> None:
+    """Ends the process at once, from any of its threads, unless it is ending already; the others of a pod hear of it.
+
+    What is written is whole at every moment.
+    """
+    if joined := pod.current():
+        if joined.leaving.is_set():
+            return
+        joined.code = code
+        joined.leaving.set()
     print(terminal.printable(why), file=sys.stderr, flush=True)
     sys.stdout.flush()
+    if joined:
+        _announce(code, why)
     os._exit(code)
 
 
@@ -175,7 +185,7 @@ def listen(joined: Pod) -> None:
         _lose(error)
         return
     time.sleep(_NEWS)
-    _end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
+    end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
 
 
 def ask_for_news() -> None:
@@ -184,26 +194,13 @@ def ask_for_news() -> None:
 
 
 def _lose(reason: Exception | str) -> None:
-    _end(EXIT_CODE, _LOST.format(first_line(reason)))
+    end(EXIT_CODE, _LOST.format(first_line(reason)))
 
 
 def lose_for_good(reason: str) -> NoReturn:
     """Ends this process, for which the others are gone."""
     _lose(reason)
     _wait_for_the_end()
-
-
-def _end(code: int, why: str) -> None:
-    """Ends this process, from any of its threads, unless it is ending already."""
-    joined = pod.current()
-    if joined is None or joined.leaving.is_set():
-        return
-    joined.code = code
-    joined.leaving.set()
-    print(terminal.printable(why), file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    _announce(code, why)
-    os._exit(code)
 
 
 def _wait_for_the_end() -> NoReturn:

@@ -54,13 +54,8 @@ def connect() -> None:
     try:
         library = vars(distributed)["_jax"]
         with heartbeat.heard(library, ending.ask_for_news, ending.lose_for_good):
-            jax.distributed.initialize(
-                None,
-                *numbers,
-                cluster_detection_method=method,
-                initialization_timeout=_ARRIVAL,
-                heartbeat_timeout_seconds=ending.SILENCE,
-            )
+            waits = {"initialization_timeout": _ARRIVAL, "heartbeat_timeout_seconds": ending.SILENCE}
+            jax.distributed.initialize(None, *numbers, cluster_detection_method=method, **waits)
     except (ValueError, RuntimeError, TypeError) as error:
         if distributed.global_state.client is not None:  # so it is known which hosts there are; why is not told
             ending.end(EXIT_CODE, _ABSENT)
