@@ -271,10 +271,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": details, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:
-        made_with = {
-            "fields": records._values(run.config, stage),
-            "stages": records._identities(run, stage),
-        }
+        made_with = {"fields": records._values(run.config, stage), "stages": records._identities(run, stage)}
         records.write_record(run, stage, record | {"inputs": made_with})
     return run
 

@@ -224,10 +224,7 @@ def test_another_form_makes_evaluate_stale(coded, tmp_path):
     ("changes", "message"),
     [
         ({"encode.truncate": 9}, r"config\.encode\.truncate=9: embeddings have 8 dimensions: take less"),
-        (
-            {"encode.precision": "binary", "encode.truncate": 6},
-            r"binary: 6 dimensions are no multiple of 8",
-        ),
+        ({"encode.precision": "binary", "encode.truncate": 6}, r"binary: 6 dimensions are no multiple of 8"),
         ({"encode.precision": "int3"}, r"int8"),
         ({"index.dense": "quantised", "index.binary_queries": True}, "binary_queries=True needs bits"),
     ],

@@ -125,12 +125,7 @@ def test_metadata_that_is_none(encoded, tmp_path, line, message):
 
 
 def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
-    changes = {
-        **CHEAP,
-        "base": str(encoded.folder),
-        "encode.windows": 2,
-        "stages": ("encode",),
-    }
+    changes = {**CHEAP, "base": str(encoded.folder), "encode.windows": 2, "stages": ("encode",)}
     run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **changes | {"encode.untrained": False, "corpus": ""})
     execute(run)
     folder = handed(run, "table", "vertex")

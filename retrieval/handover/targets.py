@@ -247,14 +247,9 @@ def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str
 def _vertex_index(vectors: Vectors, address: str) -> dict[str, Any]:
     """What `--metadata-file` of `gcloud ai indexes create` takes."""
     size, tree = 4 * vectors.dimension * vectors.rows, {"leafNodeEmbeddingCount": 1000, "leafNodesToSearchPercent": 10}
-    return {
-        "contentsDeltaUri": f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data",
-        "config": {
-            "dimensions": vectors.dimension,
-            "approximateNeighborsCount": 150,
-            "distanceMeasureType": "DOT_PRODUCT_DISTANCE",
-            "featureNormType": "NONE",
-            "shardSize": f"SHARD_SIZE_{next((name for most, name in _SHARDS if size < most), 'LARGE')}",
-            "algorithmConfig": {"treeAhConfig": tree},
-        },
-    }
+    shard = f"SHARD_SIZE_{next((name for most, name in _SHARDS if size < most), 'LARGE')}"
+    config = {"dimensions": vectors.dimension, "approximateNeighborsCount": 150}
+    config |= {"distanceMeasureType": "DOT_PRODUCT_DISTANCE", "featureNormType": "NONE", "shardSize": shard}
+    config |= {"algorithmConfig": {"treeAhConfig": tree}}
+    place = f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data"
+    return {"contentsDeltaUri": place, "config": config}

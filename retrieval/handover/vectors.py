@@ -65,13 +65,13 @@ class Vectors:
     kinds: Mapping[str, str]
     columns: tuple[str, ...]
     blocks: Callable[[], Iterator[Block]]
+    dtype, scale, similarity = "float32", None, "dot"  # of all that is handed over
 
     @property
     def described(self) -> dict[str, Any]:
         """What others need to know, for JSON."""
-        names = ("side", "model", "dimension", "normalised", "prompt", "rows")
-        of_all = {"format": 1, "dtype": "float32", "similarity": "dot"}
-        return of_all | {name: getattr(self, name) for name in names}
+        names = ("side", "model", "dimension", "dtype", "normalised", "scale", "prompt", "rows", "similarity")
+        return {"format": 1} | {name: getattr(self, name) for name in names}
 
 
 def are_normalised(rows_NE: Rows) -> bool:

@@ -41,13 +41,9 @@ def export(run: Run) -> dict[str, Any]:
     else:
         trained = TrainedTowers.of(run)
         config, prompts = trained.config, trained.prompts
-        write_model = functools.partial(
-            _write_towers,
-            trained,
-            fields.onnx,
-            instead=_adapters_of(run) if fields.adapter else None,
-            package="" if fields.tei else folders.NEW_PACKAGE,
-        )
+        package = "" if fields.tei else folders.NEW_PACKAGE
+        options = {"instead": _adapters_of(run) if fields.adapter else None, "package": package}
+        write_model = functools.partial(_write_towers, trained, fields.onnx, **options)
         kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
 
     def write() -> None:

@@ -91,11 +91,7 @@ def _files(run: Run) -> list[Path]:
 
 
 def _chosen(run: Run, name: str) -> Collection:
-    """The collection of a name; without one the corpus, or the only set.
-
-    Raises:
-      UserError: there are none or several, or it has no embeddings.
-    """
+    """The collection of a name; without one the corpus, or the only set."""
     there = {item.name: item for item in collections(run) if item.has_embeddings()}
     name = name or (CORPUS if CORPUS in there else next(iter(there)) if len(there) == 1 else "")
     if name not in there:
@@ -133,11 +129,7 @@ def _documents(run: Run, collection: Collection, metadata: Metadata, columns: tu
 
 
 def _queries(run: Run, collection: Collection) -> Vectors | None:
-    """The vectors of an evaluation set's queries; None of the corpus, which has none.
-
-    Raises:
-      UserError: as `documents`.
-    """
+    """The vectors of an evaluation set's queries; None of the corpus, which has none."""
     if collection.name == CORPUS:
         return None
     texts, folder = beir.read_queries(run.sets / collection.name / "queries.jsonl"), collection.embeddings()
@@ -148,11 +140,7 @@ def _queries(run: Run, collection: Collection) -> Vectors | None:
 
 
 def _check_queries(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
-    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E].
-
-    Raises:
-      UserError: another number of passages was embedded than there are.
-    """
+    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E]."""
     folder = collection.embeddings()
     if collection.name != CORPUS:
         texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
