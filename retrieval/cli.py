@@ -38,7 +38,7 @@ FOLDER = Path(configs.__path__[0])
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
-_FLAG = re.compile(r"--?(?:no)?([a-z][\w.]*)")
+_FLAG = re.compile(r"--?(?:no)?([a-z][\w.-]*)")
 _ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
@@ -84,7 +84,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if CONFIG.value is not None:
         _config = load_config(CONFIG.value)
     elif overrides:
-        _config = _kept(overrides[0][0])
+        _config = kept(artefacts.local(WORKDIR.value) if WORKDIR.value else None, overrides[0][0])
     if _config is not None:
         if overrides and "plugins" in _config:  # which the config of a study has not
             _set_fields_of(_config, [each for each in overrides if each[2] == "plugins"])
@@ -177,14 +177,13 @@ def _add_plugins(config: ConfigDict) -> None:
             config.update(ConfigDict(fields.nested(added)))
 
 
-def _kept(override: str) -> ConfigDict:
-    """The config that the work directory keeps."""
+def kept(folder: Path | None, word: str) -> ConfigDict:
+    """The config that a work directory keeps, which a word of the command needs."""
     from retrieval.pipeline import preflight  # takes a second
 
-    folder = artefacts.local(WORKDIR.value) if WORKDIR.value else None
     if not folder or not (folder / artefacts.CONFIG).exists():
         raise UserError(
-            f"{override}: --config is missing, such as --config=configs/ict_bfs_wlp.py:local, or a --workdir with one"
+            f"{word}: --config is missing, such as --config=configs/ict_bfs_wlp.py:local, or a --workdir that has one"
         )
     return preflight.read_config(folder)
 

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from retrieval import LOCK, __version__, cli
 from retrieval.errors import UserError
-from retrieval.runtime import artefacts, following, hosts, signals
+from retrieval.runtime import artefacts, hosts, signals
 from retrieval.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         copy = artefacts.copy_of(workdir)
         _run(workdir, copy.folder, copy)
         return
-    with artefacts.opened(workdir) as copy, following.logged(copy):
+    with artefacts.opened(workdir) as copy, artefacts.logged(copy):
         _run(workdir, copy.folder, copy)
 
 
@@ -63,7 +63,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment
 
-    config = cli.config() or _config_of(folder, workdir)
+    config = cli.config() or cli.kept(folder, f"--workdir={workdir}")
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
@@ -106,16 +106,6 @@ def _only_read(names: Sequence[str]) -> bool:
     from retrieval.pipeline.stage import STAGES
 
     return all(name in STAGES and STAGES[name].reads_only for name in names)
-
-
-def _config_of(folder: Path, workdir: str) -> ConfigDict:
-    if not (folder / "config.json").exists():
-        raise UserError(
-            f"--config is missing, such as --config=configs/ict_bfs_wlp.py:local: {workdir} has no config.json"
-        )
-    from retrieval.pipeline.preflight import read_config
-
-    return read_config(folder)
 
 
 def manual(word: str = "") -> str:

@@ -2,7 +2,6 @@
 
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = {
-    "answer.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
     "answer.spans": "The twenty best spans of a passage are kept; leave it out.",
     "answer.sums": "Spans of equal text are answers of their own; leave it out.",
     "cluster.sample": "k-means learns from at most 1,000 paragraphs of a cluster; leave it out.",
@@ -24,7 +23,6 @@ REMOVED: dict[str, str] = {
     "generate.beams": "Beam search keeps four texts, or as many as config.generate.queries; leave it out.",
     "generate.least_words": "With answers, passages of fewer than 20 words are left out; leave it out.",
     "generate.length_penalty": "Beam search ranks texts by their probability; leave it out.",
-    "generate.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
     "generate.temperature": "Tokens are drawn as often as the model says; leave it out.",
     "generate.tokens": "A query has as many tokens as the model was trained to write; leave it out.",
     "generate.top_k": "Each token is drawn from the ten most probable ones; leave it out.",
@@ -38,7 +36,6 @@ REMOVED: dict[str, str] = {
     "index.symmetric": "int8 has a range for each dimension; leave it out.",
     "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
     "inspect": "It looks at the first 20,000 passages and labelled queries; leave it out.",
-    "late.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.validate_negatives": "A reranker is validated on 20 candidates of BM25 beside the positives; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
@@ -48,25 +45,12 @@ REMOVED: dict[str, str] = {
     "model.answer_tokens": "A reader gives answers of ten tokens at most; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
-    "rerank.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
     "runs.set": "Run files are of the one set of a run; leave it out.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "search": "--stage=search shows five hits; leave it out. In Python search() takes k.",
-    "serve.batch": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.body": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.characters": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.inputs": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.inputs_body": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.inputs_seconds": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.inputs_tokens": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.seconds": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.texts": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
-    "serve.waiting": "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
     "spans.most": "A question keeps 32 places of answers; leave it out.",
     "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
-    "sparse.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
-    "teacher.shard_size": "A file has at most config.encode.shard_size items, as of every stage; leave it out.",
     "train.in_batch": "Both parts of maxsim_distillation weigh 1, as in ColBERTv2; leave it out.",
     "train.kl_weight": "The KL divergence of the latent variable weighs 1, as in the evidence bound; leave it out.",
     "train.sparse.documents": "Documents have the regularizer flops; leave it out.",
@@ -74,6 +58,11 @@ REMOVED: dict[str, str] = {
     "train.spread_out_mean": "The regulariser that spread embeddings is gone; leave it out.",
     "weigh": "A word of weight 1 counts 100 times, and batches have 64 passages; leave it out.",
 }
+_LIMITS = "batch body characters inputs inputs_body inputs_seconds inputs_tokens seconds texts waiting".split()
+_FIXED = "The server's limits are fixed; docs/guides/serving.md lists them. Leave it out."
+REMOVED |= {f"serve.{name}": _FIXED for name in _LIMITS}
+_SHARDS = "A file has at most config.encode.shard_size items, as of every stage; leave it out."
+REMOVED |= {f"{stage}.shard_size": _SHARDS for stage in ("answer", "generate", "late", "rerank", "sparse", "teacher")}
 
 
 def explained(field: str) -> str:

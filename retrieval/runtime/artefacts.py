@@ -12,22 +12,26 @@ import fcntl
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.lease import Lease
-from retrieval.runtime.store import Store, all_of, is_url
+from retrieval.runtime.store import Store, all_of, is_url, repeated
 
 CONFIG, RECORDS, CHECKPOINTS, REFRESHED = "config.json", "stages", "checkpoints", "refreshed"
 LOGS = "logs"  # there before all else, and maybe alone
+
+_EVERY = 20.0  # seconds after which a file that grows is put on the store again
 
 # In paths of what `files.atomic` is writing.
 _UNFINISHED = re.compile(r"(^|/)\.tmp-")
@@ -280,6 +284,49 @@ class Exchange:
         changed = [self._copy.folder / name for name, look in looks.items() if self._looks.get(name) != look]
         sums = self._sums | files.checksums(self._copy.folder, changed)
         self._sums, self._looks = {name: sums[name] for name in looks}, looks
+
+
+@contextlib.contextmanager
+def followed(copy: Artefacts | None, top: str) -> Iterator[None]:
+    """In the block a file or a folder, by its path below the work directory, is put on the store by this process.
+
+    A store that does not answer does no harm: what counts is put there otherwise.
+    """
+    if copy is None:
+        yield
+        return
+
+    def put() -> None:
+        with contextlib.suppress(UserError):
+            copy.put([top], deletes=False)
+
+    try:
+        with repeated(put, _EVERY):
+            yield
+    finally:
+        put()
+
+
+@contextlib.contextmanager
+def logged(copy: Artefacts) -> Iterator[None]:
+    """In the block the log is followed too: `logs/host-NUMBER-TIME.log`, of each host and each of its starts."""
+    name = f"{LOGS}/host-{hosts.number()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.log"
+    (copy.folder / name).parent.mkdir(exist_ok=True)
+    handler = logging.FileHandler(copy.folder / name, encoding="utf-8")
+    handler.setFormatter(terminal.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("retrieval")
+    logger.addHandler(handler)
+    try:
+        with followed(copy, name):
+            try:
+                yield
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}"  # the terminal has it from who ends the process
+                handler.handle(logging.LogRecord(logger.name, logging.ERROR, "", 0, reason, None, None))
+                raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def _make_place(url: str, use: str) -> Path:

@@ -108,31 +108,20 @@ def explaining(
     """
     from huggingface_hub import errors
 
+    unreachable = errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    reasons = {
+        errors.GatedRepoError: f"its owner asks for an agreement: accept it on the {what}'s page, then log in",
+        errors.RevisionNotFoundError: f"the {what} has no such revision; name a branch, a tag or a commit of it",
+        errors.RepositoryNotFoundError: f"the hub has no such {what}, or it is private: see its name, or log in",
+        errors.HFValidationError: f"no name of a {what}; write {form}",
+        errors.LocalTokenNotFoundError: "nobody is logged in: set HF_TOKEN, or log in with `hf auth login`",
+        errors.HfHubHTTPError: "the hub refuses ({})",
+        unreachable: f"the hub does not answer, and the cache has no such {what}: see the network, or name a folder",
+        OSError: "{}",
+    }
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise UserError(
-            f"{value}: its owner asks for an agreement: accept it on the {what}'s page, then log in"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(f"{value}: the {what} has no such revision; name a branch, a tag or a commit of it") from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(
-            f"{value}: the hub has no such {what}, or it is private: look at its name, or log in (HF_TOKEN)"
-        ) from error
-    except errors.HFValidationError as error:
-        raise UserError(f"{value}: no name of a {what}; write {form}") from error
-    except errors.LocalTokenNotFoundError as error:
-        raise UserError(f"{value}: nobody is logged in: set HF_TOKEN, or log in with `hf auth login`") from error
-    except errors.HfHubHTTPError as error:
-        raise UserError(f"{value}: the hub refuses ({first_line(error)})") from error
-    except (
-        errors.LocalEntryNotFoundError,
-        errors.OfflineModeIsEnabled,
-        errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
-    ) as error:
-        raise UserError(
-            f"{value}: the hub does not answer, and the cache has no such {what}: look at the network, or name a folder"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{value}: {error.strerror or first_line(error)}") from error
+    except (OSError, errors.HFValidationError, unreachable[-1]) as error:
+        reason = next(reason for kinds, reason in reasons.items() if isinstance(error, kinds))
+        said = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{value}: {reason.format(said)}") from error

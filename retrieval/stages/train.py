@@ -19,7 +19,7 @@ from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import adapters, bert_weights, examples, initial_parameters, source_batches, train_state
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
-from retrieval.runtime import ending, following, hosts
+from retrieval.runtime import artefacts, ending, hosts
 from retrieval.runtime.signals import PreemptedError
 from retrieval.stages import data_warnings, refresh, training_length, training_setup, versions
 from retrieval.stages.refresh import Refresh, SecondPhase
@@ -56,7 +56,7 @@ def train(run: Run) -> dict[str, Any]:
             if newest is not None:
                 state = state.restored(checkpoints, progress)
             step = train_state.make_step(setup.config, setup.model)
-            metrics = following.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
+            metrics = artefacts.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
             with metrics, ending.watch() as must_stop:
                 phase = SecondPhase(setup.config, log.history, checkpoints) if setup.config.mine.patience else None

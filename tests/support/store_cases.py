@@ -14,7 +14,7 @@ import pytest
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import artefacts, following, lease
+from retrieval.runtime import artefacts, lease
 from retrieval.runtime.lease import Lease
 from retrieval.runtime.signals import EXIT_CODE
 from retrieval.runtime.store import Store
@@ -107,9 +107,9 @@ def test_a_second_run_is_refused_and_a_dead_one_is_followed(bucket, tmp_path, mo
 
 
 def test_a_growing_file_can_be_followed(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "_EVERY", 0.05)
+    monkeypatch.setattr(artefacts, "_EVERY", 0.05)
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path))
-    with artefacts.opened(bucket.url) as copy, following.followed(copy, "metrics"):
+    with artefacts.opened(bucket.url) as copy, artefacts.followed(copy, "metrics"):
         for step in range(2):
             files.write_text(copy.folder / "metrics" / "train.jsonl", f"{step}\n" * (step + 1))
             while copy.store.read("metrics/train.jsonl") != f"{step}\n".encode() * (step + 1):
