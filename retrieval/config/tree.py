@@ -102,7 +102,7 @@ declare(
         in_place_of="prepare.shards",
     ),
     # A vocabulary that is trained on the corpus.
-    vocab_kind=Field("wordpiece", choice("wordpiece", "trigrams"), "its tokens; trigrams of letters for bow_mlp"),
+    vocab_kind=Field("wordpiece", choice("wordpiece", "trigrams"), "its tokens; trigrams of letters are for bow_mlp"),
     vocab_size=Field(30_522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
     lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents"),
     # Passages.
@@ -151,7 +151,7 @@ declare(
         "", PATHS, "labelled examples: files, folders of Parquet, hf:datasets/OWNER/NAME@REVISION:CONFIG:SPLIT"
     ),
     sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
-    fields=Field("", TEXT, "of JSON, CSV and Parquet: query=title,positive=body,negative=other; also score, label"),
+    fields=Field("", TEXT, "fields of JSON, CSV, Parquet: query=title,positive=body,negative=other; also score, label"),
     format=Field(
         "", one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""), "of all files; '': recognised"
     ),
@@ -179,13 +179,19 @@ declare(
         ),
         "prompts by name, for exports, retrieval.load and serve; a set NAME has NAME-query, NAME-document or NAME",
     ),
-    default_prompt=Field("document", TEXT, "export: name of the prompt of texts of no known kind; '': none"),
+    default_prompt=Field(
+        "document", TEXT, "export: name of the prompt of texts of which nobody says what they are; '': none"
+    ),
     titles=Field("pair", choice("pair", "joined"), "title and text: pair, with a [SEP] between them, or joined"),
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
-    mixed_sources=Field(False, SWITCH, "whether a batch mixes pairs.sources", goes_with="pairs.sources"),
-    source_alpha=Field(1.0, SHARE, "sources without weights are drawn by size to this", goes_with="pairs.sources"),
+    mixed_sources=Field(
+        False, SWITCH, "whether a batch mixes pairs.sources; else it is of one", goes_with="pairs.sources"
+    ),
+    source_alpha=Field(
+        1.0, SHARE, "sources without weights are drawn by size to this power; 0: alike", goes_with="pairs.sources"
+    ),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
     held_out=Field(
         0.001,
@@ -243,7 +249,11 @@ declare(
         "the same of attention's probabilities; -1: as `model.dropout`",
     ),
     # Embeddings.
-    pooling=Field("cls", one_of("pooling", "retrieval.models.pooling.POOLINGS"), "first token, last, mean or max"),
+    pooling=Field(
+        "cls",
+        one_of("pooling", "retrieval.models.pooling.POOLINGS"),
+        "of tokens: the first ([CLS]), last, mean or maximum",
+    ),
     pool_from=Field(
         (0, 0),
         whole_numbers("two whole numbers, such as (3, 3)", 0),
@@ -270,12 +280,18 @@ declare(
         "initial value of a learned factor of scores, in place of train.temperature; CLIP: 14.3; 0: none",
     ),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
-    token_types=Field("texts", choice("texts", "sides"), "0, 1 are title and text, or query and document (RepBERT)"),
+    token_types=Field("texts", choice("texts", "sides"), "0 and 1: title and text, or query and document (RepBERT)"),
     # How it is computed.
     dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
-    attention=Field("auto", choice("auto", "plain", "fused"), "fused: a kernel, without dropout on attention"),
+    attention=Field(
+        "auto",
+        choice("auto", "plain", "fused"),
+        "fused: a kernel of the chip, without dropout on attention; auto: where it fits",
+    ),
     products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
-    remat=Field("full", choice("none", "dots", "full", "auto"), "what backward recomputes; dots: all but products"),
+    remat=Field(
+        "full", choice("none", "dots", "full", "auto"), "recomputed in backward; dots: not products; auto: dots or none"
+    ),
     unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
     # Rerankers and readers.
 )
@@ -290,8 +306,8 @@ declare(
 declare(
     "train",
     steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
-    epochs=Field(0.0, NOT_NEGATIVE, "length as times all examples; 0: train.steps", in_place_of="train.steps"),
-    minutes=Field(0.0, NOT_NEGATIVE, "no more steps than take so long; 0: all", in_place_of="train.epochs"),
+    epochs=Field(0.0, NOT_NEGATIVE, "length as passes over all examples; 0: train.steps", in_place_of="train.steps"),
+    minutes=Field(0.0, NOT_NEGATIVE, "no more steps than take so many minutes; 0: all", in_place_of="train.epochs"),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
@@ -303,7 +319,9 @@ declare(
     log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
     symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
     other_positives=Field(
-        "mask", choice("mask", "mean", "negatives"), "other positives of a query, in a softmax over a batch"
+        "mask",
+        choice("mask", "mean", "negatives"),
+        "a query's other positives in a softmax over a batch: mean of losses, or negatives",
     ),
     groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
     matryoshka=Field(
@@ -311,11 +329,19 @@ declare(
         whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1),
         "numbers of first dimensions that are trained to be embeddings of their own, with every loss; (): all alone",
     ),
-    matryoshka_weights=Field((), tuple_of("a tuple of numbers above 0", POSITIVE.fits), "of their losses; (): 1 each"),
-    false_negatives=Field(
-        "", choice("", "absolute", "relative"), "leaves out negatives above the positive + train.false_margin"
+    matryoshka_weights=Field(
+        (),
+        tuple_of("a tuple of numbers above 0", POSITIVE.fits),
+        "weights of the losses of train.matryoshka's sizes; (): 1 each",
     ),
-    false_margin=Field(0.1, NUMBER, "relative: times the positive's score", goes_with="train.false_negatives"),
+    false_negatives=Field(
+        "",
+        choice("", "absolute", "relative"),
+        "leaves out negatives that score above the positive + train.false_margin",
+    ),
+    false_margin=Field(
+        0.1, NUMBER, "its margin; relative: times the positive's score", goes_with="train.false_negatives"
+    ),
     guide=Field("", TEXT, "towers that mask false negatives: folder, hf:NAME or work directory; '': none"),
     guide_rule=Field(
         "absolute",
@@ -323,7 +349,9 @@ declare(
         "as train.false_negatives, by the guide's scores",
         goes_with="train.guide",
     ),
-    guide_margin=Field(0.0, NUMBER, "as train.false_margin", goes_with="train.guide"),
+    guide_margin=Field(
+        0.0, NUMBER, "margin of train.guide_rule; relative: times the positive's score", goes_with="train.guide"
+    ),
     terms=Field(
         (),
         checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
@@ -348,19 +376,23 @@ declare(
         "learning rate after the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
     ),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
-    decay_ratio=Field(0.1, SHARE_BETWEEN, "share of the steps in which it falls", goes_with=("train.schedule", "wsd")),
+    decay_ratio=Field(
+        0.1, SHARE_BETWEEN, "share of the steps in which the learning rate falls", goes_with=("train.schedule", "wsd")
+    ),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
     clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-    parameters=Field("float32", choice("float32", "bfloat16"), "of matrices of layers; the optimizer has float32, too"),
+    parameters=Field(
+        "float32", choice("float32", "bfloat16"), "format of matrices of layers; the optimizer has float32, too"
+    ),
     # Of one recipe or loss each.
 )
 declare(
     "train.lora",
-    rank=Field(0, whole(0), "of adapters trained in place of the encoder (LoRA); 0: none", goes_with=_TRANSFORMER),
+    rank=Field(0, whole(0), "rank of adapters trained in place of the encoder (LoRA); 0: none", goes_with=_TRANSFORMER),
     alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank", goes_with="train.lora.rank"),
     targets=Field(
         ("query", "value"),
@@ -371,7 +403,7 @@ declare(
     rslora=Field(False, SWITCH, "whether alpha is divided by the rank's root (rsLoRA)", goes_with="train.lora.rank"),
     dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter", goes_with="train.lora.rank"),
     base=Field(
-        "stored", choice("stored", "bfloat16", "float32"), "type of frozen parameters", goes_with="train.lora.rank"
+        "stored", choice("stored", "bfloat16", "float32"), "type of the frozen parameters", goes_with="train.lora.rank"
     ),
 )
 declare(
@@ -391,7 +423,9 @@ declare("profile", steps=Field((), _FIRST_LAST, "first and last step of a trace 
 declare(
     "mine",
     system=Field(
-        "bm25", one_of("index", "retrieval.search.index_kind.MINED"), "index to mine from; random: any candidates"
+        "bm25",
+        one_of("index", "retrieval.search.index_kind.MINED"),
+        "index to mine from, of the base; random: any candidates",
     ),
     model=Field("", TEXT, "an embedder that mines for the pairs of pairs.files: work directory, folder or hf:NAME"),
     reranker=Field("", TEXT, "a cross-encoder whose scores take the place of those of mine.model: likewise"),
@@ -405,7 +439,9 @@ declare(
     last=Field(200, whole(1), "last rank to draw from, without the positives"),
     margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive (mine.model: the worst) they score; 0: any"),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
-    sampling=Field("random", choice("random", "top"), "top: the best; NV-Retriever, with mine.relative_margin=0.05"),
+    sampling=Field(
+        "random", choice("random", "top"), "top: the best; with mine.relative_margin=0.05 TopK-PercPos (NV-Retriever)"
+    ),
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
     # Negatives, clusters or quadruplets made anew while training.
     refresh_makes=Field(
@@ -416,7 +452,9 @@ declare(
     patience=Field(
         0, whole(0), "validations without gain before the first refresh; 0: by steps", goes_with="mine.refresh_every"
     ),
-    turn_rate=Field(0.0, NOT_NEGATIVE, "highest learning rate after it; 0: as before", goes_with="mine.patience"),
+    turn_rate=Field(
+        0.0, NOT_NEGATIVE, "highest learning rate after the first refresh; 0: as before", goes_with="mine.patience"
+    ),
 )
 declare(
     "teacher",
@@ -440,9 +478,7 @@ declare(
 declare(
     "index",
     dense=Field(
-        "scann",
-        one_of("index", "retrieval.search.index_kind.DENSE"),
-        "of embeddings; exact and quantised build nothing",
+        "scann", one_of("index", "retrieval.search.index_kind.DENSE"), "dense index; exact and quantised build nothing"
     ),
     precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
     binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
@@ -467,7 +503,9 @@ declare(
     "evaluate",
     depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
     metrics=Field(
-        (), names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()"), "of ir_measures; (): those of each set"
+        (),
+        names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()"),
+        "metrics of ir_measures; (): those of each set",
     ),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
 )
