@@ -183,7 +183,7 @@ def lead(work: Callable[[Give], Any], obey: Callable[[Any], None]) -> Any:
             tell_all(functools.partial(_raise, error))
             raise
         return tell_all(lambda: {"result": result})["result"]
-    while "result" not in (order := tell_all(_nothing)):
+    while "result" not in (order := tell_all(lambda: None)):
         obey(order["order"])
     return order["result"]
 
@@ -214,7 +214,3 @@ def _number(name: str) -> int | None:
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
-
-
-def _nothing() -> None:
-    """What the first process alone is asked for."""
