@@ -35,6 +35,7 @@ from retrieval.pipeline import downloads, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
+from retrieval.runtime.model_folder import QUERY
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
@@ -125,29 +126,19 @@ class Model:
         """
         return self._encoder.encode_documents(candidates(documents), prompt_name, prompt)
 
-    def query_rows(
-        self, queries: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Queries as token ids, for `embed`: what `encode_queries` of towers begins with.
+    def rows(self, side: str, texts: Sequence[Any], prompt_name: str | None = None, room: int = 0) -> TextRows:
+        """Queries or documents as token ids, for `embed`: what `encode_queries` and `encode_documents` begin with.
 
         Args:
+          side: which of the two they are, 'query' or 'document'.
           room: tokens that a row may have beyond those that the tower takes. A text is cut where it has another row
             with room.
 
         Raises:
-          UserError: as `encode_queries`, or there are no towers.
+          UserError: as of these, or there are no towers.
         """
-        return self.towers.query_rows(_texts(queries), prompt_name, prompt, room)
-
-    def document_rows(
-        self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Documents as token ids, as `query_rows`.
-
-        Raises:
-          UserError: as `encode_documents`, or there are no towers.
-        """
-        return self.towers.document_rows(candidates(documents), prompt_name, prompt, room)
+        items = _texts(texts) if side == QUERY else candidates(texts)
+        return self.towers.rows(side, items, prompt_name, None, room)
 
     def embed(self, rows: TextRows) -> np.ndarray:
         """Embeddings of texts, float32 [N, E]."""

@@ -16,7 +16,6 @@ from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TextRows
 from retrieval.recipes.trained_model import PairScorer
-from retrieval.runtime.model_folder import QUERY
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
 from retrieval.serving.responses import MANY, FieldError, RefusedError
@@ -171,7 +170,7 @@ class Engine:
           UserError: they have too many tokens.
         """
         model = self.model
-        tokenize = functools.partial(model.query_rows if side == QUERY else model.document_rows, prompt_name=prompt)
+        tokenize = functools.partial(model.rows, side, prompt_name=prompt)
         rows = await asyncio.to_thread(tokenize, texts)
         if not truncate:
             longest = model.card.lengths[side]
