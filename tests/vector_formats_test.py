@@ -190,7 +190,7 @@ def test_a_plugin_adds_a_target(tmp_path):
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
     path = written("faiss", tmp_path, *made(rows=8, breaks=False)) / "docid"
     vectors, embeddings = made(rows=1)
-    with pytest.raises(UserError, match="line break"):
+    with pytest.raises(UserError, match="reads ids as lines"):
         written("faiss", tmp_path, changed(vectors, ids=["a\nb"]), embeddings)
     verify(path.parent)
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1

@@ -18,14 +18,14 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, no_path, unknown_name
+from retrieval.errors import UserError, no_path
 from retrieval.pipeline.run import Run
 from retrieval.stages.collection import Collection
 
 Document = str | Mapping[str, str]
 
 _IDS = ("id", "_id")
-_FIELDS = ("id", "title", "text", "url")
+FIELDS = ("id", "title", "text", "url")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
 _log = logging.getLogger(__name__)
@@ -87,16 +87,6 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
-def check_fields(fields: Mapping[str, str]) -> None:
-    """Checks what a call says of the fields of records.
-
-    Raises:
-      UserError: it names others than 'id', 'title', 'text' and 'url'.
-    """
-    if unknown := [name for name in fields if name not in _FIELDS]:
-        raise unknown_name("field of a document", unknown[0], _FIELDS)
-
-
 class Cut(NamedTuple):
     """How documents are cut into passages."""
 
@@ -129,7 +119,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
     """
     if not _is_there(path):
         raise no_path(path, "documents")
-    options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
+    options = {f"documents.{name}": fields.get(name, "") for name in FIELDS}
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, options)
     pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)

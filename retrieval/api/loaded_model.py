@@ -13,10 +13,10 @@ from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
+    FIELDS,
     Cut,
     Document,
     candidates,
-    check_fields,
     check_ids,
     check_list,
     checked_text,
@@ -192,8 +192,8 @@ class Model:
                     f"{name.removeprefix('index.')}={value!r}: an index of kind '{kind}' has none; leave it out"
                 )
             check_value(name, value, declared()[name].kind)
-        if fields is not None:
-            check_fields(fields)
+        if unknown := [name for name in fields or () if name not in FIELDS]:
+            raise unknown_name("field of a document", unknown[0], FIELDS)
         if fields and not isinstance(documents, str | Path):
             raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:

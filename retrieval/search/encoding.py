@@ -133,11 +133,9 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
 def write(path: Path, shard: Shard) -> None:
     """Writes the files of a shard."""
     files.write_text(path.with_suffix(_IDS), json.dumps(shard.ids, ensure_ascii=False))
-    files.write_array(path, shard.stored_NS)
-    if shard.keys_N is not None:
-        files.write_array(path.with_suffix(_KEYS), shard.keys_N)
-    if shard.clipped_N is not None:
-        files.write_array(path.with_suffix(_CLIPPED), shard.clipped_N)
+    for suffix, array in ((".npy", shard.stored_NS), (_KEYS, shard.keys_N), (_CLIPPED, shard.clipped_N)):
+        if array is not None:
+            files.write_array(path.with_suffix(suffix), array)
 
 
 def clipped(folder: Path, name: str) -> int | None:
