@@ -36,11 +36,10 @@ def make_app(
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    mcp = mcp_server.http(engine) if mcp_server.is_installed() else None
+    tools, lifespan = mcp_server.http(engine) if mcp_server.is_installed() else ([], None)
     own = [Route(path, _endpoint(of, engine), methods=list(of)) for path, of in by_path.items()]
     own += [Route(path, _file(f"page.{suffix}", kind), methods=["GET"]) for path, suffix, kind in _FILES]
-    routes = [*own, *(mcp.routes if mcp else ())]
-    app = Starlette(routes=routes, exception_handlers=responses.handlers(), lifespan=mcp.lifespan if mcp else None)
+    app = Starlette(routes=[*own, *tools], exception_handlers=responses.handlers(), lifespan=lifespan)
     seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
