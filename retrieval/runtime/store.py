@@ -150,7 +150,7 @@ class Store:
             why = "no such bucket or object" if isinstance(error, FileNotFoundError) else first_line(error)
             where = f"{self.url}{name and '/'}{name}"
             raise UserError(
-                f"{where}: cannot be {what} ({why}); give us access to the bucket, and start again"
+                f"{where}: cannot be {what} ({why}); give us access there, and the same command goes on"
             ) from error
 
 
