@@ -138,7 +138,7 @@ class Model:
           UserError: as of these, or there are no towers.
         """
         items = _texts(texts) if side == QUERY else candidates(texts)
-        return self.towers.rows(side, items, prompt_name, None, room)
+        return self.towers.rows(side, items, prompt_name, room=room)
 
     def embed(self, rows: TextRows) -> np.ndarray:
         """Embeddings of texts, float32 [N, E]."""

@@ -96,11 +96,9 @@ class TowerEncoder:
         """Embeddings, float32 [N, E]; of long ones that of the beginning."""
         return self.embed(self.rows(DOCUMENT, items, *prompt))
 
-    def rows(
-        self, side: str, items: Sequence[Any], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
+    def rows(self, side: str, items: Sequence[Any], *prompt: str | None, room: int = 0) -> TextRows:
         """Queries or documents as token ids; as `Model.rows`."""
-        text = prompts.chosen(self.config.data, side, prompt_name, prompt)
+        text = prompts.chosen(self.config.data, side, *prompt)
         config = prompted.with_prompts(self.config, self.vocabulary, **{side: text})
         longer = with_room(config, room)
         if side == QUERY:
