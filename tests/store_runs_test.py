@@ -21,6 +21,9 @@ from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runtime import artefacts, ending, lease
 from retrieval.stages import train
 
@@ -155,12 +158,19 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
 
 
-def test_a_model_is_loaded_from_a_store(copied, tmp_path):
-    """As from the folder that it is of, whose checkpoints are in place here."""
-    model, folder = retrieval.load(URL), shutil.copytree(copied.path("bucket/run"), tmp_path / "run")
+def test_a_model_is_loaded_from_a_store(inputs, copied):
+    model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"
-    ours, theirs = (each.encode_queries(["red fox"]) for each in (model, retrieval.load(folder)))
-    np.testing.assert_array_equal(ours, theirs)
+    with artefacts.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        run = Run(run.config, copy.folder, run.lock, copy=copy)
+        downloads.bring(run, ["export"])
+        vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
+        embedder = Embedder(run.config, vocabulary, mesh)
+        params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+        tokens = query_tokens(run.config, vocabulary, ["red fox"])
+        expected = embedder.embed_rows(embedder.queries(params), tokens)
+    np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
 
 
 def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
